@@ -1,0 +1,1 @@
+"""The model platform that you import."""

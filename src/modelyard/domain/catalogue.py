@@ -1,0 +1,219 @@
+"""The model catalogue: what is listed, at what price (specification 2.1)."""
+
+import re
+from datetime import date
+from decimal import Decimal
+from enum import StrEnum
+
+import attrs
+
+from modelyard.domain.record import Index, Record
+from modelyard.errors import InvalidInput, Problem
+
+
+class Quantization(StrEnum):
+    """Number format of the weights."""
+
+    INT4 = "int4"
+    INT8 = "int8"
+    FP4 = "fp4"
+    FP6 = "fp6"
+    FP8 = "fp8"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+class SamplingParameter(StrEnum):
+    """Sampling parameters that the specification can list."""
+
+    TEMPERATURE = "temperature"
+    TOP_P = "top_p"
+    TOP_K = "top_k"
+    REPETITION_PENALTY = "repetition_penalty"
+    FREQUENCY_PENALTY = "frequency_penalty"
+    PRESENCE_PENALTY = "presence_penalty"
+    STOP = "stop"
+    SEED = "seed"
+
+
+class Feature(StrEnum):
+    """Features that the specification can list."""
+
+    TOOLS = "tools"
+    JSON_MODE = "json_mode"
+    STRUCTURED_OUTPUTS = "structured_outputs"
+    WEB_SEARCH = "web_search"
+    REASONING = "reasoning"
+
+
+@attrs.frozen
+class Pricing:
+    """Prices in USD, exact: per token for the token kinds, per image for `image`, per request for `request`."""
+
+    prompt: Decimal = Decimal(0)
+    completion: Decimal = Decimal(0)
+    image: Decimal = Decimal(0)
+    request: Decimal = Decimal(0)
+    input_cache_read: Decimal = Decimal(0)
+
+
+@attrs.frozen
+class Datacenter:
+    """Where a model runs: an ISO 3166 alpha-2 country code."""
+
+    country_code: str
+
+
+@attrs.frozen
+class CatalogueEntry:
+    """A model that can be asked for by `id`.
+
+    `created` is in Unix seconds, lengths in tokens. `base_model` says that training may start from it.
+    """
+
+    id: str
+    hub_id: str
+    name: str
+    created: int
+    quantization: Quantization
+    context_length: int
+    max_output_length: int
+    pricing: Pricing = attrs.field(factory=Pricing)
+    input_modalities: tuple[str, ...] = ("text",)
+    output_modalities: tuple[str, ...] = ("text",)
+    supported_sampling_parameters: tuple[SamplingParameter, ...] = ()
+    supported_features: tuple[Feature, ...] = ()
+    datacenters: tuple[Datacenter, ...] = ()
+    deprecation_date: date | None = None
+
+
+_MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
+_MODALITIES = frozenset({"text", "image", "audio", "video", "file"})
+_MAX_LENGTH = 2**53
+_MAX_PRICE_DIGITS = 30
+
+
+def check_entry(entry: CatalogueEntry) -> None:
+    """Refuse an entry that the catalogue response could not carry. Raises `InvalidInput` naming every field at fault."""
+    problems = [*_text_problems(entry), *_number_problems(entry), *_list_problems(entry)]
+    if problems:
+        raise InvalidInput(problems)
+
+
+def _text_problems(entry: CatalogueEntry) -> list[Problem]:
+    problems = []
+    if not _MODEL_ID.fullmatch(entry.id):
+        problems.append(
+            Problem(
+                ("id",), "must be 1 to 255 characters of A-Z a-z 0-9 . _ / @ : + - and begin with one of A-Z a-z 0-9"
+            )
+        )
+    for name in ("hub_id", "name"):
+        value = getattr(entry, name)
+        if not 1 <= len(value) <= 255 or not value.isprintable():
+            problems.append(Problem((name,), "must be 1 to 255 printable characters"))
+    for at, place in enumerate(entry.datacenters):
+        if not re.fullmatch(r"[A-Z]{2}", place.country_code):
+            problems.append(Problem(("datacenters", at, "country_code"), "must be an ISO 3166 alpha-2 code such as US"))
+    return problems
+
+
+def _number_problems(entry: CatalogueEntry) -> list[Problem]:
+    problems = []
+    for name, least in (("created", 0), ("context_length", 1), ("max_output_length", 1)):
+        if not least <= getattr(entry, name) <= _MAX_LENGTH:
+            problems.append(Problem((name,), f"must be a whole number from {least} to 2^53"))
+    for field in attrs.fields(Pricing):
+        price = getattr(entry.pricing, field.name)
+        if not price.is_finite() or price < 0 or len(price.as_tuple().digits) > _MAX_PRICE_DIGITS:
+            problems.append(
+                Problem(("pricing", field.name), "must be a finite amount of at least 0 and at most 30 digits")
+            )
+    return problems
+
+
+def _list_problems(entry: CatalogueEntry) -> list[Problem]:
+    problems = []
+    for name in ("input_modalities", "output_modalities"):
+        unknown = sorted(set(getattr(entry, name)) - _MODALITIES)
+        if unknown:
+            problems.append(
+                Problem((name,), f"unknown modality {unknown[0]!r}; known are {', '.join(sorted(_MODALITIES))}")
+            )
+    return problems
+
+
+@attrs.frozen
+class RegisteredEntry:
+    """A catalogue entry that the host registered, as it is kept: flat, prices exact, lists as tuples.
+
+    `answers_as` is the backend's id of the model that answers. `offer` keeps entries in one index; it is always "public".
+    """
+
+    id: str
+    answers_as: str
+    hub_id: str
+    name: str
+    created: int
+    quantization: Quantization
+    context_length: int
+    max_output_length: int
+    price_prompt: Decimal
+    price_completion: Decimal
+    price_image: Decimal
+    price_request: Decimal
+    price_input_cache_read: Decimal
+    input_modalities: tuple[str, ...]
+    output_modalities: tuple[str, ...]
+    supported_sampling_parameters: tuple[str, ...]
+    supported_features: tuple[str, ...]
+    country_codes: tuple[str, ...]
+    deprecation_date: str | None = None
+    offer: str = "public"
+
+    @classmethod
+    def of(cls, entry: CatalogueEntry, answers_as: str) -> "RegisteredEntry":
+        """The record that keeps `entry`."""
+        same = (
+            "id",
+            "hub_id",
+            "name",
+            "created",
+            "quantization",
+            "context_length",
+            "max_output_length",
+            "input_modalities",
+            "output_modalities",
+        )
+        return cls(
+            answers_as=answers_as,
+            **{name: getattr(entry, name) for name in same},
+            **{f"price_{f.name}": getattr(entry.pricing, f.name) for f in attrs.fields(Pricing)},
+            supported_sampling_parameters=tuple(entry.supported_sampling_parameters),
+            supported_features=tuple(entry.supported_features),
+            country_codes=tuple(place.country_code for place in entry.datacenters),
+            deprecation_date=entry.deprecation_date.isoformat() if entry.deprecation_date else None,
+        )
+
+    def entry(self) -> CatalogueEntry:
+        """The entry that this record keeps."""
+        return CatalogueEntry(
+            id=self.id,
+            hub_id=self.hub_id,
+            name=self.name,
+            created=self.created,
+            quantization=self.quantization,
+            context_length=self.context_length,
+            max_output_length=self.max_output_length,
+            pricing=Pricing(**{f.name: getattr(self, f"price_{f.name}") for f in attrs.fields(Pricing)}),
+            input_modalities=self.input_modalities,
+            output_modalities=self.output_modalities,
+            supported_sampling_parameters=tuple(map(SamplingParameter, self.supported_sampling_parameters)),
+            supported_features=tuple(map(Feature, self.supported_features)),
+            datacenters=tuple(map(Datacenter, self.country_codes)),
+            deprecation_date=date.fromisoformat(self.deprecation_date) if self.deprecation_date else None,
+        )
+
+
+RECORDS = (Record(RegisteredEntry, "catalogue_entries", ("id",), indexes={"listed": Index(("offer",))}),)

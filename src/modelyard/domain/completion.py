@@ -1,0 +1,297 @@
+"""Asking for text: the request, the deltas of an answer, and the completion that they fold into (specification 2.2)."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from modelyard.domain.record import Index, Record, frozen_mapping
+
+
+class Role(StrEnum):
+    """Who speaks. `developer` is another word for system; `assistant` and `tool` are for earlier turns."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+
+
+@attrs.frozen
+class ToolCall:
+    """A call that the model asks for. `arguments` is JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@attrs.frozen
+class Part:
+    """One part of a message's content: `type` is "text", or a modality of the model ("image_url", ...) with `data`."""
+
+    type: str
+    text: str = ""
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+
+
+@attrs.frozen
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: str | tuple[Part, ...] | None = None
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content as plain text; parts that are no text are left out."""
+        if self.content is None or type(self.content) is str:
+            return self.content or ""
+        return "".join(part.text for part in self.content if type(part) is Part)
+
+
+@attrs.frozen
+class Tool:
+    """A function that the model may call; `parameters` is its JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    strict: bool = False
+
+
+class ToolMode(StrEnum):
+    """Whether the model may, must or must not call a tool."""
+
+    NONE = "none"
+    AUTO = "auto"
+    REQUIRED = "required"
+
+
+@attrs.frozen
+class ToolChoice:
+    """The mode, and with `REQUIRED` optionally the one tool that must be called."""
+
+    mode: ToolMode = ToolMode.AUTO
+    name: str | None = None
+
+
+class ResponseType(StrEnum):
+    """What the content must be."""
+
+    TEXT = "text"
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+
+
+@attrs.frozen
+class ResponseFormat:
+    """Free text, any JSON object, or JSON that is valid under `schema`."""
+
+    type: ResponseType = ResponseType.TEXT
+    name: str = ""
+    schema: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    strict: bool = False
+
+
+@attrs.frozen
+class Sampling:
+    """How tokens are drawn. None means the backend's default; `seed` None means a fresh one."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = attrs.field(converter=frozen_mapping, factory=dict)
+    seed: int | None = None
+
+
+@attrs.frozen
+class CompletionRequest:
+    """A validated request. `model` is a name from the catalogue or of a trained model (see `domain.training.ModelName`).
+
+    `max_tokens` bounds each choice, prompt not counted; None means up to the model's limit. `logprobs` asks for the
+    logprob of each sampled token, `top_logprobs` for that many alternatives. `streamed` tells a backend whether the
+    caller reads the answer as it comes. `metadata` is kept with a stored completion (`store`). `extras` are parameters
+    without an effect on the core, handed on as they came.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    sampling: Sampling = attrs.field(factory=Sampling)
+    n: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = attrs.field(factory=ToolChoice)
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat = attrs.field(factory=ResponseFormat)
+    return_token_ids: bool = False
+    streamed: bool = False
+    user: str | None = None
+    metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, factory=dict)
+    store: bool = False
+    extras: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+
+
+@attrs.frozen
+class TokenLogprob:
+    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+    top: "tuple[TokenLogprob, ...]" = ()
+    id: int | None = None
+
+
+@attrs.frozen
+class ToolCallDelta:
+    """A piece of a tool call: `id` and `name` in the first piece of a call only, `arguments` in fragments."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@attrs.frozen
+class Usage:
+    """Tokens counted. `cached_tokens` are those of the prompt that were read from a cache."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    images: int = 0
+    estimated: bool = False
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@attrs.frozen
+class Delta:
+    """A piece of one choice, in the order in which it was produced.
+
+    `text` is content; `tokens` is how many tokens this piece holds (an end-of-turn token counts, and may come with empty
+    text). `logprobs` and `token_ids`, where there are any, have one entry per token. `prompt_token_ids` comes once, in
+    a choice's first delta. `finish_reason` comes in a choice's last. `usage` is what the backend reports, in any delta;
+    the last report of a choice counts.
+    """
+
+    text: str = ""
+    tokens: int = 0
+    index: int = 0
+    tool_call: ToolCallDelta | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+@attrs.frozen
+class Choice:
+    """One finished answer. `logprobs` is None where the backend has none or none were asked for."""
+
+    index: int
+    message: Message
+    finish_reason: FinishReason
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    token_ids: tuple[int, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class Completion:
+    """A finished completion. `created` is in Unix seconds; `model` is the name that was asked for."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[Choice, ...]
+    usage: Usage
+
+    @property
+    def text(self) -> str:
+        """The content of the first choice."""
+        return self.choices[0].message.text
+
+
+def fold_choice(index: int, deltas: Iterable[Delta], with_logprobs: bool) -> Choice:
+    """The choice that its deltas make, in order."""
+    text: list[str] = []
+    logprobs: list[TokenLogprob] = []
+    ids: list[int] = []
+    prompt_ids: tuple[int, ...] = ()
+    calls: dict[int, list[ToolCallDelta]] = {}
+    reason = FinishReason.STOP
+    for delta in deltas:
+        text.append(delta.text)
+        logprobs += delta.logprobs
+        ids += delta.token_ids
+        prompt_ids = prompt_ids or delta.prompt_token_ids
+        if delta.tool_call is not None:
+            calls.setdefault(delta.tool_call.index, []).append(delta.tool_call)
+        reason = delta.finish_reason or reason
+    content = "".join(text)
+    message = Message(
+        Role.ASSISTANT,
+        content=None if calls and not content else content,
+        tool_calls=tuple(_fold_call(calls[at]) for at in sorted(calls)),
+    )
+    return Choice(index, message, reason, tuple(logprobs) if with_logprobs else None, tuple(ids), prompt_ids)
+
+
+def _fold_call(pieces: list[ToolCallDelta]) -> ToolCall:
+    first = pieces[0]
+    return ToolCall(first.id or "", first.name or "", "".join(piece.arguments for piece in pieces))
+
+
+@attrs.frozen
+class StoredCompletion:
+    """A completion that its caller asked to keep (`store`): request and answer as the wire shows them."""
+
+    id: str
+    entity: str
+    project: str
+    model: str
+    created_at: datetime
+    request: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    answer: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, factory=dict)
+
+
+RECORDS = (
+    Record(
+        StoredCompletion,
+        "stored_completions",
+        ("id",),
+        indexes={
+            "by_entity": Index(("entity",), ("created_at",)),
+            "by_project": Index(("entity", "project"), ("created_at",)),
+        },
+    ),
+)

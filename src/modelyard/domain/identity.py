@@ -1,0 +1,132 @@
+"""Who asks, and what they may touch: principals, scopes, API keys (specification 5)."""
+
+import hashlib
+import re
+from datetime import datetime
+
+import attrs
+
+from modelyard.domain.record import Index, Record
+from modelyard.errors import Forbidden, InvalidInput, Problem
+
+NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,128}")
+
+
+def check_name(value: str, *loc: str | int) -> str:
+    """Refuse what is no name: 1 to 128 of `[A-Za-z0-9._-]`, not dots only. Raises `InvalidInput` at `loc`."""
+    if not NAME.fullmatch(value):
+        raise InvalidInput([Problem(loc, "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")])
+    return value
+
+
+@attrs.frozen
+class Attribution:
+    """Whom a completion is booked on: the team (which is the entity) and the project, "" for none."""
+
+    team: str
+    project: str = ""
+
+
+@attrs.frozen
+class Scope:
+    """What a read may see: one entity, and some of its projects or (None) all. The unscoped view is `Scope(None)`."""
+
+    entity: str | None
+    projects: frozenset[str] | None = None
+
+    def covers(self, entity: str, project: str | None = None) -> bool:
+        """Whether this scope holds the entity and, where one is named, the project."""
+        if self.entity is None:
+            return True
+        return entity == self.entity and (not project or self.projects is None or project in self.projects)
+
+
+@attrs.frozen
+class Limits:
+    """What a key may use: requests in a minute, requests at once. None means no limit."""
+
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
+
+
+@attrs.frozen
+class Principal:
+    """Who is acting. `entity` is the default where none is named; `key_id` is "" for the host."""
+
+    name: str
+    entity: str
+    scope: Scope
+    key_id: str = ""
+    limits: Limits = attrs.field(factory=Limits)
+
+    def require(self, entity: str, project: str | None = None) -> None:
+        """Raise `Forbidden`, in the same words whether anything exists there, unless the scope covers both."""
+        if not self.scope.covers(entity, project):
+            raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
+
+    def attribution(self, team: str | None = None, project: str | None = None) -> Attribution:
+        """Whom to book on: what was named and is covered, else the default entity and the key's only project."""
+        team = team or self.entity
+        if not project and team == self.entity and self.scope.projects is not None and len(self.scope.projects) == 1:
+            (project,) = self.scope.projects
+        self.require(team, project)
+        return Attribution(team, project or "")
+
+
+def host(entity: str = "local") -> Principal:
+    """The embedding application itself: everything is in its scope."""
+    return Principal("host", entity, Scope(None))
+
+
+KEY = re.compile(r"my_[A-Za-z0-9]{8}_[A-Za-z0-9]{43}")
+
+
+def secret_digest(secret: str) -> str:
+    """What is kept of a key. It has 256 random bits, so a plain SHA-256 cannot be searched."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@attrs.frozen
+class ApiKey:
+    """An API key without its secret. `projects` empty means all projects of the entity; `prefix` may be shown."""
+
+    id: str
+    prefix: str
+    digest: str = attrs.field(repr=False)
+    name: str
+    entity: str
+    projects: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
+
+    def alive(self, now: datetime) -> bool:
+        """Neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def principal(self) -> Principal:
+        """Who acts with this key."""
+        scope = Scope(self.entity, frozenset(self.projects) if self.projects else None)
+        limits = Limits(self.requests_per_minute, self.concurrent_requests)
+        return Principal(self.name or self.prefix, self.entity, scope, self.id, limits)
+
+
+@attrs.frozen
+class NewKey:
+    """A key at its birth: the only moment at which the secret exists in clear."""
+
+    key: ApiKey
+    secret: str = attrs.field(repr=False)
+
+
+RECORDS = (
+    Record(
+        ApiKey,
+        "api_keys",
+        ("id",),
+        unique={"digest": ("digest",)},
+        indexes={"by_entity": Index(("entity",), ("created_at",))},
+    ),
+)

@@ -1,0 +1,177 @@
+"""Work in the background: one mechanism for every kind of job (queue, claim, epoch, events).
+
+The rules here are functions of `tx`, written once for every store; `service.job` sequences them.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.errors import Conflict
+
+
+class JobKind(StrEnum):
+    """What the job does."""
+
+    SFT = "sft"
+    RL = "rl"
+    EVALUATE = "evaluate"
+    RESCORE = "rescore"
+
+
+class JobStatus(StrEnum):
+    """Where the job stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+# A running job goes back to queued when its worker was lost or stopped in an orderly way.
+TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.FAILED, JobStatus.CANCELLED}),
+    JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED}),
+    JobStatus.SUCCEEDED: frozenset(),
+    JobStatus.FAILED: frozenset(),
+    JobStatus.CANCELLED: frozenset(),
+}
+
+ENDED = frozenset(status for status, following in TRANSITIONS.items() if not following)
+
+
+def check_transition(now: JobStatus, then: JobStatus) -> None:
+    """Raise `Conflict` unless a job may go from `now` to `then`."""
+    if then not in TRANSITIONS[now]:
+        raise Conflict(f"a job that is {now} cannot become {then}")
+
+
+class Place(StrEnum):
+    """Where a job is in the queue: jobs of one lane run in order, so only a lane's first is ready."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    CLAIMED = "claimed"
+    DONE = "done"
+
+
+@attrs.frozen
+class Job:
+    """A piece of work.
+
+    `lane` is what jobs queue up on (a model's id). `epoch` grows with each claim and fences the worker's writes; `beat`
+    grows with each heartbeat. `attempts` counts claims, `crashes` those that were lost since the last progress.
+    `progress` is the last optimizer step (or row) that is recorded, of `total`. `spec` is what was asked for, resolved;
+    `result` what came of it. `fingerprint` tells equal requests. `resume` names the saved state to go on from (its
+    artifact files) at step `resume_step`.
+    """
+
+    id: str
+    kind: JobKind
+    entity: str
+    project: str
+    lane: str
+    created_at: datetime
+    spec: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    fingerprint: str = ""
+    status: JobStatus = JobStatus.QUEUED
+    place: Place = Place.WAITING
+    epoch: int = 0
+    worker_id: str = ""
+    beat: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    last_seq: int = 0
+    progress: int = 0
+    total: int | None = None
+    cancelled_by: str = ""
+    error_message: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    result: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    resume: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    resume_step: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.status in ENDED
+
+
+@attrs.frozen
+class Claim:
+    """A worker's hold on a job. Every write of the worker carries it; a newer epoch makes it worthless."""
+
+    job_id: str
+    epoch: int
+    worker_id: str
+
+
+@attrs.frozen
+class JobEvent:
+    """Something that happened to a job. `seq` is dense from 1. (job, type, step) is its identity: a step that runs again
+    after a crash keeps the event's id and place, and replaces its data. `step` is 0 for events that are no step."""
+
+    job_id: str
+    seq: int
+    id: str
+    type: str
+    step: int
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    created_at: datetime
+    epoch: int = 0
+
+
+@attrs.frozen
+class SupersededEvent:
+    """The data that an event had in an attempt that did not survive."""
+
+    event_id: str
+    epoch: int
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    created_at: datetime
+
+
+@attrs.frozen
+class WorkerRecord:
+    """A worker that has announced itself; `beat` grows while it lives."""
+
+    id: str
+    beat: int
+    started_at: datetime
+    kind: str = "worker"
+
+
+RECORDS = (
+    Record(
+        Job,
+        "jobs",
+        ("id",),
+        indexes={
+            "by_place": Index(("place",), ("created_at",)),
+            "by_lane": Index(("lane", "place"), ("created_at",)),
+            "of_lane": Index(("lane",), ("created_at",)),
+            "by_entity": Index(("entity",), ("created_at",)),
+            "by_project": Index(("entity", "project"), ("created_at",)),
+        },
+    ),
+    Record(
+        JobEvent,
+        "job_events",
+        ("job_id", "seq"),
+        unique={"id": ("id",), "identity": ("job_id", "type", "step")},
+        indexes={"by_job": Index(("job_id",), ("seq",))},
+    ),
+    Record(
+        SupersededEvent,
+        "superseded_events",
+        ("event_id", "epoch"),
+        indexes={"by_event": Index(("event_id",), ("epoch",))},
+    ),
+    Record(WorkerRecord, "workers", ("id",), indexes={"all": Index(("kind",))}),
+)

@@ -1,0 +1,56 @@
+"""The typed events that a platform's `observer` receives: what happened, for logs, metrics and progress displays."""
+
+from decimal import Decimal
+
+import attrs
+
+from modelyard.domain.job import JobKind, JobStatus
+
+
+@attrs.frozen
+class CompletionBooked:
+    """A completion was answered and booked."""
+
+    completion_id: str
+    entity: str
+    project: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost: Decimal
+
+
+@attrs.frozen
+class CompletionFailed:
+    """A completion failed; `code` is the exception's stable code."""
+
+    entity: str
+    project: str
+    model: str
+    code: str
+
+
+@attrs.frozen
+class JobChanged:
+    """A job went to another status."""
+
+    job_id: str
+    kind: JobKind
+    status: JobStatus
+
+
+@attrs.frozen
+class JobEventRecorded:
+    """An event of a job was committed."""
+
+    job_id: str
+    type: str
+    seq: int
+
+
+@attrs.frozen
+class LeaseTaken:
+    """A job was taken away from a worker that had gone still."""
+
+    job_id: str
+    from_worker: str

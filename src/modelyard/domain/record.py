@@ -1,0 +1,60 @@
+"""How a value is kept: the declarations that every store builds its tables and indexes from."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+
+
+def frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same mapping, unwritable: stores share objects, so nothing inside a record may change."""
+    return value if type(value) is MappingProxyType else MappingProxyType(dict(value))
+
+
+@attrs.frozen
+class Index:
+    """A listing order: records that agree on `where`, sorted by `order`.
+
+    The record's key is appended to `order`, so every page cursor is total and none rests on an insertion order.
+    """
+
+    where: tuple[str, ...]
+    order: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Record:
+    """A kind of record: its class, table, primary key, unique keys and indexes. Column names are checked at import."""
+
+    cls: type
+    table: str
+    key: tuple[str, ...]
+    unique: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    indexes: Mapping[str, Index] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        names = {f.name for f in attrs.fields(self.cls)}
+        used = [*self.key]
+        for columns in self.unique.values():
+            used += columns
+        for index in self.indexes.values():
+            used += [*index.where, *index.order]
+        unknown = set(used) - names
+        if unknown:
+            raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")
+
+    def order_of(self, index: str) -> tuple[str, ...]:
+        """The columns of a cursor into `index`: its order, made total by the key."""
+        declared = self.indexes[index]
+        rest = tuple(k for k in self.key if k not in declared.order and k not in declared.where)
+        return declared.order + rest
+
+    def cursor(self, index: str, record: Any) -> tuple[Any, ...]:
+        """What `page(..., after=)` takes to go on behind `record`."""
+        return tuple(getattr(record, column) for column in self.order_of(index))
+
+
+def by_class(records: Sequence[Record]) -> Mapping[type, Record]:
+    """The declarations by the class they declare."""
+    return MappingProxyType({record.cls: record for record in records})

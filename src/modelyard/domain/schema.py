@@ -1,0 +1,14 @@
+"""Every kind of record, for a store to be opened with."""
+
+from modelyard.domain import catalogue, completion, evaluation, identity, job, training, usage
+from modelyard.domain.record import Record
+
+RECORDS: tuple[Record, ...] = (
+    *catalogue.RECORDS,
+    *completion.RECORDS,
+    *identity.RECORDS,
+    *usage.RECORDS,
+    *job.RECORDS,
+    *training.RECORDS,
+    *evaluation.RECORDS,
+)

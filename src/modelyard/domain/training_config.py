@@ -1,0 +1,163 @@
+"""The settings of RL and SFT jobs, every default resolved. Names, defaults and bounds are those of the wire."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args
+
+import attrs
+
+from modelyard.errors import InvalidInput, Problem
+
+ImportanceSamplingLevel = Literal["token", "sequence", "average", "geometric_average"]
+AssistantTurns = Literal["all", "last"]
+BatchSize = int | Literal["auto"]
+
+AUTO_BATCH_SIZE = 2
+
+
+def _is_rate(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _is_amount(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise InvalidInput(problems)
+
+
+@attrs.frozen(kw_only=True)
+class RLConfig:
+    """How an RL job trains. Raises `InvalidInput` naming every field that is out of bounds.
+
+    `ppo` chooses the clipped surrogate of PPO; otherwise the loss is CISPO (clipped, detached ratio x advantage x
+    logprob). The ratio is clipped to [1 - epsilon, 1 + epsilon_high]. `precalculate_logprobs` replaces the sampler's
+    logprobs by those of the weights before the update; only then does `truncated_importance_sampling`, the cap on the
+    ratio of the two, change anything. For the optional numbers 0 means none, like None. `packed_sequence_length` counts
+    tokens, prompts included.
+
+    >>> RLConfig().epsilon_high, RLConfig(ppo=True).epsilon_high
+    (4.0, 0.2)
+    """
+
+    learning_rate: float = 5e-6
+    ppo: bool = False
+    epsilon: float = attrs.field()
+    epsilon_high: float = attrs.field()
+    importance_sampling_level: ImportanceSamplingLevel = "token"
+    max_negative_advantage_importance_sampling_weight: float | None = None
+    mask_prob_ratio: bool = False
+    kimi_k2_tau: float | None = None
+    advantage_balance: float = 0.0
+    scale_rewards: bool = True
+    normalize_advantages: bool = True
+    precalculate_logprobs: bool = False
+    truncated_importance_sampling: float | None = None
+    kl_penalty_coef: float = 0.0
+    kl_penalty_reference_step: int | None = None
+    packed_sequence_length: int = 2048
+    allow_training_without_logprobs: bool = False
+
+    @epsilon.default
+    def _default_epsilon(self) -> float:
+        return 0.2 if self.ppo else 1.0
+
+    @epsilon_high.default
+    def _default_epsilon_high(self) -> float:
+        return self.epsilon if self.ppo else 4.0
+
+    def __attrs_post_init__(self) -> None:
+        _refuse([Problem((name,), message) for name, fits, message in self._rules() if not fits])
+
+    def _rules(self) -> list[tuple[str, bool, str]]:
+        """Each bound: the field, whether it holds, and what would."""
+        cap, truncation = self.max_negative_advantage_importance_sampling_weight, self.truncated_importance_sampling
+        levels, reference = get_args(ImportanceSamplingLevel), self.kl_penalty_reference_step
+        amount, above_zero = "must be a finite number, 0 or more", "must be a finite number above 0"
+        return [
+            ("learning_rate", _is_rate(self.learning_rate), above_zero),
+            ("epsilon", _is_amount(self.epsilon), amount),
+            ("epsilon_high", _is_amount(self.epsilon_high), amount),
+            ("importance_sampling_level", self.importance_sampling_level in levels, f"must be one of {levels}"),
+            ("max_negative_advantage_importance_sampling_weight", cap is None or _is_amount(cap), amount),
+            ("kimi_k2_tau", self.kimi_k2_tau is None or _is_amount(self.kimi_k2_tau), amount),
+            ("advantage_balance", -1 <= self.advantage_balance <= 1, "must lie between -1 and 1"),
+            ("truncated_importance_sampling", truncation is None or _is_amount(truncation), amount),
+            ("kl_penalty_coef", _is_amount(self.kl_penalty_coef), amount),
+            ("kl_penalty_reference_step", reference is None or reference >= 0, "must be a step, 0 or more"),
+            ("packed_sequence_length", self.packed_sequence_length >= 1, "must be 1 or more"),
+        ]
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, Any]) -> Self:
+        """The configuration that `given` asks for: None means the default, and `loss_fn` is another word for `ppo`.
+
+        Raises `InvalidInput` when `ppo` and `loss_fn` disagree or a value is out of bounds. Keys are those of this
+        class and `loss_fn` ("cispo" | "ppo"); types are the caller's business.
+        """
+        asked = {name: value for name, value in given.items() if value is not None}
+        loss_fn = asked.pop("loss_fn", None)
+        if loss_fn not in (None, "cispo", "ppo"):
+            raise InvalidInput.at("loss_fn", msg="must be 'cispo' or 'ppo'")
+        if loss_fn is not None and asked.setdefault("ppo", loss_fn == "ppo") is not (loss_fn == "ppo"):
+            raise InvalidInput.at("loss_fn", msg=f"{loss_fn!r} contradicts ppo={asked['ppo']}; send one of the two")
+        return cls(**asked)
+
+
+@attrs.frozen(kw_only=True)
+class SFTConfig:
+    """How an SFT job trains: one learning rate for all batches, or one for each; which assistant turns bear loss.
+
+    Raises `InvalidInput` naming every field that is out of bounds.
+    """
+
+    learning_rate: float | tuple[float, ...] = 5e-5
+    batch_size: BatchSize = 2
+    assistant_turns: AssistantTurns = "all"
+
+    def __attrs_post_init__(self) -> None:
+        problems = self._rate_problems()
+        if self.batch_size != "auto" and self.batch_size < 1:
+            problems.append(Problem(("batch_size",), "must be 1 or more, or 'auto'"))
+        if self.assistant_turns not in get_args(AssistantTurns):
+            problems.append(Problem(("assistant_turns",), "must be 'all' or 'last'"))
+        _refuse(problems)
+
+    def _rate_problems(self) -> list[Problem]:
+        message = "must be a finite number above 0"
+        if not isinstance(self.learning_rate, tuple):
+            return [] if _is_rate(self.learning_rate) else [Problem(("learning_rate",), message)]
+        if not self.learning_rate:
+            return [Problem(("learning_rate",), "must name at least one rate")]
+        rates = enumerate(self.learning_rate)
+        return [Problem(("learning_rate", place), message) for place, rate in rates if not _is_rate(rate)]
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, Any]) -> Self:
+        """The configuration that `given` asks for: None means the default, a list of rates becomes a tuple."""
+        asked = {name: value for name, value in given.items() if value is not None}
+        if isinstance(asked.get("learning_rate"), list):
+            asked["learning_rate"] = tuple(asked["learning_rate"])
+        return cls(**asked)
+
+    @property
+    def rows_per_batch(self) -> int:
+        """The batch size in force; "auto" leaves it to us."""
+        return AUTO_BATCH_SIZE if self.batch_size == "auto" else self.batch_size
+
+    def learning_rates(self, rows: int) -> tuple[float, ...]:
+        """One learning rate for each batch of `rows` rows, exactly as sent.
+
+        Raises `InvalidInput` when a list of rates does not name one for each batch.
+        """
+        batches = math.ceil(rows / self.rows_per_batch)
+        if not isinstance(self.learning_rate, tuple):
+            return (self.learning_rate,) * batches
+        if len(self.learning_rate) != batches:
+            message = (
+                f"names {len(self.learning_rate)} rates, but {rows} rows make {batches} batches; name one for each"
+            )
+            raise InvalidInput.at("learning_rate", msg=message)
+        return self.learning_rate

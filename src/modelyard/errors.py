@@ -1,0 +1,255 @@
+"""Every exception that modelyard raises on purpose, as one tree.
+
+Each class carries data, not only text, and a stable `code`. Nothing here knows HTTP: `modelyard.http.failures` maps
+the classes to each interface's status and body. A message says what is wrong and what to do about it, and never
+repeats a secret.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import attrs
+
+
+class ModelyardError(Exception):
+    """Root of the tree."""
+
+    code: ClassVar[str] = "internal_error"
+
+
+# ---- what the caller asked for cannot be done ------------------------------------------------------------------
+
+
+class CallerError(ModelyardError):
+    """The request is at fault; the same request fails again."""
+
+    code = "bad_request"
+
+
+@attrs.frozen
+class Problem:
+    """One thing wrong with an input: where (`loc`, outermost first), what (`msg`) and its kind (`type`)."""
+
+    loc: tuple[str | int, ...]
+    msg: str
+    type: str = "value_error"
+
+    def __str__(self) -> str:
+        where = ".".join(str(part) for part in self.loc)
+        return f"{where}: {self.msg}" if where else self.msg
+
+
+class InvalidInput(CallerError):
+    """One or more fields do not fit; `problems` names all of them."""
+
+    code = "invalid_input"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
+
+    @classmethod
+    def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> "InvalidInput":  # noqa: A002 - the wire's word
+        """One problem at one place."""
+        return cls([Problem(loc, msg, type)])
+
+
+class UnsupportedParameter(InvalidInput):
+    """The backend cannot honour a parameter, so the request is refused by that name rather than answered wrongly."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidInput):
+    """Prompt plus requested output do not fit the model."""
+
+    code = "context_length_exceeded"
+
+
+class NotFound(CallerError):
+    """No such thing in the caller's scope (what belongs to another tenant looks the same)."""
+
+    code = "not_found"
+
+    def __init__(self, kind: str, id: str, hint: str = "") -> None:  # noqa: A002 - the field's word
+        self.kind, self.id = kind, id
+        super().__init__(f"{kind} {id!r} not found{'; ' + hint if hint else ''}")
+
+
+class ModelNotFound(NotFound):
+    """No catalogue entry, model or checkpoint answers to this name."""
+
+    code = "model_not_found"
+
+
+class Conflict(CallerError):
+    """The request contradicts what is stored (a name that is taken, a checkpoint in use)."""
+
+    code = "conflict"
+
+
+class RunAlreadyFinished(CallerError):
+    """A finished evaluation run is frozen."""
+
+    code = "RUN_ALREADY_FINISHED"
+
+
+class Unauthenticated(CallerError):
+    """No key, or one that is unknown, revoked or expired: which of them is not told."""
+
+    code = "invalid_api_key"
+
+
+class Forbidden(CallerError):
+    """The key does not hold the entity or project that the request names."""
+
+    code = "forbidden"
+
+
+class BudgetExceeded(CallerError):
+    """The cost of this request could pass a budget's limit."""
+
+    code = "insufficient_quota"
+
+
+class RateLimited(CallerError):
+    """Too many requests at once or in the window; try again after `retry_after` seconds."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class BodyTooLarge(CallerError):
+    """A body passed its limit of `limit` bytes."""
+
+    code = "body_too_large"
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the body is larger than the limit of {limit} bytes; send less or ask the host to raise it")
+
+
+class MissingExtra(ModelyardError):
+    """An optional dependency is not installed."""
+
+    code = "missing_extra"
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(f"{package} is not installed; run: pip install 'modelyard[{extra}]'")
+
+
+# ---- long work -------------------------------------------------------------------------------------------------
+
+
+class NoWorker(ModelyardError):
+    """Nothing would run this job."""
+
+    code = "no_worker"
+
+
+class JobFailed(ModelyardError):
+    """A job that was waited for ended in failure or was cancelled."""
+
+    code = "job_failed"
+
+    def __init__(self, job_id: str, status: str, message: str) -> None:
+        self.job_id, self.status, self.message = job_id, status, message
+        super().__init__(f"job {job_id} {status}: {message}")
+
+
+class LeaseLost(ModelyardError):
+    """A newer claim exists: this worker's writes for the job are refused, and it must stop."""
+
+    code = "lease_lost"
+
+
+class TrainingError(ModelyardError):
+    """Training cannot go on; the message says what to try. The job fails with it."""
+
+    code = "training_error"
+
+
+# ---- what answers ------------------------------------------------------------------------------------------------
+
+
+class BackendError(ModelyardError):
+    """A backend failed or answered nonsense."""
+
+    code = "backend_error"
+
+
+class Overloaded(BackendError):
+    """A backend has no room now; try again after `retry_after` seconds."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+# ---- where it is kept ------------------------------------------------------------------------------------------------
+
+
+class StoreError(ModelyardError):
+    """The store could not do its work; nothing of the refused step remains."""
+
+    code = "store_error"
+
+
+class RecordNotFound(StoreError):
+    """No record has this key."""
+
+    code = "record_not_found"
+
+
+class RecordConflict(StoreError):
+    """A record's key or one of its unique keys is taken."""
+
+    code = "record_conflict"
+
+
+class StoreBusy(StoreError):
+    """Another process held the store until the deadline; try again."""
+
+    code = "store_busy"
+
+
+class StorageFull(StoreError):
+    """No room on the disk; reads still work."""
+
+    code = "storage_full"
+
+
+class StoreCorrupt(StoreError):
+    """The file is no intact store of ours; it was left as it is."""
+
+    code = "store_corrupt"
+
+
+class StoreTooNew(StoreError):
+    """A newer modelyard wrote this store; upgrade before you open it."""
+
+    code = "store_too_new"
+
+
+class StoreClosed(StoreError):
+    """The store, or its platform, was closed."""
+
+    code = "store_closed"
+
+
+class UsedAfterFork(StoreError):
+    """Opened before a fork and used after it: open the platform in the child instead."""
+
+    code = "used_after_fork"
+
+
+class ArtifactMissing(StoreError):
+    """An artifact's bytes are gone or no longer match their digest."""
+
+    code = "artifact_missing"

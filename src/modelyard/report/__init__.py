@@ -1,0 +1,1 @@
+"""Domain values made readable for people: tables and small plots of text."""

@@ -1,0 +1,42 @@
+"""A table of text, for terminals."""
+
+from collections.abc import Sequence
+
+_CONTROL = {code: "?" for code in (*range(32), *range(127, 160))}
+
+
+def printable(value: object) -> str:
+    """The value as text that cannot steer a terminal."""
+    return str(value).translate(_CONTROL)
+
+
+def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns as wide as their widest cell, numbers to the right."""
+    cells = [list(headers), *([printable(value) for value in row] for row in rows)]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(headers))]
+    right = [bool(rows) and all(isinstance(row[at], int | float) for row in rows) for at in range(len(headers))]
+    lines = [
+        "  ".join(cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in zip(line, widths, right, strict=True))
+        for line in cells
+    ]
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join(line.rstrip() for line in (lines[0], rule, *lines[1:]))
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One bar a value, the smallest lowest."""
+    if not values:
+        return ""
+    least, most = min(values), max(values)
+    spread = (most - least) or 1.0
+    return "".join(_BARS[round((value - least) / spread * (len(_BARS) - 1))] for value in values)
+
+
+def means(values: Sequence[float], buckets: int) -> list[float]:
+    """The means of about `buckets` equal stretches: a long series made short enough to draw."""
+    size = max(1, -(-len(values) // buckets))
+    stretches = [values[at : at + size] for at in range(0, len(values), size)]
+    return [sum(stretch) / len(stretch) for stretch in stretches]

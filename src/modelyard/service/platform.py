@@ -1,0 +1,165 @@
+"""The platform: its resources as one principal sees them, and its life."""
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import attrs
+
+from modelyard.domain.identity import Principal, check_name
+from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
+from modelyard.protocols import Executor
+from modelyard.service.catalogue import Catalogue
+from modelyard.service.completion import Chat
+from modelyard.service.erasure import erase_entity
+from modelyard.service.evaluation import Evaluations
+from modelyard.service.flow import in_executor
+from modelyard.service.health import Health
+from modelyard.service.identity import Keys
+from modelyard.service.model import Models
+from modelyard.service.ports import Ports
+from modelyard.service.training import Training
+from modelyard.service.usage import Ledger
+from modelyard.service.worker import Worker
+
+
+R = TypeVar("R")
+
+
+@attrs.define(eq=False)
+class Life:
+    """What every view of one platform shares: whether it is open, in which process, and what it must close."""
+
+    pid: int
+    close: Callable[[], None]
+    executor: Callable[[int], Executor]
+    closed: bool = False
+
+    def check(self) -> None:
+        """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
+        if self.closed:
+            raise StoreClosed("this platform was closed; open it again with open_platform")
+        if os.getpid() != self.pid:
+            raise UsedAfterFork("this platform was opened before a fork; open it again in the child process")
+
+
+class Platform:
+    """A model platform in one object, made by `open_platform`.
+
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `keys`, `usage` and `health`. It is a
+    context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    """
+
+    def __init__(self, ports: Ports, principal: Principal, life: Life) -> None:
+        self.ports, self.principal, self._life = ports, principal, life
+
+    def __repr__(self) -> str:
+        return f"<Platform of {self.principal.name}, {type(self.ports.store).__name__}>"
+
+    # ---- resources
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The models that can be asked."""
+        return self._resource(Catalogue)
+
+    @property
+    def chat(self) -> Chat:
+        """Completions."""
+        return self._resource(Chat)
+
+    @property
+    def models(self) -> Models:
+        """Trainable models and their checkpoints."""
+        return self._resource(Models)
+
+    @property
+    def training(self) -> Training:
+        """SFT and RL jobs."""
+        return self._resource(Training)
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """Evaluation runs."""
+        return self._resource(Evaluations)
+
+    @property
+    def keys(self) -> Keys:
+        """API keys."""
+        return self._resource(Keys)
+
+    @property
+    def usage(self) -> Ledger:
+        """What was used, what it cost, and budgets."""
+        return self._resource(Ledger)
+
+    @property
+    def health(self) -> Health:
+        """Whether all is well."""
+        return self._resource(Health)
+
+    def _resource(self, kind: Callable[[Ports, Principal], R]) -> R:
+        self._life.check()
+        return kind(self.ports, self.principal)
+
+    # ---- views, workers, upkeep
+
+    def acting_as(self, principal: Principal) -> "Platform":
+        """The same platform as another principal sees it. Only the host may hand out views."""
+        self._require_host()
+        return Platform(self.ports, principal, self._life)
+
+    def worker(self, concurrency: int = 1, executor: Executor | None = None) -> Worker:
+        """A worker for the queue: a context manager that runs up to `concurrency` jobs at a time until it is left."""
+        self._require_host()
+        return Worker(self.ports, executor or self._life.executor(concurrency), concurrency)
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Write a consistent copy of the store to `path`, which must not exist, while others go on working.
+
+        Artifacts are not copied: they are never changed once written, so copy their folder after the backup.
+        """
+        self._require_host()
+        self.ports.store.backup(os.fspath(path))
+
+    def delete_entity(self, entity: str) -> int:
+        """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
+
+        Returns how many records went. Running jobs are cancelled first. Safe to call again after a crash.
+        """
+        self._require_host()
+        return erase_entity(self.ports, check_name(entity, "entity"))
+
+    def sync(self) -> None:
+        """Make everything that was acknowledged as durable as the store promises."""
+        self._life.check()
+        self.ports.store.sync()
+
+    def close(self) -> None:
+        """Sync, and close what was opened with the platform. Idempotent."""
+        if self._life.closed or os.getpid() != self._life.pid:
+            return
+        self._life.closed = True
+        self._life.close()
+
+    def _require_host(self) -> None:
+        self._life.check()
+        if self.principal.scope.entity is not None:
+            raise Forbidden("only the host may do this")
+
+    def __enter__(self) -> Self:
+        self._life.check()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        self._life.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await in_executor(self.close)

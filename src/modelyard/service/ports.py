@@ -1,0 +1,56 @@
+"""What a use case may touch: everything comes from here, nothing is discovered."""
+
+import logging
+from collections.abc import Sequence
+
+import attrs
+
+from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
+
+log = logging.getLogger("modelyard")
+log.addHandler(logging.NullHandler())
+
+
+@attrs.frozen
+class Settings:
+    """What a host may turn. Times are in seconds, sizes in bytes.
+
+    `lease` is how long a worker may be still before its job is given to another; `poll` how often a worker looks for
+    work. `max_crashes` is how often a job may kill its worker without progress. `save_every` is how many optimizer
+    steps lie between two saved states.
+    """
+
+    lease: float = 30.0
+    poll: float = 0.5
+    max_crashes: int = 3
+    save_every: int = 10
+    max_data_body: int = 512 * 2**20
+    max_chat_body: int = 8 * 2**20
+    max_control_body: int = 2**20
+    max_queued_jobs: int = 10_000
+    strict_parameters: bool = False
+    reference_mode: str = "syntax"
+
+
+@attrs.frozen
+class Ports:
+    """The world as the use cases see it."""
+
+    store: Store
+    artifacts: ArtifactStore
+    backend: Backend | AsyncBackend
+    trainers: Sequence[Trainer]
+    clock: Clock
+    ids: Ids
+    randomness: Randomness
+    observer: Observer | None
+    settings: Settings
+
+    def observe(self, event: object) -> None:
+        """Tell the host's observer. A fault in it is the host's: it is logged and changes nothing here."""
+        if self.observer is None:
+            return
+        try:
+            self.observer(event)
+        except Exception:
+            log.exception("the observer failed on %s", type(event).__name__)

@@ -1,0 +1,1 @@
+"""Where records are kept: `memory` for tests and short lives, `sqlite` for one file that outlives the process."""

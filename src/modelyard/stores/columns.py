@@ -1,0 +1,218 @@
+"""The one table from types to columns, and how a store reads the columns of a record.
+
+Every store keeps a value exactly or refuses it with `ValueError`, and all stores sort alike: text by code point, None
+first, enums by their value.
+"""
+
+import math
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any
+
+import attrs
+
+from modelyard.domain.record import Record
+from modelyard.stores import json_values
+
+Convert = Callable[[Any], Any]
+
+
+@attrs.frozen
+class Kind:
+    """How the values of one type are kept.
+
+    `keep` answers the value in a form that may be shared, or raises `ValueError`; `dump` makes it what SQL binds and
+    `load` reads it back; `rank` makes it what sorts as SQL sorts the dumped value. None means as it is: without a
+    `dump`, binding refuses what `keep` would. What is equal and yet differs as text stands in no key and no index.
+    """
+
+    sql: str
+    types: tuple[type, ...]
+    keep: Convert | None = None
+    dump: Convert | None = None
+    load: Convert | None = None
+    rank: Convert | None = None
+    indexable: bool = True
+
+    def admits(self, type_: type) -> bool:
+        """Whether values of this very type may stand here; a bool is no number."""
+        return issubclass(type_, self.types) and (type_ is not bool or bool in self.types)
+
+
+def _number(value: float) -> float:
+    number = float(value)
+    if math.isnan(number) or number != value:
+        raise ValueError(f"{value!r} cannot be kept as a float")
+    return number
+
+
+def _decimal(value: Decimal) -> Decimal:
+    if not value.is_finite():
+        raise ValueError(f"{value!r} cannot be kept")
+    return value
+
+
+def _dump_decimal(value: Decimal) -> str:
+    return str(_decimal(value))
+
+
+def _utc(value: datetime) -> datetime:
+    if value.tzinfo is UTC:
+        return value
+    if value.utcoffset() is None:
+        raise ValueError(f"{value!r} has no time zone")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{value!r} has no equal in UTC") from error
+
+
+def _dump_time(value: datetime) -> str:
+    return _utc(value).isoformat(timespec="microseconds")
+
+
+_KINDS: Mapping[Any, Kind] = {
+    str: Kind("TEXT", (str,), keep=json_values.encodable),
+    int: Kind("INTEGER", (int,), keep=json_values.within_63_bits),
+    bool: Kind("INTEGER", (bool,), load=bool),
+    float: Kind("REAL", (float, int), keep=_number, dump=_number),
+    bytes: Kind("BLOB", (bytes,)),
+    Decimal: Kind("TEXT", (Decimal,), keep=_decimal, dump=_dump_decimal, load=Decimal, indexable=False),
+    datetime: Kind("TEXT", (datetime,), keep=_utc, dump=_dump_time, load=datetime.fromisoformat),
+    Mapping: Kind("TEXT", (Mapping,), json_values.frozen, json_values.dump, json_values.load, indexable=False),
+    tuple: Kind("TEXT", (tuple, list), json_values.frozen, json_values.dump, json_values.load, indexable=False),
+}
+
+
+def _enum_kind(enum: type[Enum]) -> Kind:
+    members = {member.value: member for member in enum}
+    if not all(type(value) is str for value in members):
+        raise TypeError(f"{enum.__name__} has values that are no strings")
+    value_of = attrgetter("_value_")
+    return Kind("TEXT", (enum,), dump=value_of, load=members.__getitem__, rank=value_of)
+
+
+def _kind_of(hint: Any) -> Kind:
+    origin = typing.get_origin(hint) or hint
+    if isinstance(origin, type) and issubclass(origin, Enum):
+        return _enum_kind(origin)
+    if origin not in _KINDS or not all(_is_json(part) for part in typing.get_args(hint)):
+        raise TypeError(f"{hint} cannot be a column")
+    return _KINDS[origin]
+
+
+_JSON_HINTS = (str, int, float, bool, NoneType, Any, object, Mapping, tuple, list, dict, typing.Union, UnionType, ...)
+
+
+def _is_json(hint: Any) -> bool:
+    origin = typing.get_origin(hint) or hint
+    return origin in _JSON_HINTS and all(_is_json(part) for part in typing.get_args(hint))
+
+
+@attrs.frozen
+class Column:
+    """One field of a record as it is kept."""
+
+    name: str
+    kind: Kind
+    nullable: bool
+
+    def admits(self, type_: type) -> bool:
+        """Whether values of this very type may stand here."""
+        return self.nullable if type_ is NoneType else self.kind.admits(type_)
+
+    def lift(self, convert: Convert | None) -> Convert | None:
+        """`convert` for this column's values, None among them when it is nullable."""
+        if convert is None or not self.nullable:
+            return convert
+        return lambda value: None if value is None else convert(value)
+
+    def rank(self) -> Convert | None:
+        """What sorts this column's values as SQL does, None first; None when they sort so by themselves."""
+        rank = self.kind.rank
+        if not self.nullable:
+            return rank
+        return lambda value: (False,) if value is None else (True, rank(value) if rank else value)
+
+
+def columns_of(record: Record) -> Mapping[str, Column]:
+    """The columns of a declared record by name, in the order of its fields. Raises `TypeError`."""
+    hints = typing.get_type_hints(record.cls)
+    for field in attrs.fields(record.cls):
+        if not field.init or field.kw_only:
+            raise TypeError(f"{record.cls.__name__}.{field.name} must be a positional argument")
+    columns = {field.name: _column(field.name, hints[field.name]) for field in attrs.fields(record.cls)}
+    for name in record.key:
+        if columns[name].nullable:
+            raise TypeError(f"{record.cls.__name__}.{name} is part of the key and cannot be None")
+    for name in _indexed(record):
+        if not columns[name].kind.indexable:
+            raise TypeError(f"{record.cls.__name__}.{name} cannot be part of a key or an index")
+    return columns
+
+
+def _indexed(record: Record) -> set[str]:
+    unique = [name for names in record.unique.values() for name in names]
+    return {*record.key, *unique, *(name for i in record.indexes.values() for name in (*i.where, *i.order))}
+
+
+def _column(name: str, hint: Any) -> Column:
+    if typing.get_origin(hint) not in (typing.Union, UnionType):
+        return Column(name, _kind_of(hint), nullable=False)
+    parts = [part for part in typing.get_args(hint) if part is not NoneType]
+    if len(parts) != 1:
+        raise TypeError(f"{hint} cannot be a column")
+    return Column(name, _kind_of(parts[0]), nullable=True)
+
+
+class Projection:
+    """Some columns of a record, as the tuple of their values; converted where a column has a conversion."""
+
+    def __init__(self, columns: Sequence[Column], converts: Sequence[Convert | None] = ()) -> None:
+        self._columns = columns
+        self._converts = [(at, convert) for at, convert in enumerate(converts) if convert is not None]
+        self.raw = _reader([column.name for column in columns])
+        self._admitted: set[tuple[type, ...]] = set()
+
+    def of(self, record: object) -> tuple[Any, ...]:
+        """The values of a record, which must have been checked."""
+        return self._convert(self.raw(record)) if self._converts else self.raw(record)
+
+    def checked(self, record: object) -> tuple[Any, ...]:
+        """The values of a record. Raises `TypeError`, `ValueError` for one that cannot be kept."""
+        return self.accept(self.raw(record))
+
+    def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The given values. Raises `TypeError`, `ValueError` for one that cannot stand in its column."""
+        types = tuple(map(type, values))
+        if types not in self._admitted:
+            self._admit(types)
+        return self._convert(values) if self._converts else values
+
+    def _convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        converted = list(values)
+        for at, convert in self._converts:
+            converted[at] = convert(converted[at])
+        return tuple(converted)
+
+    def _admit(self, types: tuple[type, ...]) -> None:
+        if len(types) != len(self._columns):
+            raise TypeError(f"expected {len(self._columns)} values, got {len(types)}")
+        for column, type_ in zip(self._columns, types, strict=True):
+            if not column.admits(type_):
+                raise TypeError(f"{column.name} cannot be of type {type_.__name__}")
+        self._admitted.add(types)
+
+
+def _reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    if not names:
+        return lambda record: ()
+    one = attrgetter(names[0])
+    return lambda record: (one(record),)

@@ -1,0 +1,104 @@
+"""JSON inside a record: what may be kept, frozen to its depth, and its text."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from operator import is_
+from types import MappingProxyType, NoneType
+from typing import Any
+
+MAX_DEPTH = 100
+"""Containers within containers; far below the interpreter's own limit, so that what was written can be read."""
+
+_MAX_INT = 2**63
+
+
+def encodable(text: str) -> str:
+    """`text` itself. Raises `UnicodeEncodeError`, a `ValueError`, when it holds a lone surrogate."""
+    if not text.isascii():
+        text.encode()
+    return text
+
+
+def within_63_bits(number: int) -> int:
+    """`number` itself. Raises `ValueError` when no signed 64-bit integer holds it."""
+    if not -_MAX_INT <= number < _MAX_INT:
+        raise ValueError("an integer of more than 63 bits cannot be kept")
+    return number
+
+
+def _finite(number: float) -> float:
+    if not isfinite(number):
+        raise ValueError(f"{number!r} cannot be kept in JSON")
+    return number
+
+
+_SCALARS: Mapping[type, Callable[[Any], Any]] = {
+    NoneType: bool,
+    bool: bool,
+    int: within_63_bits,
+    float: _finite,
+    str: encodable,
+}
+
+
+def frozen(value: Any, depth: int = 0) -> Any:
+    """`value` with every mapping read-only and every array a tuple; itself when it is so already.
+
+    Raises `ValueError` for what JSON or a store would change or lose: NaN and infinities, integers past 63 bits, lone
+    surrogates, keys that are no strings, other types, and nesting deeper than `MAX_DEPTH`.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, Mapping):
+        return _frozen_mapping(value, depth)
+    if isinstance(value, list | tuple):
+        return _frozen_array(value, depth)
+    check = _SCALARS.get(type(value))
+    if check is None:
+        raise ValueError(f"{type(value).__name__} is no JSON value")
+    check(value)
+    return value
+
+
+def _frozen_mapping(value: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
+    try:
+        encodable("".join(value))
+    except TypeError:
+        raise ValueError("a key of a mapping is no string") from None
+    kept = _frozen_items(value.values(), depth)
+    if type(value) is MappingProxyType and all(map(is_, kept, value.values())):
+        return value
+    return MappingProxyType(dict(zip(value, kept, strict=True)))
+
+
+def _frozen_array(value: Sequence[Any], depth: int) -> tuple[Any, ...]:
+    kept = _frozen_items(value, depth)
+    return value if type(value) is tuple and all(map(is_, kept, value)) else tuple(kept)
+
+
+def _frozen_items(items: Iterable[Any], depth: int) -> list[Any]:
+    kept = []
+    for item in items:
+        check = _SCALARS.get(type(item))
+        if check is None:
+            kept.append(frozen(item, depth + 1))
+        else:
+            check(item)
+            kept.append(item)
+    return kept
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
+_decode = json.JSONDecoder(object_hook=MappingProxyType).decode
+
+
+def dump(value: Any) -> str:
+    """The JSON text of a value that may be kept. Raises `ValueError` as `frozen` does."""
+    return _encode(frozen(value))
+
+
+def load(text: str) -> Any:
+    """The frozen value of a text that `dump` wrote."""
+    value = _decode(text)
+    return frozen(value) if "[" in text else value

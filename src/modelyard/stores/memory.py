@@ -1,0 +1,194 @@
+"""Records in memory: the same laws as on disk, and nothing to clean up."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Never, TypeVar
+
+from modelyard.domain.record import Record
+from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
+from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.stores.memory_tables import Key, Table, Tables, tables_of
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class MemoryStore:
+    """A store that lives as long as the object: for tests and for platforms without a file.
+
+    Thread-safe, and quick enough to be called on an event loop. Records are shared, not copied: they are frozen, and
+    what is mutable inside them is frozen when it is added.
+
+        store = MemoryStore(RECORDS)
+        store.transact(lambda tx: tx.add(model))
+    """
+
+    blocking = False
+    durability = "none"
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._tables = tables_of(records)
+        self._lock = threading.Lock()
+        self._inside: int | None = None
+        self._closed = False
+
+    def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """Run `step`; undo it when it raises. `durable` changes nothing: there is no disk."""
+        self._refuse_reentry()
+        with self._lock:
+            tx = _MemoryTx(self._open())
+            try:
+                return step(tx)
+            except Exception:
+                tx.undo()
+                raise
+            except BaseException:
+                tx.undo_interrupted()
+                raise
+            finally:
+                tx.end()
+                self._inside = None
+
+    async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """The same, in place: it takes microseconds."""
+        return self.transact(step, durable)
+
+    def read(self, query: Callable[[Snapshot], T]) -> T:
+        """Run `query` while nothing else changes a record."""
+        self._refuse_reentry()
+        with self._lock:
+            snapshot = _MemorySnapshot(self._open())
+            try:
+                return query(snapshot)
+            finally:
+                snapshot.end()
+                self._inside = None
+
+    def check(self) -> Mapping[str, object]:
+        """Engine and durability. Raises `StoreClosed`."""
+        return self.read(
+            lambda _: {"engine": "memory", "version": None, "durability": self.durability, "warning": None}
+        )
+
+    def sync(self) -> None:
+        """Nothing to do: no durability was promised. Raises `StoreClosed`."""
+        self.check()
+
+    def backup(self, path: str) -> None:
+        """Raises `StoreError`: there is no file to copy."""
+        raise StoreError(f"a memory store cannot be backed up to {path!r}; open the platform on a file instead")
+
+    def close(self) -> None:
+        """Forget every record."""
+        self._refuse_reentry()
+        with self._lock:
+            self._closed = True
+            self._tables = Tables()
+
+    def _refuse_reentry(self) -> None:
+        if self._inside == threading.get_ident() and self._lock.locked():
+            raise RuntimeError("a step may not call its store")
+
+    def _open(self) -> Tables:
+        """The tables, with the lock held, for a step of this thread."""
+        if self._closed:
+            raise StoreClosed("the store was closed")
+        self._inside = threading.get_ident()
+        return self._tables
+
+
+class _Ended(Tables):
+    """What a transaction sees after its end."""
+
+    def __missing__(self, cls: type) -> Never:
+        raise RuntimeError("the transaction has ended")
+
+
+class _MemorySnapshot:
+    """The verbs that read."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def end(self) -> None:
+        """Refuse every later call."""
+        self._tables = _Ended()
+
+    def get(self, cls: type[R], *key: object) -> R:
+        table = self._tables[cls]
+        record: R | None = table.rows.get(table.key.accept(key))
+        if record is None:
+            raise RecordNotFound(f"no {cls.__name__} {key}")
+        return record
+
+    def find(self, cls: type[R], unique: str, *values: object) -> R | None:
+        table = self._tables[cls]
+        key = table.unique[unique].find(values)
+        return None if key is None else table.rows[key]
+
+    def page(
+        self,
+        cls: type[R],
+        index: str,
+        *where: object,
+        after: tuple[object, ...] | None = None,
+        limit: int = 100,
+        descending: bool = False,
+    ) -> list[R]:
+        table = self._tables[cls]
+        if limit < 0:
+            raise ValueError(f"the limit {limit} is negative")
+        rows = table.rows
+        return [rows[key] for key in table.listings[index].keys(where, after, limit, descending)]
+
+    def count(self, cls: type[Any], index: str, *where: object) -> int:
+        return len(self._tables[cls].listings[index].group(where))
+
+
+class _MemoryTx(_MemorySnapshot):
+    """The verbs that write, and what undoes them."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        self._before: list[tuple[Table, Key, Any]] = []
+
+    def add(self, record: object) -> None:
+        table = self._tables[type(record)]
+        record = table.shared(record)
+        key = table.key.of(record)
+        if key in table.rows:
+            raise RecordConflict(f"{type(record).__name__} {key} exists")
+        table.refuse_taken(record, key)
+        self._put(table, key, record)
+
+    def replace(self, record: object) -> None:
+        table = self._tables[type(record)]
+        record = table.shared(record)
+        key = table.key.of(record)
+        if key not in table.rows:
+            raise RecordNotFound(f"no {type(record).__name__} {key}")
+        table.refuse_taken(record, key)
+        self._put(table, key, record)
+
+    def remove(self, cls: type[Any], *key: object) -> None:
+        table = self._tables[cls]
+        self._put(table, table.key.of(self.get(cls, *key)), None)
+
+    def undo(self) -> None:
+        """Put back what was there before."""
+        for table, key, record in reversed(self._before):
+            table.put(key, record)
+
+    def undo_interrupted(self) -> None:
+        """The same when an interrupt may have come between a row and its views."""
+        for table, key, record in reversed(self._before):
+            table.place(key, record)
+        for table in {id(table): table for table, _, _ in self._before}.values():
+            table.rebuild()
+
+    def _put(self, table: Table, key: Key, record: object | None) -> None:
+        self._before.append((table, key, table.rows.get(key)))
+        table.put(key, record)
+
+
+_conforms: type[Store] = MemoryStore

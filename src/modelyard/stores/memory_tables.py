@@ -1,0 +1,165 @@
+"""How the memory store keeps one kind of record: rows by key, unique keys, and sorted entries for each index."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_, itemgetter
+from typing import Any, Never, Protocol
+
+from modelyard.domain.record import Record
+from modelyard.errors import RecordConflict
+from modelyard.stores.columns import Column, Projection, columns_of
+
+Key = tuple[Any, ...]
+_Entry = tuple[Key, Key]
+_position: Callable[[_Entry], Key] = itemgetter(0)
+
+
+class _View(Protocol):
+    """A second way to the records of a table, kept in step with them."""
+
+    def move(self, key: Key, old: object | None, new: object | None) -> None:
+        """The record with this key was `old` and is now `new`; None where there is none."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all."""
+        ...
+
+
+class _Unique:
+    """Keys by the values of a unique key; a record with None among them is not held to it."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._values = Projection(columns)
+        self._keys: dict[Key, Key] = {}
+
+    def taken(self, record: object, key: Key) -> bool:
+        """Whether a record with another key has these values."""
+        return self._keys.get(self._values.of(record), key) != key
+
+    def find(self, values: Key) -> Key | None:
+        """The key of the record with these values."""
+        return self._keys.get(self._values.accept(values))
+
+    def move(self, key: Key, old: object | None, new: object | None) -> None:
+        before = None if old is None else self._values.of(old)
+        after = None if new is None else self._values.of(new)
+        if before == after:
+            return
+        if before is not None and None not in before:
+            del self._keys[before]
+        if after is not None and None not in after:
+            self._keys[after] = key
+
+    def clear(self) -> None:
+        self._keys.clear()
+
+
+class _Listing:
+    """The entries of an index, sorted, by the values of its prefix. An entry is a record's position and its key."""
+
+    def __init__(self, where: Sequence[Column], order: Sequence[Column]) -> None:
+        self._both = Projection([*where, *order])
+        self._where = Projection(where)
+        self._order = Projection(order, [column.rank() for column in order])
+        self._kept = Projection(order, [column.lift(column.kind.keep) for column in order])
+        self._groups: dict[Key, list[_Entry]] = {}
+
+    def group(self, where: Key) -> Sequence[_Entry]:
+        """The entries with this prefix."""
+        return self._groups.get(self._where.accept(where), ())
+
+    def keys(self, where: Key, after: Key | None, limit: int, descending: bool) -> list[Key]:
+        """The keys behind the cursor `after`."""
+        entries = self.group(where)
+        cursor = None if after is None else self._order.accept(self._kept.accept(after))
+        if descending:
+            end = len(entries) if cursor is None else bisect_left(entries, cursor, key=_position)
+            chosen = entries[max(0, end - limit) : end][::-1]
+        else:
+            start = 0 if cursor is None else bisect_right(entries, cursor, key=_position)
+            chosen = entries[start : start + limit]
+        return [key for _, key in chosen]
+
+    def move(self, key: Key, old: object | None, new: object | None) -> None:
+        if old is not None and new is not None and self._both.raw(old) == self._both.raw(new):
+            return
+        if old is not None:
+            self._drop(old)
+        if new is not None:
+            group = self._groups.setdefault(self._where.of(new), [])
+            insort(group, (self._order.of(new), key), key=_position)
+
+    def clear(self) -> None:
+        self._groups.clear()
+
+    def _drop(self, record: object) -> None:
+        where = self._where.of(record)
+        group = self._groups[where]
+        del group[bisect_left(group, self._order.of(record), key=_position)]
+        if not group:
+            del self._groups[where]
+
+
+class Table:
+    """The records of one class by key, and every view of them."""
+
+    def __init__(self, record: Record) -> None:
+        columns = columns_of(record)
+        self._cls = record.cls
+        self._kept = Projection(list(columns.values()), [column.lift(column.kind.keep) for column in columns.values()])
+        self.key = Projection([columns[name] for name in record.key])
+        self.rows: dict[Key, Any] = {}
+        self.unique = {name: _Unique([columns[c] for c in names]) for name, names in record.unique.items()}
+        self.listings = {
+            name: _Listing([columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
+            for name, index in record.indexes.items()
+        }
+        self._views: list[_View] = [*self.unique.values(), *self.listings.values()]
+
+    def shared(self, record: Any) -> Any:
+        """The record in a form that may be shared: itself, unless something in it is mutable.
+
+        Raises `TypeError`, `ValueError` for what cannot be kept.
+        """
+        kept = self._kept.checked(record)
+        return record if all(map(is_, kept, self._kept.raw(record))) else self._cls(*kept)
+
+    def refuse_taken(self, record: object, key: Key) -> None:
+        """Raises `RecordConflict` when another record has one of its unique keys."""
+        for name, unique in self.unique.items():
+            if unique.taken(record, key):
+                raise RecordConflict(f"{self._cls.__name__}.{name} of {key} is taken")
+
+    def put(self, key: Key, new: object | None) -> None:
+        """Make `new` the record with this key; None removes it."""
+        old = self.rows.get(key)
+        self.place(key, new)
+        for view in self._views:
+            view.move(key, old, new)
+
+    def place(self, key: Key, new: object | None) -> None:
+        """`put` without the views."""
+        if new is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = new
+
+    def rebuild(self) -> None:
+        """Make every view anew."""
+        for view in self._views:
+            view.clear()
+            for key, record in self.rows.items():
+                view.move(key, None, record)
+
+
+class Tables(dict[type, Table]):
+    """Tables by the class of their records."""
+
+    def __missing__(self, cls: type) -> Never:
+        raise TypeError(f"{cls.__name__} is no declared record")
+
+
+def tables_of(records: Iterable[Record]) -> Tables:
+    """An empty table for each declaration."""
+    return Tables({record.cls: Table(record) for record in records})

@@ -1,0 +1,43 @@
+"""The real world: the system's clock, ids that sort by time, and the system's randomness."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        """The wall clock, in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event at most so long."""
+        return event.wait(seconds)
+
+
+def uuid7_ids(
+    milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000, randomness: Callable[[int], bytes] = os.urandom
+) -> Callable[[], str]:
+    """A source of UUIDv7 texts (RFC 9562) that only grow: within a millisecond, and when the clock goes back, a counter
+    in the 12 bits behind the time goes on (method 1 of section 6.2)."""
+    lock = threading.Lock()
+    last = 0
+
+    def make() -> str:
+        nonlocal last
+        with lock:
+            last = max(last + 1, milliseconds() << 12)
+            moment, counter = last >> 12, last & 0xFFF
+        tail = int.from_bytes(randomness(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
+        text = f"{moment:012x}7{counter:03x}{tail:016x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    return make

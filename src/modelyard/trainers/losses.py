@@ -1,0 +1,306 @@
+"""The mathematics of SFT and RL as pure functions over plain numbers: no model, no tensor library.
+
+Every loss is returned with its analytic derivative with respect to each new log-probability, so a model has only to
+chain that through its own gradient. *New* log-probabilities come from the weights being trained, *old* ones from the
+weights before the job's updates (as a rule the sampler's), *reference* ones from the model that the KL penalty holds on
+to. `detached` below means: counted in the value, but not differentiated.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import attrs
+
+from modelyard.domain.training_config import ImportanceSamplingLevel, RLConfig
+
+STANDARD_DEVIATION_FLOOR = 1e-6
+MAX_LOG_RATIO = 20.0
+
+
+@attrs.frozen
+class Loss:
+    """A loss (nats), its derivative for each new log-probability (one row per sequence), and numbers to report."""
+
+    value: float
+    derivatives: tuple[tuple[float, ...], ...]
+    metrics: Mapping[str, float]
+
+
+# ---- SFT -------------------------------------------------------------------------------------------------------
+
+
+def supervised_loss(new: Sequence[Sequence[float]]) -> Loss:
+    """Mean negative log-probability over the batch's trained tokens; a batch without any has loss 0."""
+    tokens = sum(map(len, new))
+    share = 1 / tokens if tokens else 0.0
+    value = -math.fsum(share * logprob for row in new for logprob in row)
+    derivatives = tuple((-share,) * len(row) for row in new)
+    return Loss(value, derivatives, {"loss": value, "num_trainable_tokens": float(tokens)})
+
+
+# ---- RL: what each trajectory is worth ---------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Credit:
+    """What one kept trajectory is worth: its place (group, member), its advantage and the weight of its tokens."""
+
+    group: int
+    member: int
+    advantage: float
+    weight: float
+
+
+def group_advantages(rewards: Sequence[float], scale_rewards: bool = True) -> list[float]:
+    """Reward minus the group's mean, over its population standard deviation + 1e-6 when scaling.
+
+    A reward that differs from the mean by rounding alone has advantage 0.
+
+    >>> group_advantages([1.0, 3.0], scale_rewards=False)
+    [-1.0, 1.0]
+    """
+    if not rewards:
+        return []
+    mean = math.fsum(reward / len(rewards) for reward in rewards)
+    gaps = [0.0 if math.isclose(reward, mean, rel_tol=1e-9, abs_tol=1e-12) else reward - mean for reward in rewards]
+    scale = math.hypot(*gaps) / math.sqrt(len(gaps)) + STANDARD_DEVIATION_FLOOR if scale_rewards else 1.0
+    return [gap / scale for gap in gaps]
+
+
+def trajectory_weights(tokens: Sequence[int]) -> list[float]:
+    """The weight of each trajectory's tokens: 1 / its trainable tokens, scaled to a mean of 1 over all of them.
+
+    >>> trajectory_weights([1, 3])
+    [2.0, 0.6666666666666666]
+    """
+    return [sum(tokens) / len(tokens) / count for count in tokens]
+
+
+def balanced(advantage: float, balance: float) -> float:
+    """Negative advantages x (1 - balance) when it is above 0, positive ones x (1 + balance) when it is below."""
+    if advantage < 0:
+        return advantage * (1 - max(balance, 0.0))
+    return advantage * (1 + min(balance, 0.0))
+
+
+def credit_trajectories(groups: Sequence[Sequence[tuple[float, int]]], config: RLConfig) -> list[Credit]:
+    """What every trajectory worth training on is worth, in order; `groups` hold (reward, trainable tokens) pairs.
+
+    Trajectories without trainable tokens count in their group's mean and are then dropped, like those of advantage 0.
+    Weights and advantages are normalised over the whole job; `normalize_advantages=False` leaves advantages as they
+    are after the balance.
+    """
+    kept = list(_trainable(groups, config.scale_rewards))
+    tokens = [groups[group][member][1] for group, member, _ in kept]
+    weights = trajectory_weights(tokens) if kept else []
+    advantages = [balanced(advantage, config.advantage_balance) for _, _, advantage in kept]
+    if config.normalize_advantages:
+        advantages = _with_mean_size_one(advantages, weights, tokens)
+    return [
+        Credit(group, member, advantage, weight)
+        for (group, member, _), advantage, weight in zip(kept, advantages, weights, strict=True)
+    ]
+
+
+def _trainable(groups: Sequence[Sequence[tuple[float, int]]], scale_rewards: bool) -> Iterator[tuple[int, int, float]]:
+    for place, group in enumerate(groups):
+        advantages = group_advantages([reward for reward, _ in group], scale_rewards)
+        for member, (advantage, (_, tokens)) in enumerate(zip(advantages, group, strict=True)):
+            if advantage and tokens:
+                yield place, member, advantage
+
+
+def _with_mean_size_one(advantages: list[float], weights: list[float], tokens: list[int]) -> list[float]:
+    """Divide by the mean of |advantage| x weight over trainable tokens; an empty or silenced set stays as it is."""
+    sizes = (abs(a) * weight * count for a, weight, count in zip(advantages, weights, tokens, strict=True))
+    mean = math.fsum(sizes) / max(sum(tokens), 1)
+    return [advantage / mean for advantage in advantages] if mean else advantages
+
+
+def packed(lengths: Sequence[int], capacity: int) -> list[range]:
+    """Runs of places, in order, each as long as its lengths fit `capacity`; a longer one stands alone.
+
+    >>> packed([3, 3, 9, 2], capacity=6)
+    [range(0, 2), range(2, 3), range(3, 4)]
+    """
+    runs: list[range] = []
+    start = used = 0
+    for place, length in enumerate(lengths):
+        if place > start and used + length > capacity:
+            runs.append(range(start, place))
+            start, used = place, 0
+        used += length
+    return [*runs, range(start, len(lengths))] if lengths else []
+
+
+# ---- RL: the policy loss -----------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class TrainedSequence:
+    """The trainable tokens of one trajectory, with their log-probabilities, token by token.
+
+    A missing old log-probability (None or NaN) means ratio 1. `sampled` matters only where `old` was recomputed.
+    """
+
+    credit: Credit
+    new: Sequence[float]
+    old: Sequence[float | None]
+    sampled: Sequence[float | None] | None = None
+    reference: Sequence[float] | None = None
+
+
+@attrs.frozen
+class _Ratio:
+    """An importance ratio and its derivatives: for its own token's log ratio, and for its sequence's mean log ratio."""
+
+    value: float
+    own: float
+    shared: float
+
+
+_LEVELS: Mapping[ImportanceSamplingLevel, Callable[[float, float], _Ratio]] = {
+    "token": lambda token, sequence: _Ratio(token, token, 0.0),
+    "sequence": lambda token, sequence: _Ratio(sequence, 0.0, sequence),
+    "average": lambda token, sequence: _Ratio((token + sequence) / 2, token / 2, sequence / 2),
+    "geometric_average": lambda token, sequence: _half_each(math.sqrt(token * sequence)),
+}
+
+
+def _half_each(ratio: float) -> _Ratio:
+    return _Ratio(ratio, ratio / 2, ratio / 2)
+
+
+def _gap(logprob: float, base: float | None) -> float:
+    """`logprob` - `base`, 0 where the base is missing."""
+    return 0.0 if base is None or math.isnan(base) else logprob - base
+
+
+def _clamped(log_ratio: float) -> float:
+    return max(-MAX_LOG_RATIO, min(MAX_LOG_RATIO, log_ratio))
+
+
+def importance_ratios(log_ratios: Sequence[float], level: ImportanceSamplingLevel) -> list[float]:
+    """The ratio of each token of one sequence at this level, from its log ratios (new - old).
+
+    >>> importance_ratios([0.0, 0.0], "sequence")
+    [1.0, 1.0]
+    """
+    return [ratio.value for ratio in _ratios(log_ratios, level)]
+
+
+def _ratios(log_ratios: Sequence[float], level: ImportanceSamplingLevel) -> list[_Ratio]:
+    clamped = [_clamped(log_ratio) for log_ratio in log_ratios]
+    sequence = math.exp(math.fsum(clamped) / max(len(clamped), 1))
+    return [_LEVELS[level](math.exp(log_ratio), sequence) for log_ratio in clamped]
+
+
+def _limited(ratio: _Ratio, config: RLConfig) -> _Ratio:
+    """The ratio under its cap, and 0 outside the trusted range; where a limit bites, nothing is differentiated."""
+    cap = config.max_negative_advantage_importance_sampling_weight
+    if cap and ratio.value > cap:
+        ratio = _Ratio(cap, 0.0, 0.0)
+    if config.mask_prob_ratio and not 1 - config.epsilon < ratio.value < 1 + config.epsilon_high:
+        ratio = _Ratio(0.0, 0.0, 0.0)
+    return ratio
+
+
+@attrs.frozen
+class Surrogate:
+    """One token's loss and its derivatives: for the new log-probability directly, and for the ratio."""
+
+    loss: float
+    by_logprob: float
+    by_ratio: float
+
+
+def cispo(ratio: float, advantage: float, new: float, config: RLConfig) -> Surrogate:
+    """Minus clipped detached ratio x advantage x log-probability."""
+    clipped = _clipped(ratio, config)
+    return Surrogate(-clipped * advantage * new, -clipped * advantage, 0.0)
+
+
+def ppo(ratio: float, advantage: float, new: float, config: RLConfig) -> Surrogate:
+    """Minus the lesser of ratio x advantage and clipped ratio x advantage."""
+    plain, clipped = ratio * advantage, _clipped(ratio, config) * advantage
+    return Surrogate(-plain, 0.0, -advantage) if plain <= clipped else Surrogate(-clipped, 0.0, 0.0)
+
+
+def _clipped(ratio: float, config: RLConfig) -> float:
+    return max(1 - config.epsilon, min(1 + config.epsilon_high, ratio))
+
+
+def _advantages(sequence: TrainedSequence, config: RLConfig, mean_gap: float) -> list[float]:
+    """The advantage of each token: the trajectory's, shifted by Kimi K2's regulariser and by the KL penalty."""
+    tau, coefficient = config.kimi_k2_tau or 0.0, config.kl_penalty_coef
+    return [
+        sequence.credit.advantage - tau * drift + coefficient * (mean_gap - gap)
+        for drift, gap in zip(_log_ratios(sequence), _reference_gaps(sequence), strict=True)
+    ]
+
+
+def _log_ratios(sequence: TrainedSequence) -> list[float]:
+    return [_gap(new, old) for new, old in zip(sequence.new, sequence.old, strict=True)]
+
+
+def _reference_gaps(sequence: TrainedSequence) -> list[float]:
+    if sequence.reference is None:
+        return [0.0] * len(sequence.new)
+    return [new - reference for new, reference in zip(sequence.new, sequence.reference, strict=True)]
+
+
+def _corrections(sequence: TrainedSequence, config: RLConfig) -> list[float]:
+    """Truncated importance sampling: min(old / sampled, cap) for each token, detached; 1 where there is no cap."""
+    cap = config.truncated_importance_sampling
+    if not cap or sequence.sampled is None:
+        return [1.0] * len(sequence.new)
+    pairs = zip(sequence.old, sequence.sampled, strict=True)
+    return [min(cap, 1.0 if old is None else math.exp(_clamped(_gap(old, sampled)))) for old, sampled in pairs]
+
+
+def policy_loss(sequences: Sequence[TrainedSequence], config: RLConfig) -> Loss:
+    """CISPO or PPO over one packed sequence, weighted and averaged over its trainable tokens.
+
+    In this order: ratio at the chosen level, its cap, its mask; the detached shifts of the advantage; the surrogate;
+    truncated importance sampling; weights; mean. The metrics add `kl_div` (against the reference if there is one, else
+    against the old policy; estimated by exp(-k) - 1 + k), the mean `importance_ratio` and `num_trainable_tokens`.
+    """
+    tokens = sum(len(sequence.new) for sequence in sequences)
+    gaps = [gap for sequence in sequences for gap in _reference_gaps(sequence)]
+    mean_gap = math.fsum(gaps) / max(tokens, 1)
+    parts = [_sequence_loss(sequence, config, mean_gap, max(tokens, 1)) for sequence in sequences]
+    value = math.fsum(loss for loss, _ in parts)
+    metrics = {"loss": value, "num_trainable_tokens": float(tokens), **_drift_metrics(sequences, config)}
+    return Loss(value, tuple(derivative for _, derivative in parts), metrics)
+
+
+def _sequence_loss(
+    sequence: TrainedSequence, config: RLConfig, mean_gap: float, tokens: int
+) -> tuple[float, tuple[float, ...]]:
+    """This sequence's share of the loss and its derivatives, chained through the mean log ratio of the sequence."""
+    gaps = _log_ratios(sequence)
+    ratios = [_limited(ratio, config) for ratio in _ratios(gaps, config.importance_sampling_level)]
+    advantages = _advantages(sequence, config, mean_gap)
+    shares = [sequence.credit.weight * correction / tokens for correction in _corrections(sequence, config)]
+    surrogate = ppo if config.ppo else cispo
+    terms = [surrogate(r.value, a, new, config) for r, a, new in zip(ratios, advantages, sequence.new, strict=True)]
+    rows = list(zip(shares, terms, ratios, gaps, strict=True))
+    through_mean = math.fsum(share * term.by_ratio * ratio.shared for share, term, ratio, _ in rows) / max(len(rows), 1)
+    derivatives = (
+        share * term.by_logprob + (share * term.by_ratio * ratio.own + through_mean) * (abs(gap) <= MAX_LOG_RATIO)
+        for share, term, ratio, gap in rows
+    )
+    return math.fsum(share * term.loss for share, term, _, _ in rows), tuple(derivatives)
+
+
+def _drift_metrics(sequences: Sequence[TrainedSequence], config: RLConfig) -> dict[str, float]:
+    """How far the policy moved: `kl_div` and the mean `importance_ratio`, 0 and 1 where nothing is trained."""
+    gaps = [_log_ratios(sequence) for sequence in sequences]
+    bases = [_reference_gaps(s) if s.reference is not None else gap for s, gap in zip(sequences, gaps, strict=True)]
+    divergences = [math.expm1(-_clamped(gap)) + _clamped(gap) for row in bases for gap in row]
+    ratios = [ratio for row in gaps for ratio in importance_ratios(row, config.importance_sampling_level)]
+    tokens = max(len(ratios), 1)
+    return {
+        "kl_div": math.fsum(divergences) / tokens,
+        "importance_ratio": math.fsum(ratios) / tokens if ratios else 1.0,
+    }
