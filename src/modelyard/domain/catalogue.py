@@ -92,10 +92,11 @@ _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 _MODALITIES = frozenset({"text", "image", "audio", "video", "file"})
 _MAX_LENGTH = 2**53
 _MAX_PRICE_DIGITS = 30
+_MAX_PRICE = Decimal(10**15)
 
 
 def check_entry(entry: CatalogueEntry) -> None:
-    """Refuse an entry that the catalogue response could not carry. Raises `InvalidInput` naming every field at fault."""
+    """Refuse an entry that the catalogue response could not carry. Raises `InvalidInput` naming all fields at fault."""
     problems = [*_text_problems(entry), *_number_problems(entry), *_list_problems(entry)]
     if problems:
         raise InvalidInput(problems)
@@ -126,11 +127,21 @@ def _number_problems(entry: CatalogueEntry) -> list[Problem]:
             problems.append(Problem((name,), f"must be a whole number from {least} to 2^53"))
     for field in attrs.fields(Pricing):
         price = getattr(entry.pricing, field.name)
-        if not price.is_finite() or price < 0 or len(price.as_tuple().digits) > _MAX_PRICE_DIGITS:
+        if not _is_price(price):
             problems.append(
-                Problem(("pricing", field.name), "must be a finite amount of at least 0 and at most 30 digits")
+                Problem(
+                    ("pricing", field.name),
+                    "must be at least 0 and below 10^15, with at most 30 digits and 30 decimal places",
+                )
             )
     return problems
+
+
+def _is_price(price: Decimal) -> bool:
+    _, digits, exponent = price.as_tuple()
+    if not isinstance(exponent, int):
+        return False
+    return 0 <= price < _MAX_PRICE and len(digits) <= _MAX_PRICE_DIGITS and exponent >= -_MAX_PRICE_DIGITS
 
 
 def _list_problems(entry: CatalogueEntry) -> list[Problem]:
@@ -148,7 +159,7 @@ def _list_problems(entry: CatalogueEntry) -> list[Problem]:
 class RegisteredEntry:
     """A catalogue entry that the host registered, as it is kept: flat, prices exact, lists as tuples.
 
-    `answers_as` is the backend's id of the model that answers. `offer` keeps entries in one index; it is always "public".
+    `answers_as` is the backend's id of the model that answers. `offer` keeps entries in one index: always "public".
     """
 
     id: str
@@ -216,4 +227,15 @@ class RegisteredEntry:
         )
 
 
-RECORDS = (Record(RegisteredEntry, "catalogue_entries", ("id",), indexes={"listed": Index(("offer",))}),)
+@attrs.frozen
+class CatalogueRevision:
+    """How often entries of an offer were registered or removed: it changes exactly when they do."""
+
+    offer: str
+    number: int
+
+
+RECORDS = (
+    Record(RegisteredEntry, "catalogue_entries", ("id",), indexes={"listed": Index(("offer",))}),
+    Record(CatalogueRevision, "catalogue_revisions", ("offer",)),
+)

@@ -1,16 +1,21 @@
 """Evaluation runs and the references that tie them to what was judged (specification 2.3, 4.5)."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import attrs
 
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.record import Index, Record, frozen_mapping
-from modelyard.errors import RunAlreadyFinished
+from modelyard.errors import Problem, RunAlreadyFinished
+
+# ---- states ------------------------------------------------------------------------------------------------------
 
 
 class RunState(StrEnum):
@@ -37,6 +42,9 @@ def check_run_transition(now: RunState, then: RunState) -> None:
         raise RunAlreadyFinished(f"the evaluation run is {now} and takes no more; rescore it to make a new run")
 
 
+# ---- references --------------------------------------------------------------------------------------------------
+
+
 class RefKind(StrEnum):
     """What a reference points to."""
 
@@ -46,8 +54,9 @@ class RefKind(StrEnum):
     TABLE = "table"
 
 
+_NAME = r"(?!\.+/)[A-Za-z0-9._-]{1,128}"
 _REF = re.compile(
-    r"(?:weave|modelyard):///(?P<entity>[A-Za-z0-9._-]{1,128})/(?P<project>[A-Za-z0-9._-]{1,128})/"
+    rf"(?:weave|modelyard):///(?P<entity>{_NAME})/(?P<project>{_NAME})/"
     r"(?P<kind>object|op|call|table)/(?P<name>[\w.-]{1,128})(?::(?P<version>[\w-]{1,128}))?"
     r"(?P<extra>(?:/(?:attr|key|index|id)/(?:[\w.~-]|%[0-9A-Fa-f]{2}){1,512}){0,32})"
 )
@@ -55,7 +64,10 @@ _REF = re.compile(
 
 @attrs.frozen
 class ObjectRef:
-    """`weave:///<entity>/<project>/<kind>/<name>[:<version>]` and any path into the object, taken apart."""
+    """`weave:///<entity>/<project>/<kind>/<name>[:<version>]` and any path into the object, taken apart.
+
+    `str()` of it is the reference again, with the scheme `weave`.
+    """
 
     entity: str
     project: str
@@ -71,8 +83,27 @@ class ObjectRef:
         if found is None or (found["kind"] in ("call", "table") and found["version"]):
             return None
         words = found["extra"].split("/")[1:]
-        path = tuple((words[at], unquote(words[at + 1])) for at in range(0, len(words), 2))
+        try:
+            path = tuple((words[at], unquote(words[at + 1], errors="strict")) for at in range(0, len(words), 2))
+        except UnicodeDecodeError:
+            return None
         return cls(found["entity"], found["project"], RefKind(found["kind"]), found["name"], found["version"], path)
+
+    def __str__(self) -> str:
+        version = f":{self.version}" if self.version else ""
+        path = "".join(f"/{step}/{quote(value, safe='')}" for step, value in self.path)
+        return f"weave:///{self.entity}/{self.project}/{self.kind}/{self.name}{version}{path}"
+
+
+def same_scheme(text: str) -> str:
+    """The text of a reference under the scheme `weave`, so that equal references compare equal."""
+    return "weave" + text.removeprefix("modelyard") if text.startswith("modelyard:///") else text
+
+
+def object_id(name: str) -> str:
+    """The name in a reference of a thing that is called `name`: lower case, spaces and slashes as `_`, other
+    characters than word characters, `.`, `_` and `-` dropped, at most 128."""
+    return re.sub(r"[^\w.-]", "", re.sub(r"[\s/]", "_", name.lower()))[:128]
 
 
 class RefMode(StrEnum):
@@ -83,9 +114,33 @@ class RefMode(StrEnum):
     RESOLVE = "resolve"
 
 
+EVALUATION_KINDS = frozenset({RefKind.OBJECT})
+MODEL_KINDS = frozenset({RefKind.OBJECT, RefKind.OP})
+MAX_REF = 20_000
+
+
+def reference_problem(field: str, text: str, kinds: frozenset[RefKind], mode: RefMode) -> Problem | None:
+    """What is wrong with the text of a reference, whether or not anything exists behind it."""
+    if len(text) > MAX_REF or "\0" in text:
+        return Problem((field,), f"must be at most {MAX_REF} characters, none of them NUL")
+    if mode is RefMode.LENIENT:
+        return None
+    ref = ObjectRef.parse(text)
+    if ref is not None and ref.kind in kinds:
+        return None
+    shapes = " or ".join(f"weave:///<entity>/<project>/{kind}/<name>[:<version>]" for kind in sorted(kinds))
+    return Problem((field,), f"must be a reference such as {shapes}", "reference")
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------
+
+
 @attrs.frozen
 class EvaluationRun:
-    """One judging of one model. `source_evaluation_run_id` is its provenance when it was made by rescoring."""
+    """One judging of one model. `source_evaluation_run_id` is its provenance when it was made by rescoring.
+
+    `source_known` says whether the source was there, and in its maker's scope, when the run was made; None without one.
+    """
 
     id: str
     entity: str
@@ -104,6 +159,111 @@ class EvaluationRun:
     def status(self) -> str:
         """The wire's word: a cancelled run reads as failed, with its reason."""
         return RunState.FAILED.value if self.state is RunState.CANCELLED else self.state.value
+
+    def finished(self, summary: Mapping[str, Any] | None, at: datetime) -> "EvaluationRun":
+        """This run, completed. A run that is so already stays as it is, if the summary is absent or equal.
+
+        Raises `RunAlreadyFinished`.
+        """
+        if self.state is RunState.COMPLETED and (summary is None or _equal(summary, self.summary)):
+            return self
+        return self._ended(RunState.COMPLETED, at, summary=summary)
+
+    def stopped(self, state: RunState, reason: str, at: datetime) -> "EvaluationRun":
+        """This run, failed or cancelled for a reason. A run that is so already keeps its first reason.
+
+        Raises `RunAlreadyFinished`.
+        """
+        return self if self.state is state else self._ended(state, at, reason=reason)
+
+    def _ended(self, state: RunState, at: datetime, **changes: Any) -> "EvaluationRun":
+        check_run_transition(self.state, state)
+        return attrs.evolve(self, state=state, finished_at=max(at, self.started_at), **changes)
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
+    """Equal as JSON: 1 and true differ."""
+    return other is not None and canonical_json(one) == canonical_json(other)
+
+
+# ---- judging -----------------------------------------------------------------------------------------------------
+
+Scorer = Callable[[str, Mapping[str, Any]], Any]
+"""Judges a model's output for a row: True or False, a number, or None for "not to be scored"."""
+
+
+def exact_match(output: str, row: Mapping[str, Any]) -> bool:
+    """Whether the output is the row's `expected`, white space around both aside."""
+    return output.strip() == str(row["expected"]).strip()
+
+
+class Outcome(StrEnum):
+    """What came of one row. Every row has exactly one, so the counts add up to the number of rows."""
+
+    SCORED = "scored"
+    UNSCORED = "unscored"
+    SCORER_ERROR = "scorer_errors"
+    MODEL_ERROR = "model_errors"
+
+
+@attrs.frozen
+class RowResult:
+    """One row judged. `output` is None when the model failed; `detail` says why there is no score."""
+
+    index: int
+    row: Mapping[str, Any]
+    outcome: Outcome
+    output: str | None = None
+    score: float | None = None
+    detail: str = ""
+
+
+def judged(index: int, row: Mapping[str, Any], output: str, value: object) -> RowResult:
+    """The result of a row whose scorer answered `value`. NaN and infinity are no scores, nor is text."""
+    if value is None:
+        return RowResult(index, row, Outcome.UNSCORED, output, detail="the scorer gave no score")
+    if not isinstance(value, int | float):
+        detail = f"the scorer answered {type(value).__name__}, which is neither bool nor number"
+        return RowResult(index, row, Outcome.SCORER_ERROR, output, detail=detail)
+    if not math.isfinite(value):
+        return RowResult(index, row, Outcome.UNSCORED, output, detail=f"the score is {value}")
+    return RowResult(index, row, Outcome.SCORED, output, float(value))
+
+
+def summarise(scorer: str, rows: Iterable[RowResult]) -> Mapping[str, Any]:
+    """Counts and the mean over the scored rows, None when there is none: `scored + unscored + scorer_errors +
+    model_errors = trials`."""
+    counts: Counter[Outcome] = Counter()
+    scores = []
+    for row in rows:
+        counts[row.outcome] += 1
+        if row.score is not None:
+            scores.append(row.score)
+    mean = math.fsum(scores) / len(scores) if scores else None
+    return {
+        "scorer": scorer,
+        "trials": counts.total(),
+        **{outcome.value: counts[outcome] for outcome in Outcome},
+        "mean": mean,
+    }
+
+
+@attrs.frozen
+class EvaluationResult:
+    """A finished run with its rows, in order."""
+
+    run: EvaluationRun
+    rows: tuple[RowResult, ...]
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the scored rows, 0 to 1 for bools; None when no row was scored."""
+        return self.run.summary["mean"] if self.run.summary else None
+
+    @property
+    def errors(self) -> tuple[RowResult, ...]:
+        """The rows on which the model or the scorer failed."""
+        return tuple(row for row in self.rows if row.outcome in (Outcome.MODEL_ERROR, Outcome.SCORER_ERROR))
 
 
 RECORDS = (

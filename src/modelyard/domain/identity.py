@@ -40,6 +40,14 @@ class Scope:
             return True
         return entity == self.entity and (not project or self.projects is None or project in self.projects)
 
+    def holds(self, other: "Scope") -> bool:
+        """Whether everything that `other` covers is covered by this scope too."""
+        if self.entity is None:
+            return True
+        if other.entity != self.entity:
+            return False
+        return self.projects is None or (other.projects is not None and other.projects <= self.projects)
+
 
 @attrs.frozen
 class Limits:
@@ -47,6 +55,16 @@ class Limits:
 
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
+
+    def hold(self, other: "Limits") -> bool:
+        """Whether `other` allows no more than this."""
+        return _at_most(other.requests_per_minute, self.requests_per_minute) and _at_most(
+            other.concurrent_requests, self.concurrent_requests
+        )
+
+
+def _at_most(value: int | None, limit: int | None) -> bool:
+    return limit is None or (value is not None and value <= limit)
 
 
 @attrs.frozen
@@ -78,12 +96,36 @@ def host(entity: str = "local") -> Principal:
     return Principal("host", entity, Scope(None))
 
 
-KEY = re.compile(r"my_[A-Za-z0-9]{8}_[A-Za-z0-9]{43}")
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+SECRET_BYTES = 38
+
+
+def secret_of(random: bytes) -> str:
+    """The text of a new key, `my_<8 characters that may be shown>_<43 characters>`, from `SECRET_BYTES` random bytes.
+
+    Letters, digits and underscores only, so that any client sends it as it is. The 43 characters carry all 256 bits
+    of the last 32 bytes.
+    """
+    shown, hidden = int.from_bytes(random[:6], "big"), int.from_bytes(random[6:SECRET_BYTES], "big")
+    return f"my_{_base62(shown, 8)}_{_base62(hidden, 43)}"
+
+
+def _base62(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, 62)
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def secret_prefix(secret: str) -> str:
+    """The part of a key that may be shown, to recognise it by."""
+    return secret[:11]
 
 
 def secret_digest(secret: str) -> str:
     """What is kept of a key. It has 256 random bits, so a plain SHA-256 cannot be searched."""
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @attrs.frozen
@@ -106,11 +148,19 @@ class ApiKey:
         """Neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
+    @property
+    def scope(self) -> Scope:
+        """What may be touched with this key."""
+        return Scope(self.entity, frozenset(self.projects) if self.projects else None)
+
+    @property
+    def limits(self) -> Limits:
+        """What may be used with this key."""
+        return Limits(self.requests_per_minute, self.concurrent_requests)
+
     def principal(self) -> Principal:
         """Who acts with this key."""
-        scope = Scope(self.entity, frozenset(self.projects) if self.projects else None)
-        limits = Limits(self.requests_per_minute, self.concurrent_requests)
-        return Principal(self.name or self.prefix, self.entity, scope, self.id, limits)
+        return Principal(self.name or self.prefix, self.entity, self.scope, self.id, self.limits)
 
 
 @attrs.frozen
@@ -127,6 +177,6 @@ RECORDS = (
         "api_keys",
         ("id",),
         unique={"digest": ("digest",)},
-        indexes={"by_entity": Index(("entity",), ("created_at",))},
+        indexes={"by_entity": Index(("entity",), ("created_at",)), "all": Index((), ("created_at",))},
     ),
 )

@@ -68,7 +68,8 @@ class Job:
     grows with each heartbeat. `attempts` counts claims, `crashes` those that were lost since the last progress.
     `progress` is the last optimizer step (or row) that is recorded, of `total`. `spec` is what was asked for, resolved;
     `result` what came of it. `fingerprint` tells equal requests. `resume` names the saved state to go on from (its
-    artifact files) at step `resume_step`.
+    artifact files) at step `resume_step`. `updated_at` is the latest time that anything of the job bears: no later time
+    is before it, whatever the wall clock does.
     """
 
     id: str
@@ -96,6 +97,11 @@ class Job:
     result: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume_step: int = 0
+    updated_at: datetime | None = None
+
+    def time(self, now: datetime) -> datetime:
+        """`now`, or the job's latest time where the wall clock has gone back behind it."""
+        return max(now, self.updated_at or self.created_at)
 
     @property
     def ended(self) -> bool:
@@ -128,8 +134,18 @@ class JobEvent:
 
 
 @attrs.frozen
+class NewEvent:
+    """An event that is still to be given its place. `step` is 0 for events that are no step."""
+
+    id: str
+    type: str
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    step: int = 0
+
+
+@attrs.frozen
 class SupersededEvent:
-    """The data that an event had in an attempt that did not survive."""
+    """The data that an event had in an attempt (`epoch`) that did not survive."""
 
     event_id: str
     epoch: int
@@ -158,6 +174,8 @@ RECORDS = (
             "of_lane": Index(("lane",), ("created_at",)),
             "by_entity": Index(("entity",), ("created_at",)),
             "by_project": Index(("entity", "project"), ("created_at",)),
+            "by_status": Index(("entity", "status"), ("created_at",)),
+            "by_fingerprint": Index(("fingerprint",), ("created_at",)),
         },
     ),
     Record(

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import FinishReason, Message, TokenLogprob, Tool
+from modelyard.domain.completion import Choice, FinishReason, Message, TokenLogprob, Tool
 from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.record import Index, Record, frozen_mapping
 
@@ -46,6 +46,20 @@ class Checkpoint:
     files: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     parent_id: str | None = None
     job_id: str | None = None
+
+
+@attrs.frozen
+class Tombstone:
+    """What is left of a model or checkpoint that was deleted: its place in listings, so that a cursor goes on from it.
+
+    `parent` is the model of a checkpoint, "" for a model.
+    """
+
+    id: str
+    entity: str
+    parent: str
+    step: int
+    created_at: datetime
 
 
 @attrs.frozen
@@ -110,6 +124,11 @@ class SampledChoice:
     logprobs: tuple[TokenLogprob, ...] | None = None
     token_ids: tuple[int, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, choice: Choice) -> "SampledChoice":
+        """A choice of a completion, as a rollout carries it back."""
+        return cls(choice.message, choice.finish_reason, choice.logprobs, choice.token_ids, choice.prompt_token_ids)
 
 
 @attrs.frozen
@@ -293,6 +312,12 @@ RECORDS = (
         indexes={"by_model": Index(("model_id",), ("step",)), "by_entity": Index(("entity",), ("created_at",))},
     ),
     Record(
+        Tombstone,
+        "tombstones",
+        ("id",),
+        indexes={"by_parent": Index(("parent",)), "by_entity": Index(("entity",), ("created_at",))},
+    ),
+    Record(
         Dataset,
         "datasets",
         ("id",),
@@ -308,6 +333,7 @@ RECORDS = (
         "trajectory_logs",
         ("id",),
         indexes={
+            "by_model": Index(("model_id",), ("created_at",)),
             "by_split": Index(("model_id", "split"), ("created_at",)),
             "by_entity": Index(("entity",), ("created_at",)),
         },

@@ -1,7 +1,8 @@
 """What was used and what it cost: the ledger, budgets, and what a request holds while it runs. All money is Decimal."""
 
-from datetime import datetime
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Context, Decimal, Inexact, InvalidOperation
 
 import attrs
 
@@ -9,16 +10,37 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
 from modelyard.domain.record import Index, Record
 
+EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
+"""Money's arithmetic, whatever a thread's own decimal context is: a result that would be rounded raises `Inexact`.
+
+Prices have at most 30 decimal places and lie below 10^15, so 200 digits hold any sum of ours.
+"""
+
+
+def add(amounts: Iterable[Decimal]) -> Decimal:
+    """The sum of amounts, exact."""
+    total = Decimal(0)
+    for amount in amounts:
+        total = EXACT.add(total, amount)
+    return total
+
 
 def cost(usage: Usage, pricing: Pricing) -> Decimal:
     """USD for one completion, exact: prices are per token, `request` per request, `image` per image."""
-    return (
-        (usage.prompt_tokens - usage.cached_tokens) * pricing.prompt
-        + usage.cached_tokens * pricing.input_cache_read
-        + usage.completion_tokens * pricing.completion
-        + usage.images * pricing.image
-        + pricing.request
-    )
+    times, plus = EXACT.multiply, EXACT.add
+    total = plus(pricing.request, times(pricing.prompt, usage.prompt_tokens - usage.cached_tokens))
+    total = plus(total, times(pricing.completion, usage.completion_tokens))
+    if usage.cached_tokens:
+        total = plus(total, times(pricing.input_cache_read, usage.cached_tokens))
+    if usage.images:
+        total = plus(total, times(pricing.image, usage.images))
+    return total
+
+
+def most(usage: Usage, pricing: Pricing) -> Decimal:
+    """USD that a completion of at most this usage can cost, however much of its prompt is read from a cache."""
+    dearest = max(pricing.prompt, pricing.input_cache_read)
+    return cost(usage, attrs.evolve(pricing, prompt=dearest, input_cache_read=dearest))
 
 
 @attrs.frozen
@@ -43,7 +65,7 @@ class LedgerEntry:
 
 @attrs.frozen
 class UsageTotal:
-    """The sum of a day's ledger entries that agree on everything else; kept in step with them. `day` is YYYY-MM-DD, UTC."""
+    """The sum of a day's ledger entries that agree on the rest; kept in step with them. `day` is YYYY-MM-DD, in UTC."""
 
     entity: str
     day: str
@@ -59,22 +81,80 @@ class UsageTotal:
 
     def plus(self, entry: LedgerEntry) -> "UsageTotal":
         """This total with one more entry."""
-        return attrs.evolve(
-            self,
-            requests=self.requests + 1,
-            prompt_tokens=self.prompt_tokens + entry.prompt_tokens,
-            cached_tokens=self.cached_tokens + entry.cached_tokens,
-            completion_tokens=self.completion_tokens + entry.completion_tokens,
-            images=self.images + entry.images,
-            cost=self.cost + entry.cost,
+        return UsageTotal(
+            self.entity,
+            self.day,
+            self.project,
+            self.key_id,
+            self.model,
+            self.requests + 1,
+            self.prompt_tokens + entry.prompt_tokens,
+            self.cached_tokens + entry.cached_tokens,
+            self.completion_tokens + entry.completion_tokens,
+            self.images + entry.images,
+            EXACT.add(self.cost, entry.cost),
         )
+
+
+def day_of(moment: datetime) -> str:
+    """The day of a moment in UTC, as totals name it."""
+    return moment.astimezone(UTC).date().isoformat()
+
+
+def total_of(entry: LedgerEntry) -> UsageTotal:
+    """The total of one entry."""
+    return empty_total(entry, day_of(entry.created_at)).plus(entry)
+
+
+def empty_total(entry: LedgerEntry, day: str) -> UsageTotal:
+    """The total, still of nothing, that an entry of this day belongs to."""
+    return UsageTotal(entry.entity, day, entry.project, entry.key_id, entry.model)
+
+
+@attrs.frozen
+class UsageSum:
+    """The sum of ledger entries that agree on what was asked for; None where they were not kept apart.
+
+    `team` is the entity, `key` the id of the API key ("" for the host), `day` YYYY-MM-DD in UTC, `cost` in USD.
+    """
+
+    team: str | None = None
+    project: str | None = None
+    model: str | None = None
+    key: str | None = None
+    day: str | None = None
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    images: int = 0
+    cost: Decimal = Decimal(0)
+
+
+SUM_BY = {"team": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
+"""What sums can be kept apart by, and the field of a total that says it."""
+
+
+def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> list[UsageSum]:
+    """The sums of totals, kept apart `by` some of `SUM_BY` and sorted by them; without any, the one sum of all."""
+    groups: dict[tuple[str, ...], list[UsageTotal]] = {} if by else {(): []}
+    for total in totals:
+        groups.setdefault(tuple(getattr(total, SUM_BY[name]) for name in by), []).append(total)
+    return [_sum(groups[values], dict(zip(by, values, strict=True))) for values in sorted(groups)]
+
+
+def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, str]) -> UsageSum:
+    counted = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images")
+    counts = {name: sum(getattr(total, name) for total in totals) for name in counted}
+    return UsageSum(**apart, **counts, cost=add(total.cost for total in totals))
 
 
 @attrs.frozen
 class Budget:
     """What an entity, or one key of it, may spend in USD. `id` is "entity" or "entity/key id".
 
-    `spent + reserved <= limit` holds at every commit, so no race can overrun it.
+    Requests that were admitted since it was set count. No commit makes `spent + reserved` pass the limit, so no race
+    can overrun it.
     """
 
     id: str
@@ -86,7 +166,17 @@ class Budget:
     @property
     def remaining(self) -> Decimal:
         """What a new request may still reserve."""
-        return self.limit - self.spent - self.reserved
+        return EXACT.subtract(self.limit, EXACT.add(self.spent, self.reserved))
+
+    def reserve(self, amount: Decimal) -> "Budget":
+        """This budget with so much more set aside."""
+        return Budget(self.id, self.entity, self.limit, EXACT.add(self.reserved, amount), self.spent)
+
+    def settle(self, reserved: Decimal, spent: Decimal) -> "Budget":
+        """This budget with a reservation given back and its real cost spent."""
+        return Budget(
+            self.id, self.entity, self.limit, EXACT.subtract(self.reserved, reserved), EXACT.add(self.spent, spent)
+        )
 
 
 @attrs.frozen
@@ -103,12 +193,11 @@ class Admission:
 
 @attrs.frozen
 class RateWindow:
-    """A key's requests: the token bucket (`tokens` left at `at`, in seconds of the platform's clock) and those running."""
+    """A key's token bucket: so many `tokens` were left at `at`, in seconds of the machine's monotonic clock."""
 
     key_id: str
     tokens: float
     at: float
-    running: int = 0
 
 
 RECORDS = (
@@ -119,13 +208,14 @@ RECORDS = (
         indexes={
             "by_entity": Index(("entity",), ("created_at",)),
             "by_project": Index(("entity", "project"), ("created_at",)),
+            "all": Index((), ("created_at",)),
         },
     ),
     Record(
         UsageTotal,
         "usage_totals",
         ("entity", "day", "project", "key_id", "model"),
-        indexes={"by_entity": Index(("entity",), ("day",))},
+        indexes={"by_entity": Index(("entity",), ("day",)), "all": Index((), ("day",))},
     ),
     Record(Budget, "budgets", ("id",), indexes={"by_entity": Index(("entity",))}),
     Record(

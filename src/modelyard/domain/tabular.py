@@ -1,0 +1,286 @@
+"""The tabular language model: one softmax over tokens, small enough for pure Python, that really learns.
+
+The logit of a token is a seeded prior plus the sum of value x weight over the features that are active at its place:
+the last one, two and three tokens, hashed words of the prompt, and each of the prompt's telling words together with
+the last token. No table is keyed by whole prompts, so what is learnt from one prompt carries over to others that share
+words with it.
+
+A weight belongs to a (feature, token) pair, and exists only for pairs that training has met (`tabular_learning`). So at
+each place only a few dozen logits differ from those that the prompt alone gives, and the softmax is normalised exactly
+at their cost instead of the vocabulary's.
+"""
+
+import math
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from operator import itemgetter, mul
+from random import Random
+from types import MappingProxyType
+from typing import NamedTuple
+from zlib import crc32
+
+import attrs
+
+from modelyard.domain.completion import Message, Role
+from modelyard.domain.tokenizer import END_OF_TURN, OPENING_IDS, VOCABULARY_SIZE, WORD_IDS, encode
+
+TOKEN_BITS = 9
+WEIGHT_LIMIT = 100.0
+"""No weight is larger (nats): a healthy one stays far below, and the sum of those at a place can be exponentiated."""
+
+Features = tuple[tuple[int, float], ...]
+"""(feature id, value) pairs."""
+
+Context = tuple[int, int, Features]
+"""A token of an answer, the one before it, and the features active there beside the prompt's constant ones."""
+
+Row = Mapping[int, float]
+"""The weights of one feature (nats), by token."""
+
+
+# ---- features --------------------------------------------------------------------------------------------------
+
+_BIAS, _PROMPT_WORD, _KEY_WORD, _LAST_ONE, _LAST_TWO, _LAST_THREE = (kind << 45 for kind in range(6))
+_WORD = re.compile(r"\w+")
+_EARLIER_MESSAGE = 0.3
+_TELLING_LENGTH = 6
+_KEY_WORDS = 3
+# Squared lengths: what is active all along an answer must move less at each of its places.
+_BIAS_VALUE, _PROMPT_NORM, _KEY_NORM = 0.5, 0.3, 3.0
+
+
+@attrs.frozen
+class PromptFeatures:
+    """A prompt as features: `constant` ones are active all along the answer, `keys` join the answer's last token."""
+
+    constant: Features
+    keys: Features
+
+
+def prompt_features(messages: Sequence[Message]) -> PromptFeatures:
+    """The features of a conversation: its words, hashed with the role that said them.
+
+    The last user message and what follows it count in full, earlier messages less, and long words more than short
+    ones. The strongest words are the keys.
+    """
+    words = _word_values(messages)
+    strongest = dict(sorted(words.items(), key=lambda item: (-item[1], -len(item[0]), item[0]))[:_KEY_WORDS])
+    constant = ((_PROMPT_WORD | _hash(word), value) for word, value in _scaled(words, _PROMPT_NORM))
+    keys = ((_KEY_WORD | _hash(word) << TOKEN_BITS, value) for word, value in _scaled(strongest, _KEY_NORM))
+    return PromptFeatures(((_BIAS, _BIAS_VALUE), *constant), tuple(keys))
+
+
+def _hash(word: str) -> int:
+    """One of 2^32 buckets, the same in every process."""
+    return crc32(word.encode(errors="replace"))
+
+
+def _word_values(messages: Sequence[Message]) -> dict[str, float]:
+    users = [place for place, message in enumerate(messages) if message.role is Role.USER]
+    last = users[-1] if users else len(messages) - 1
+    values: dict[str, float] = {}
+    for place, message in enumerate(messages):
+        share = 1.0 if place >= last else _EARLIER_MESSAGE
+        for word in _WORD.findall(message.text.casefold()):
+            values[f"{message.role}:{word}"] = share * min(len(word), _TELLING_LENGTH) / _TELLING_LENGTH
+    return values
+
+
+def _scaled(values: Mapping[str, float], squared_length: float) -> list[tuple[str, float]]:
+    """The same values, scaled to this sum of squares."""
+    scale = math.sqrt(squared_length / (math.fsum(value * value for value in values.values()) or 1.0))
+    return [(word, value * scale) for word, value in values.items()]
+
+
+def prompt_ids(messages: Iterable[Message]) -> list[int]:
+    """The conversation as tokens, up to where the assistant's answer begins."""
+    turns = (encode(f"{message.role}: {message.text}") for message in messages)
+    return [*(token for turn in turns for token in (*turn, END_OF_TURN)), *encode("assistant: ")]
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Adapter:
+    """What training has changed: rows of weights by feature id. Not to be written once made; step 0 has none."""
+
+    rows: Mapping[int, Row] = MappingProxyType({})
+
+    def parameters(self) -> tuple["array[int]", "array[float]"]:
+        """Two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights (float64)."""
+        pairs = sorted(
+            (feature << TOKEN_BITS | token, weight)
+            for feature, row in self.rows.items()
+            for token, weight in row.items()
+        )
+        return array("q", map(itemgetter(0), pairs)), array("d", map(itemgetter(1), pairs))
+
+    @classmethod
+    def from_parameters(cls, ids: Sequence[int], weights: Sequence[float]) -> "Adapter":
+        """The adapter with these columns. Raises ValueError when they are not what `parameters` gives."""
+        if len(ids) != len(weights) or any(left >= right for left, right in pairwise(ids)):
+            raise ValueError("an adapter needs one weight for each parameter id, and ids in ascending order")
+        if not all(abs(weight) <= WEIGHT_LIMIT for weight in weights) or (ids and ids[0] < 0):
+            raise ValueError(f"an adapter's ids start at 0 and its weights lie within +-{WEIGHT_LIMIT:g}")
+        rows: dict[int, dict[int, float]] = {}
+        for parameter, weight in zip(ids, weights, strict=True):
+            rows.setdefault(parameter >> TOKEN_BITS, {})[parameter % VOCABULARY_SIZE] = weight
+        return cls(rows)
+
+
+# ---- the untrained model -----------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _prior(seed: int) -> tuple[float, ...]:
+    """Base logits: common words, then rare ones, then parts of words, then stray bytes; each seed has its own taste."""
+    taste = Random(seed)  # noqa: S311 - a model, not a secret
+    return tuple(_commonness(token) + 0.3 * taste.gauss(0, 1) for token in range(VOCABULARY_SIZE))
+
+
+def _commonness(token: int) -> float:
+    if token in WORD_IDS:
+        return -0.6 * math.log(token - WORD_IDS.start + 6)
+    if token == END_OF_TURN or chr(token) in " ,.":
+        return -2.5
+    if token > END_OF_TURN:
+        return -4.0
+    return -5.0 if chr(token).isascii() and chr(token).isprintable() else -8.0
+
+
+@lru_cache(maxsize=4096)
+def _habit(seed: int, last: int) -> Row:
+    """What the untrained model likes after a token: openings first, a few words after words, an end after a stop."""
+    taste = Random(f"{seed}:{last}")  # noqa: S311 - a model, not a secret
+    if last in (END_OF_TURN, ord(".")):
+        liked = {token: taste.uniform(2, 4) for token in taste.sample(OPENING_IDS, 4)}
+        liked |= {END_OF_TURN: 4.5} if last == ord(".") else {}
+    else:
+        liked = {token: taste.uniform(1, 3.5) for token in taste.sample(WORD_IDS, 5)}
+        liked |= {ord("."): 5.0} if taste.random() < 0.12 else {}
+        liked[last] = -3.0
+    return MappingProxyType(liked)
+
+
+# ---- the model -------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class TabularModel:
+    """A base model, told apart by its seed, with an adapter. Answers depend on nothing else.
+
+    >>> model = TabularModel(seed=7)
+    >>> len(model.scorer(prompt_features([])).next_logprobs([]))
+    512
+    """
+
+    seed: int
+    adapter: Adapter = Adapter()
+
+    def scorer(self, features: PromptFeatures) -> "Scorer":
+        """What scores answers to one prompt."""
+        return Scorer(self.seed, self.adapter.rows, features)
+
+    def score(self, features: PromptFeatures, ids: Sequence[int]) -> list[float]:
+        """The log-probability (nats, temperature 1) of each token of an answer."""
+        return [place.logprob for place in self.scorer(features).places(contexts(features, ids))]
+
+
+class Place(NamedTuple):
+    """One token of an answer as the model sees it: the active features, and the softmax in parts.
+
+    `exps` holds the unnormalised probabilities of the tokens whose logits differ from the prompt's own; `total` is the
+    normaliser over the whole vocabulary.
+    """
+
+    target: int
+    active: Features
+    exps: Mapping[int, float]
+    total: float
+    logprob: float
+
+
+class Scorer:
+    """The model at one prompt. What the prompt alone gives is summed once, here; each place then adds its own part."""
+
+    def __init__(self, seed: int, rows: Mapping[int, Row], features: PromptFeatures) -> None:
+        self.features = features
+        self._seed, self._rows = seed, rows
+        logits = list(_prior(seed))
+        _add(logits, [(rows[feature], value) for feature, value in features.constant if feature in rows])
+        top = max(logits)
+        self._logits = [logit - top for logit in logits]
+        self.exps = list(map(math.exp, self._logits))
+        self._total = math.fsum(self.exps)
+        self._energy = math.fsum(map(mul, self.exps, self._logits))
+
+    def next_logprobs(self, context: Sequence[int]) -> list[float]:
+        """The log-probability of every token, as the next one of an answer that has begun with `context`."""
+        padded = (END_OF_TURN, END_OF_TURN, END_OF_TURN, *context[-3:])
+        logits, exps = self._softmax(padded[-1], _active(self.features.keys, *padded[:-4:-1]))
+        log_total = math.log(self._normaliser(exps))
+        return [logit - log_total for logit in logits]
+
+    def places(self, contexts: Iterable[Context]) -> list[Place]:
+        """Every place of an answer, in order."""
+        places = []
+        for target, last, active in contexts:
+            logits, exps = self._softmax(last, active)
+            total = self._normaliser(exps)
+            places.append(Place(target, active, exps, total, logits[target] - math.log(total)))
+        return places
+
+    def entropy(self, place: Place) -> float:
+        """The entropy (nats) of the distribution at a place."""
+        moved = (_x_log_x(exp) - self.exps[token] * self._logits[token] for token, exp in place.exps.items())
+        return max(0.0, math.log(place.total) - (self._energy + math.fsum(moved)) / place.total)
+
+    def _softmax(self, last: int, active: Features) -> tuple[list[float], dict[int, float]]:
+        """All logits, and the exponentials of those that differ from the prompt's own."""
+        find = self._rows.get
+        rows = [(_habit(self._seed, last), 1.0)]
+        rows += [(row, value) for feature, value in active if (row := find(feature)) is not None]
+        logits = self._logits.copy()
+        _add(logits, rows)
+        moved = set().union(*(row for row, _ in rows))
+        return logits, {token: math.exp(logits[token]) for token in moved}
+
+    def _normaliser(self, exps: Mapping[int, float]) -> float:
+        """The sum of all exponentials; of those that did not move by difference, unless that leaves too few digits."""
+        rest = self._total - math.fsum(map(self.exps.__getitem__, exps))
+        if rest < 1e-3 * self._total:
+            rest = math.fsum(exp for token, exp in enumerate(self.exps) if token not in exps)
+        return rest + math.fsum(exps.values())
+
+
+def contexts(features: PromptFeatures, ids: Iterable[int]) -> Iterator[Context]:
+    """Every token of an answer with its context; an answer begins as if after an end of turn."""
+    last = second = third = END_OF_TURN
+    for target in ids:
+        yield target, last, _active(features.keys, last, second, third)
+        last, second, third = target, last, second
+
+
+def _active(keys: Features, last: int, second: int, third: int) -> Features:
+    """The features of a place, beside the prompt's constant ones."""
+    two = last << TOKEN_BITS | second
+    return (
+        *[(key | last, value) for key, value in keys],
+        (_LAST_ONE | last, 1.0),
+        (_LAST_TWO | two, 1.0),
+        (_LAST_THREE | two << TOKEN_BITS | third, 1.0),
+    )
+
+
+def _add(logits: list[float], rows: Iterable[tuple[Row, float]]) -> None:
+    for row, value in rows:
+        for token, weight in row.items():
+            logits[token] += value * weight
+
+
+def _x_log_x(x: float) -> float:
+    return x * math.log(x) if x else 0.0

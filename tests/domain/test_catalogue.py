@@ -1,0 +1,112 @@
+"""Catalogue entries: their bounds, and the record that keeps them."""
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.domain.catalogue import (
+    CatalogueEntry,
+    Datacenter,
+    Feature,
+    Pricing,
+    Quantization,
+    RegisteredEntry,
+    SamplingParameter,
+    check_entry,
+)
+from modelyard.errors import InvalidInput
+
+ENTRY = CatalogueEntry(
+    id="lab/model-1",
+    hub_id="lab/model-1",
+    name="Model 1",
+    created=1_700_000_000,
+    quantization=Quantization.FP8,
+    context_length=8192,
+    max_output_length=4096,
+)
+
+prices = st.decimals(0, 1000, allow_nan=False, allow_infinity=False, places=12)
+entries = st.builds(
+    CatalogueEntry,
+    id=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,60}", fullmatch=True),
+    hub_id=st.sampled_from(["lab/m", "x" * 255]),
+    name=st.sampled_from(["Model", "Modèle 2"]),
+    created=st.integers(0, 2**53),
+    quantization=st.sampled_from(Quantization),
+    context_length=st.integers(1, 2**53),
+    max_output_length=st.integers(1, 2**53),
+    pricing=st.builds(Pricing, prices, prices, prices, prices, prices),
+    input_modalities=st.just(("text", "image")),
+    output_modalities=st.just(("text",)),
+    supported_sampling_parameters=st.lists(st.sampled_from(SamplingParameter), unique=True).map(tuple),
+    supported_features=st.lists(st.sampled_from(Feature), unique=True).map(tuple),
+    datacenters=st.just((Datacenter("US"), Datacenter("NL"))),
+    deprecation_date=st.none() | st.dates(),
+)
+
+
+@given(entries)
+def test_an_entry_comes_back_from_its_record_exactly(entry: CatalogueEntry) -> None:
+    check_entry(entry)
+    record = RegisteredEntry.of(entry, answers_as="echo")
+    assert record.answers_as == "echo"
+    assert record.entry() == entry
+
+
+def test_prices_stay_exact() -> None:
+    price = Decimal("0.000000000000000000000000000001")
+    entry = attrs.evolve(ENTRY, pricing=Pricing(prompt=price))
+    check_entry(entry)
+    assert RegisteredEntry.of(entry, "echo").entry().pricing.prompt == price
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", ""),
+        ("id", "/leading"),
+        ("id", "a b"),
+        ("id", "x" * 256),
+        ("id", "a\n"),
+        ("hub_id", ""),
+        ("name", "x" * 256),
+        ("name", "bell\a"),
+        ("created", -1),
+        ("created", 2**53 + 1),
+        ("context_length", 0),
+        ("max_output_length", 0),
+        ("input_modalities", ("smell",)),
+        ("output_modalities", ("text", "smell")),
+    ],
+)
+def test_a_field_out_of_its_bounds_is_named(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_entry(attrs.evolve(ENTRY, **{field: value}))
+    assert [problem.loc for problem in refused.value.problems] == [(field,)]
+
+
+@pytest.mark.parametrize("price", ["-1", "NaN", "Infinity", "0." + "1" * 31])
+def test_a_price_that_is_no_amount_is_named(price: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_entry(attrs.evolve(ENTRY, pricing=Pricing(completion=Decimal(price))))
+    assert [problem.loc for problem in refused.value.problems] == [("pricing", "completion")]
+
+
+@pytest.mark.parametrize("code", ["us", "USA", "", "1A", "ÄÖ"])
+def test_a_datacenter_is_named_by_its_country_code(code: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_entry(attrs.evolve(ENTRY, datacenters=(Datacenter("US"), Datacenter(code))))
+    assert [problem.loc for problem in refused.value.problems] == [("datacenters", 1, "country_code")]
+
+
+def test_every_fault_of_an_entry_is_named_at_once() -> None:
+    entry = attrs.evolve(ENTRY, id="", created=-1, input_modalities=("smell",), deprecation_date=date(2030, 1, 1))
+    with pytest.raises(InvalidInput) as refused:
+        check_entry(entry)
+    assert [problem.loc for problem in refused.value.problems] == [("id",), ("created",), ("input_modalities",)]
