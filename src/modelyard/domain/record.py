@@ -6,8 +6,11 @@ from typing import Any
 
 import attrs
 
+EMPTY: Mapping[Any, Any] = MappingProxyType({})
+"""The mapping without items, for defaults: one for all."""
 
-def frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
+
+def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """The same mapping, unwritable: stores share objects, so nothing inside a record may change."""
     return value if type(value) is MappingProxyType else MappingProxyType(dict(value))
 

@@ -4,7 +4,7 @@ Every store keeps a value exactly or refuses it with `ValueError`, and all store
 first, enums by their value.
 """
 
-import math
+import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -45,8 +45,10 @@ class Kind:
 
 
 def _number(value: float) -> float:
+    if abs(value) > sys.float_info.max and type(value) is int:
+        raise ValueError("no float is as large as this integer")
     number = float(value)
-    if math.isnan(number) or number != value:
+    if number != value:
         raise ValueError(f"{value!r} cannot be kept as a float")
     return number
 
@@ -73,7 +75,7 @@ def _utc(value: datetime) -> datetime:
 
 
 def _dump_time(value: datetime) -> str:
-    return _utc(value).isoformat(timespec="microseconds")
+    return _utc(value).isoformat("T", "microseconds")
 
 
 _KINDS: Mapping[Any, Kind] = {
@@ -175,7 +177,7 @@ class Projection:
 
     def __init__(self, columns: Sequence[Column], converts: Sequence[Convert | None] = ()) -> None:
         self._columns = columns
-        self._converts = [(at, convert) for at, convert in enumerate(converts) if convert is not None]
+        self._converts = {at: convert for at, convert in enumerate(converts) if convert is not None}
         self.raw = _reader([column.name for column in columns])
         self._admitted: set[tuple[type, ...]] = set()
 
@@ -183,20 +185,30 @@ class Projection:
         """The values of a record, which must have been checked."""
         return self._convert(self.raw(record)) if self._converts else self.raw(record)
 
-    def checked(self, record: object) -> tuple[Any, ...]:
-        """The values of a record. Raises `TypeError`, `ValueError` for one that cannot be kept."""
-        return self.accept(self.raw(record))
+    def admitted(self, record: object) -> tuple[Any, ...]:
+        """The raw values of a record. Raises `TypeError` for one of another type than its column."""
+        values: tuple[Any, ...] = self.raw(record)
+        self._refuse_types(values)
+        return values
 
     def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The given values. Raises `TypeError`, `ValueError` for one that cannot stand in its column."""
+        self._refuse_types(values)
+        return self._convert(values) if self._converts else values
+
+    def convert_one(self, at: int, value: Any) -> Any:
+        """One value, converted as its column has it. Raises `ValueError`."""
+        convert = self._converts.get(at)
+        return value if convert is None else convert(value)
+
+    def _refuse_types(self, values: tuple[Any, ...]) -> None:
         types = tuple(map(type, values))
         if types not in self._admitted:
             self._admit(types)
-        return self._convert(values) if self._converts else values
 
     def _convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         converted = list(values)
-        for at, convert in self._converts:
+        for at, convert in self._converts.items():
             converted[at] = convert(converted[at])
         return tuple(converted)
 

@@ -33,6 +33,9 @@ def _finite(number: float) -> float:
     return number
 
 
+_ENCODED_SAFELY = frozenset({NoneType, bool, float, str})
+_KEYS = frozenset({str})
+
 _SCALARS: Mapping[type, Callable[[Any], Any]] = {
     NoneType: bool,
     bool: bool,
@@ -94,8 +97,17 @@ _decode = json.JSONDecoder(object_hook=MappingProxyType).decode
 
 
 def dump(value: Any) -> str:
-    """The JSON text of a value that may be kept. Raises `ValueError` as `frozen` does."""
-    return _encode(frozen(value))
+    """The JSON text of a value that may be kept. Raises `ValueError` as `frozen` does, or lets SQL's binding do so."""
+    return _encode(value.copy() if _is_plain(value) else frozen(value))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this is a flat mapping of which the encoder and the binding refuse all that `frozen` would: most are."""
+    return (
+        type(value) is MappingProxyType
+        and _ENCODED_SAFELY.issuperset(map(type, value.values()))
+        and _KEYS.issuperset(map(type, value))
+    )
 
 
 def load(text: str) -> Any:

@@ -122,7 +122,7 @@ class Table:
 
         Raises `TypeError`, `ValueError` for what cannot be kept.
         """
-        kept = self._kept.checked(record)
+        kept = self._kept.accept(self._kept.raw(record))
         return record if all(map(is_, kept, self._kept.raw(record))) else self._cls(*kept)
 
     def refuse_taken(self, record: object, key: Key) -> None:

@@ -1,8 +1,10 @@
 """From SQLite's errors to the store's. The classes are those of the module that sqlite-utils itself uses."""
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from sqlite_utils.utils import sqlite3
+from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which may be pysqlite3
 
 from modelyard.errors import StorageFull, StoreBusy, StoreCorrupt, StoreError
 
@@ -12,6 +14,8 @@ SqliteError = sqlite3.Error
 _BUSY, _LOCKED, _IOERR, _CORRUPT, _FULL, _PROTOCOL, _NOTADB = 5, 6, 10, 11, 13, 15, 26
 _NO_ROOM = {_IOERR | detail << 8 for detail in (3, 6, 18, 19)}
 """I/O errors while writing, truncating or extending a file: what a disk or a file-size limit without room answers."""
+
+_NO_ROOM_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _FAULTS: Mapping[int, type[StoreError]] = {
     _BUSY: StoreBusy,
@@ -35,6 +39,18 @@ def fault_of(error: Exception) -> StoreError:
 def is_busy(error: Exception) -> bool:
     """Whether another connection was in the way, so that trying again may help."""
     return _code(error) & 0xFF in (_BUSY, _LOCKED, _PROTOCOL)
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Raise what SQLite and the file system raise as store errors."""
+    try:
+        yield
+    except SqliteError as error:
+        raise fault_of(error) from error
+    except OSError as error:
+        kind = StorageFull if error.errno in _NO_ROOM_ERRNO else StoreError
+        raise kind(str(error)) from error
 
 
 def _code(error: Exception) -> int:

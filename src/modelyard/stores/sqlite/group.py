@@ -1,0 +1,248 @@
+"""Group commit, led by its callers: concurrent calls share one transaction, and no thread is started for it.
+
+A call waits in line. If nobody leads, its thread leads a group: it runs what waits as one transaction, tells everyone,
+names the next leader and goes. While it syncs, the next group forms. Tasks of an event loop wait in the same line; if
+only tasks wait, their loops are offered the lead and one thread of an executor takes it.
+
+What keeps it alive: whoever is named as leader names a successor when it ends, however it ends; a call leaves the line
+only when it is settled or its caller has given up; an offer binds nobody, since a loop may close before it accepts; and
+telling twice does no harm.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
+from operator import attrgetter
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from modelyard.errors import StoreClosed
+from modelyard.protocols import Tx
+
+T = TypeVar("T")
+
+_MAX_GROUP = 256
+_QUICK_COMMIT = 1e-4
+"""Seconds; a commit that is no slower does not sync, and waiting for company would cost more than it saves."""
+_MAX_GATHER = 1e-3
+
+
+class Call(Generic[T]):
+    """A step and what became of it; settled once everything that it saw is committed."""
+
+    def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
+        self.step = step
+        self.durable = durable
+        self.settled = False
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Settle it with an error that is not the step's own."""
+        self.error = error
+        self.settled = True
+
+    def outcome(self) -> T:
+        """What the step answered. Raises what it raised."""
+        if self.error is None:
+            return self.value  # type: ignore[return-value]  # set together with the error None
+        try:
+            raise self.error
+        finally:
+            self.error = None  # the traceback holds this frame
+
+
+_is_settled = attrgetter("settled")
+
+
+class _ThreadCall(Call[T]):
+    """A call whose thread waits for it."""
+
+    def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
+        super().__init__(step, durable)
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self.wait = self._bell.get
+
+    def wake(self) -> None:
+        self._bell.put(None)
+
+
+class _TaskCall(Call[T]):
+    """A call that a task of `loop` awaits."""
+
+    def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
+        super().__init__(step, durable)
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+
+
+class GroupCommit:
+    """The line of calls. `run` settles a group and answers how many seconds its commit took."""
+
+    def __init__(self, run: Callable[[Sequence[Call[Any]]], float]) -> None:
+        self._run = run
+        self._mutex = threading.Lock()
+        self._line: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
+        self._leader: _ThreadCall[Any] | object | None = None
+        self._offered: set[asyncio.AbstractEventLoop] = set()
+        self._running: int | None = None
+        self._closed = False
+        self._last_size = 0
+        self._commit_seconds = 0.0
+
+    def refuse_steps(self) -> None:
+        """Raises RuntimeError when a step is calling: it would wait for its own commit."""
+        if self._running == threading.get_ident():
+            raise RuntimeError("a step may not call its store")
+
+    def transact(self, step: Callable[[Tx], T], durable: bool, last: bool = False) -> T:
+        """Run `step` in a group, on this thread or another. After the `last` one every call raises `StoreClosed`."""
+        call = _ThreadCall(step, durable)
+        try:
+            self._join(call, last)
+            while not call.settled:
+                if self._leader is call:
+                    self._lead()
+                else:
+                    call.wait()
+        except BaseException:
+            self._give_up(call)
+            raise
+        finally:
+            if self._leader is call:
+                try:
+                    self._pass_on(call)
+                except KeyboardInterrupt:  # it must not leave the others without a leader
+                    self._pass_on(call)
+                    raise
+        return call.outcome()
+
+    async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
+        """The same for a task, whose loop is never blocked."""
+        call = _TaskCall(step, durable)
+        loop = call.loop
+        with self._mutex:
+            self._enter_line(call)
+            lead = self._leader is None and loop not in self._offered
+            if lead:
+                self._offered.add(loop)
+        if lead:
+            self._accept(loop)
+        await call.done
+        return call.outcome()
+
+    # ---- the line ----
+
+    def _join(self, call: _ThreadCall[Any], last: bool) -> None:
+        with self._mutex:
+            self._enter_line(call)
+            self._closed = last
+            if self._leader is None:
+                self._leader = call
+
+    def _enter_line(self, call: _ThreadCall[Any] | _TaskCall[Any]) -> None:
+        if self._closed:
+            raise StoreClosed("the store was closed")
+        self._line.append(call)
+
+    def _give_up(self, call: _ThreadCall[Any]) -> None:
+        """An interrupt ends this call alone; where a leader is at it already, its step may still be committed."""
+        with self._mutex, contextlib.suppress(ValueError):
+            self._line.remove(call)
+
+    # ---- leading ----
+
+    def _lead(self) -> None:
+        """Run one group."""
+        self._gather()
+        with self._mutex:
+            self._tell()
+            group = list(islice(self._line, _MAX_GROUP))
+        self._running = threading.get_ident()
+        try:
+            seconds = self._run(group)
+        finally:
+            self._running = None
+        self._commit_seconds += (seconds - self._commit_seconds) / 8
+        self._last_size = len(group)
+
+    def _gather(self) -> None:
+        """Wait a moment when the callers of the last group are still on their way back; a lone caller never waits."""
+        if self._commit_seconds > _QUICK_COMMIT and len(self._line) < self._last_size:
+            time.sleep(min(self._commit_seconds / 8, _MAX_GATHER))
+
+    def _pass_on(self, leader: object) -> None:
+        """Tell everyone what is settled, and name the next leader: the first thread in line, else an offer to loops.
+
+        When it was interrupted it may be called again.
+        """
+        with self._mutex:
+            if self._leader is leader:
+                self._tell()
+                self._leader = next((call for call in self._line if isinstance(call, _ThreadCall)), None)
+            if isinstance(self._leader, _ThreadCall):
+                self._leader.wake()
+            elif self._line:
+                self._offer()
+
+    def _tell(self) -> None:
+        """With the mutex: wake every caller whose call is settled, each loop once, and take them out of the line."""
+        settled = list(takewhile(_is_settled, self._line))
+        tasks: dict[asyncio.AbstractEventLoop, list[_TaskCall[Any]]] = {}
+        for call in settled:
+            if isinstance(call, _TaskCall):
+                tasks.setdefault(call.loop, []).append(call)
+            else:
+                call.wake()
+        for loop, calls in tasks.items():
+            _tell_loop(loop, _resolve, calls)
+        for _ in settled:
+            self._line.popleft()
+
+    def _offer(self) -> None:
+        """With the mutex: offer the lead to every loop with a call in line; one that is closed has nobody who waits."""
+        self._offered = {loop for loop in self._offered if not loop.is_closed()}
+        for loop in {call.loop for call in self._line if isinstance(call, _TaskCall)} - self._offered:
+            if _tell_loop(loop, self._accept, loop):
+                self._offered.add(loop)
+
+    # ---- event loops ----
+
+    def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop: let a thread of its executor lead, or this one where the executor has been shut down."""
+        try:
+            loop.run_in_executor(None, self._lead_for, loop)
+        except RuntimeError:
+            self._lead_for(loop)
+
+    def _lead_for(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Lead one group, unless somebody leads already."""
+        me = object()
+        with self._mutex:
+            self._offered.discard(loop)
+            if self._leader is not None or not self._line:
+                return
+            self._leader = me
+        try:
+            self._lead()
+        finally:
+            self._pass_on(me)
+
+
+def _tell_loop(loop: asyncio.AbstractEventLoop, what: Callable[[Any], None], about: object) -> bool:
+    """Whether the loop will call `what(about)`; a closed one has nobody left who waits."""
+    try:
+        loop.call_soon_threadsafe(what, about)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _resolve(calls: Sequence[_TaskCall[Any]]) -> None:
+    for call in calls:
+        if not call.done.done():
+            call.done.set_result(None)

@@ -1,0 +1,125 @@
+"""The schema of a file: what it must be, how it is made, and how an older one becomes it.
+
+A new file gets the declared tables at once. An older one runs the migrations it lacks, in order; the list only grows.
+Check and change are one transaction, so that two processes may open one file at the same moment.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from sqlite_utils import Database
+
+from modelyard.errors import StoreCorrupt, StoreTooNew
+from modelyard.stores.sqlite.connection import value_of
+from modelyard.stores.sqlite.rows import Plan
+
+APPLICATION_ID = 0x4D594152
+"""What marks a file as ours: "MYAR"."""
+
+INITIAL = "0001_initial"
+"""The migration that makes the declared tables."""
+
+_PYTHON_TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int, "REAL": float, "BLOB": bytes}
+
+
+@attrs.frozen
+class Migration:
+    """A named change that brings a file of the version before it to the next one: `apply(database)`.
+
+    It runs inside a transaction and must not begin, commit or roll back.
+    """
+
+    name: str
+    apply: Callable[[Database], None]
+
+
+MIGRATIONS: tuple[Migration, ...] = ()
+"""Every change since `INITIAL`, oldest first."""
+
+
+def refuse_unfit(connection: Any, migrations: Sequence[Migration]) -> None:
+    """Raise unless this file is empty, or ours, intact and no newer than we are. Changes nothing.
+
+    Raises `StoreCorrupt`, `StoreTooNew`.
+    """
+    if _is_empty(connection):
+        return
+    if value_of(connection, "PRAGMA application_id") != APPLICATION_ID:
+        raise StoreCorrupt("the file is a database of another application")
+    _missing(_applied(connection), migrations)
+    verdict = value_of(connection, "PRAGMA quick_check(1)")
+    if verdict != "ok":
+        raise StoreCorrupt(f"the file is damaged: {verdict}; restore a backup")
+
+
+def migrate(database: Database, plans: Iterable[Plan], migrations: Sequence[Migration]) -> None:
+    """Give the file the declared schema, within a transaction that writes. Raises as `refuse_unfit` does."""
+    connection = database.conn
+    if _is_empty(connection):
+        _create(database, plans)
+        done = [INITIAL, *(migration.name for migration in migrations)]
+    else:
+        missing = _missing(_applied(connection), migrations)
+        for migration in missing:
+            migration.apply(database)
+        done = [migration.name for migration in missing]
+    connection.executemany('INSERT INTO "modelyard_migrations" (name) VALUES (?)', [(name,) for name in done])
+    connection.execute(set_version(migrations))
+    _refuse_other_columns(database, plans)
+
+
+def set_version(migrations: Sequence[Migration]) -> str:
+    """The statement that notes the schema's version; repeated, it writes a page and changes nothing."""
+    return f"PRAGMA user_version={1 + len(migrations)}"
+
+
+def _is_empty(connection: Any) -> bool:
+    marks = [value_of(connection, sql) for sql in ("PRAGMA application_id", "SELECT count(*) FROM sqlite_master")]
+    return marks == [0, 0]
+
+
+def _applied(connection: Any) -> list[str]:
+    return [name for (name,) in connection.execute('SELECT name FROM "modelyard_migrations" ORDER BY number')]
+
+
+def _missing(applied: Sequence[str], migrations: Sequence[Migration]) -> Sequence[Migration]:
+    """The migrations that a file with these applied lacks."""
+    known = [INITIAL, *(migration.name for migration in migrations)]
+    if list(applied) != known[: len(applied)]:
+        unknown = [name for name in applied if name not in known]
+        raise StoreTooNew(f"the file has migrations that this version does not know: {unknown}")
+    return migrations[len(applied) - 1 :]
+
+
+def _create(database: Database, plans: Iterable[Plan]) -> None:
+    database.conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    database.create_table(
+        "modelyard_migrations", {"number": int, "name": str}, pk="number", not_null={"name"}, strict=True
+    )
+    for plan in plans:
+        _create_table(database, plan)
+
+
+def _create_table(database: Database, plan: Plan) -> None:
+    record = plan.record
+    key = record.key if len(record.key) > 1 else record.key[0]
+    types = {column.name: _PYTHON_TYPES[column.kind.sql] for column in plan.columns}
+    not_null = {column.name for column in plan.columns if not column.nullable}
+    table = database.create_table(record.table, types, pk=key, not_null=not_null, strict=True)
+    for name, columns in record.unique.items():
+        table.create_index(columns, f"{record.table}_unique_{name}", unique=True)
+    ordered = {record.key, *record.unique.values()}
+    for name, index in record.indexes.items():
+        columns = index.where + record.order_of(name)
+        if not any(other[: len(columns)] == columns for other in ordered):
+            table.create_index(columns, f"{record.table}_by_{name.removeprefix('by_')}")
+
+
+def _refuse_other_columns(database: Database, plans: Iterable[Plan]) -> None:
+    """Raises `StoreCorrupt` where a table does not have the declared columns, as after a forgotten migration."""
+    for plan in plans:
+        declared = {column.name for column in plan.columns}
+        kept = set(database[plan.record.table].columns_dict) if database[plan.record.table].exists() else set()
+        if kept != declared:
+            raise StoreCorrupt(f"the table {plan.record.table} differs in its columns {sorted(kept ^ declared)}")

@@ -1,0 +1,174 @@
+"""How a declared record becomes a row: its SQL, made once when a store opens, and both directions of the mapping."""
+
+# ruff: noqa: S608 - the names come from declarations, and every value is bound
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
+from typing import Any, Never
+
+import attrs
+
+from modelyard.domain.record import Record
+from modelyard.errors import StoreCorrupt
+from modelyard.stores.columns import Column, Projection, columns_of
+
+Row = tuple[Any, ...]
+
+
+def _dumping(columns: Sequence[Column]) -> Projection:
+    return Projection(columns, [column.lift(column.kind.dump) for column in columns])
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _equal(columns: Iterable[Column]) -> str:
+    """A condition that holds where these columns have the bound values, None included."""
+    return " AND ".join(f'"{c.name}" {"IS" if c.nullable else "="} ?' for c in columns) or "1"
+
+
+@attrs.frozen
+class Lookup:
+    """A statement and the columns whose values it binds."""
+
+    sql: str
+    values: Projection
+
+
+@attrs.frozen
+class Cursor:
+    """The condition "behind this cursor" in one direction, and which of the cursor's values it binds, in order."""
+
+    sql: str
+    bound: tuple[int, ...]
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], descending: bool) -> "Cursor":
+        """A row value comparison, which an index answers; spelled out where None is among the values."""
+        if not any(column.nullable for column in columns):
+            marks = ", ".join("?" * len(columns))
+            sql = f"({_quoted(c.name for c in columns)}) {'<' if descending else '>'} ({marks})"
+            return cls(sql, tuple(range(len(columns))))
+        parts, bound = [], []
+        for at, column in enumerate(columns):
+            behind, times = _behind(column, descending)
+            parts.append(f"({_equal(columns[:at])} AND {behind})")
+            bound += [*range(at), *[at] * times]
+        return cls(f"({' OR '.join(parts)})", tuple(bound))
+
+
+def _behind(column: Column, descending: bool) -> tuple[str, int]:
+    """The condition that one column is behind its value, and how often it binds the value. None sorts first."""
+    name, sign = f'"{column.name}"', "<" if descending else ">"
+    if not column.nullable:
+        return f"{name} {sign} ?", 1
+    if descending:
+        return f"({name} < ? OR (? IS NOT NULL AND {name} IS NULL))", 2
+    return f"({name} > ? OR (? IS NULL AND {name} IS NOT NULL))", 2
+
+
+class Listing:
+    """The statements of one index."""
+
+    def __init__(self, table: str, columns: str, where: Sequence[Column], order: Sequence[Column]) -> None:
+        self.where = _dumping(where)
+        self.count = f'SELECT count(*) FROM "{table}" WHERE {_equal(where)}'
+        self._kept = Projection(order, [column.lift(column.kind.keep) for column in order])
+        self._order = _dumping(order)
+        self._cursors = {descending: Cursor.of(order, descending) for descending in (False, True)}
+        self._first, self._next = {}, {}
+        for descending, cursor in self._cursors.items():
+            by = ", ".join(f'"{c.name}"{" DESC" if descending else ""}' for c in order) or "1"
+            select = f'SELECT {columns} FROM "{table}" WHERE {_equal(where)}'
+            self._first[descending] = f"{select} ORDER BY {by} LIMIT ?"
+            self._next[descending] = f"{select} AND {cursor.sql} ORDER BY {by} LIMIT ?"
+
+    def page(self, after: Row | None, descending: bool) -> tuple[str, Row]:
+        """The statement of a page and what it binds for the cursor. Raises `ValueError` for an impossible cursor."""
+        if after is None:
+            return self._first[descending], ()
+        values = self._order.accept(self._kept.accept(after))
+        return self._next[descending], tuple([values[at] for at in self._cursors[descending].bound])
+
+
+class Plan:
+    """Everything that a store needs for the records of one class."""
+
+    def __init__(self, record: Record) -> None:
+        columns = columns_of(record)
+        names = list(columns)
+        self.record = record
+        self.columns = list(columns.values())
+        self._row = _dumping(self.columns)
+        self._loads = [(at, c.kind.load) for at, c in enumerate(self.columns) if c.kind.load is not None]
+        self._key_at = [names.index(name) for name in record.key]
+        self._table, self._names = record.table, names
+        self._key = [columns[name] for name in record.key]
+        selected, marks = _quoted(names), ", ".join("?" * len(names))
+        self.insert = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
+        self.key = _dumping(self._key)
+        self.get = f'SELECT {selected} FROM "{self._table}" WHERE {_equal(self._key)}'
+        self.delete = f'DELETE FROM "{self._table}" WHERE {_equal(self._key)}'
+        self.find = {name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()}
+        self.listings = {
+            name: Listing(
+                self._table, selected, [columns[c] for c in i.where], [columns[c] for c in record.order_of(name)]
+            )
+            for name, i in record.indexes.items()
+        }
+        self._updates: dict[tuple[int, ...], str] = {}
+
+    def _lookup(self, columns: Sequence[Column]) -> Lookup:
+        condition = " AND ".join(f'"{column.name}" = ?' for column in columns)
+        return Lookup(f'SELECT {_quoted(self._names)} FROM "{self._table}" WHERE {condition}', _dumping(columns))
+
+    def update(self, changed: tuple[int, ...]) -> str:
+        """The statement that sets the columns at these positions. SQLite rewrites every index that a SET names."""
+        if changed not in self._updates:
+            assignments = ", ".join(f'"{self._names[at]}" = ?' for at in changed)
+            sql = f'UPDATE OR IGNORE "{self._table}" SET {assignments} WHERE {_equal(self._key)}'
+            self._updates[changed] = sql
+        return self._updates[changed]
+
+    def row_of(self, record: object) -> Row:
+        """A record as SQL binds it. Raises `TypeError`, `ValueError` for what cannot be kept."""
+        return self._row.accept(self._row.raw(record))
+
+    def key_of(self, row: Row) -> Row:
+        """The key within a row."""
+        return tuple([row[at] for at in self._key_at])
+
+    def record_of(self, row: Row) -> Any:
+        """The record that a row holds. Raises `StoreCorrupt` for a row that no record of this class has written."""
+        values = list(row)
+        try:
+            for at, load in self._loads:
+                if values[at] is not None:
+                    values[at] = load(values[at])
+            return self.record.cls(*values)
+        except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+            raise StoreCorrupt(f"a row of {self._table} cannot be read: {error!r}") from error
+
+    def changes(self, new: object, old: object, row: Row) -> dict[int, Any]:
+        """What SQL must bind, by position, to make the row of the record `old` that of `new`.
+
+        Most values are the very objects that were read, which is quick to see; the others are compared as SQL has them.
+        Raises `TypeError`, `ValueError` for what cannot be kept.
+        """
+        values = self._row.admitted(new)
+        moved = [at for at, is_same in enumerate(map(is_, values, self._row.raw(old))) if not is_same]
+        dumped = {at: self._row.convert_one(at, values[at]) for at in moved}
+        return {at: value for at, value in dumped.items() if value != row[at]}
+
+
+class Plans(dict[type, Plan]):
+    """Plans by the class of their records."""
+
+    def __missing__(self, cls: type) -> Never:
+        raise TypeError(f"{cls.__name__} is no declared record")
+
+
+def plans_of(records: Iterable[Record]) -> Mapping[type, Plan]:
+    """The plan for each declaration."""
+    return Plans({record.cls: Plan(record) for record in records})

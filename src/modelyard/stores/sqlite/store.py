@@ -1,0 +1,183 @@
+"""One SQLite file as a store."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from typing import Any, Literal, TypeVar, cast
+
+from sqlite_utils import Database
+
+from modelyard.domain.record import Record
+from modelyard.errors import StoreError, UsedAfterFork
+from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.stores.sqlite.backups import back_up
+from modelyard.stores.sqlite.connection import SQLITE_VERSION, connect, create_file, value_of
+from modelyard.stores.sqlite.faults import store_errors
+from modelyard.stores.sqlite.group import GroupCommit
+from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version
+from modelyard.stores.sqlite.readers import Readers
+from modelyard.stores.sqlite.rows import Plan, plans_of
+from modelyard.stores.sqlite.turnstile import Turnstile
+from modelyard.stores.sqlite.tx import SqliteTx
+from modelyard.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+_STRICT_TABLES = (3, 37, 0)
+_WAL_RESET_FIXED = (3, 51, 3)
+
+
+class SqliteStore:
+    """A store in one file that any SQLite tool can read, and that several processes may share.
+
+    `durability` says what an acknowledged record survives: "power" (the default) or only the death of the "process".
+    `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. Opening makes the file
+    when there is none, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew`, touching nothing, for one
+    that is foreign, damaged or newer.
+
+        with contextlib.closing(SqliteStore("yard.db", RECORDS)) as store:
+            store.transact(lambda tx: tx.add(model))
+    """
+
+    blocking = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        records: Sequence[Record],
+        durability: Literal["power", "process"] = "power",
+        *,
+        patience: float = 10.0,
+        migrations: Sequence[Migration] = MIGRATIONS,
+    ) -> None:
+        if durability not in ("power", "process"):
+            raise ValueError(f'durability must be "power" or "process", not {durability!r}')
+        if SQLITE_VERSION < _STRICT_TABLES:
+            raise StoreError(f"SQLite {_dotted(SQLITE_VERSION)} has no strict tables; {_dotted(_STRICT_TABLES)} has")
+        self.durability = durability
+        self._path = os.path.abspath(path)
+        self._patience = patience
+        self._pid = os.getpid()
+        self._touch_sql = set_version(migrations)
+        self._closing = threading.Lock()
+        with store_errors(), ExitStack() as opened:
+            self._open(opened, plans_of(records), migrations)
+            self._opened = opened.pop_all()
+
+    def _open(self, opened: ExitStack, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
+        _inspect(self._path, migrations, self._patience)
+        create_file(self._path)
+        turnstile = opened.enter_context(closing(Turnstile(f"{self._path}-turn", self._patience)))
+        connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
+        turnstile.enter(lambda: _write_ahead(connection))
+        _migrate(connection, turnstile, plans, migrations)
+        self._writer = Writer(connection, plans, turnstile, power=self.durability == "power")
+        self._group = GroupCommit(self._writer.run)
+        self._readers = opened.enter_context(closing(Readers(self._path, plans, self._patience)))
+
+    def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """Run `step` in a transaction that it may share with the steps of other callers."""
+        self._refuse_misuse()
+        return self._group.transact(step, durable)
+
+    async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """The same for a task; an executor of its loop leads where no thread does."""
+        self._refuse_misuse()
+        return await self._group.atransact(step, durable)
+
+    def read(self, query: Callable[[Snapshot], T]) -> T:
+        """Run `query` beside the writer, which it neither sees unfinished nor holds up."""
+        self._refuse_misuse()
+        return self._readers.read(query)
+
+    def check(self) -> Mapping[str, object]:
+        """Engine, version, durability, journal, and a warning where this version of SQLite has a known fault."""
+        self._refuse_misuse()
+        return {
+            "engine": "sqlite",
+            "version": _dotted(SQLITE_VERSION),
+            "durability": self.durability,
+            "journal": self._readers.value("PRAGMA journal_mode"),
+            "warning": _warning(),
+        }
+
+    def sync(self) -> None:
+        """Bring to the disk what steps that were not durable have written."""
+        self.transact(self._touch)
+
+    def backup(self, path: str) -> None:
+        """Copy the file as it is now. Raises `FileExistsError`, `StoreError`."""
+        self.check()
+        back_up(self._path, path, self._patience)
+
+    def close(self) -> None:
+        """Finish what is in line, bring it to the disk and close the file. A forked child leaves its parent's alone."""
+        if os.getpid() != self._pid:
+            return
+        self._group.refuse_steps()
+        with self._closing:
+            with suppress(StoreError):
+                self._group.transact(self._touch, durable=True, last=True)
+            self._opened.close()
+
+    def _touch(self, tx: Tx) -> None:
+        """A commit without a write is not synced, so write a page where something waits for a sync."""
+        if self._writer.unsynced:
+            cast(SqliteTx, tx).touch(self._touch_sql)
+
+    def _refuse_misuse(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork("this store was opened before a fork; open it again in the child")
+        self._group.refuse_steps()
+
+
+def _inspect(path: str, migrations: Sequence[Migration], patience: float) -> None:
+    """Refuse an unfit file without changing it.
+
+    A connection that may write copies a log left by a crash into the file when it closes, so it must not where there is
+    one; elsewhere it changes nothing, and takes away the empty log that it made.
+    """
+    if _size(path) > 0:
+        with closing(connect(path, "ro" if _size(f"{path}-wal") > 0 else "rw", patience)) as connection:
+            refuse_unfit(connection, migrations)
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def _write_ahead(connection: Any) -> None:
+    mode = value_of(connection, "PRAGMA journal_mode=WAL")
+    if mode != "wal":
+        raise StoreError(f"the file system allows no write-ahead log (journal mode {mode}); use a local disk")
+
+
+def _migrate(
+    connection: Any, turnstile: Turnstile, plans: Mapping[type, Plan], migrations: Sequence[Migration]
+) -> None:
+    database = Database(connection, execute_plugins=False, recursive_triggers=False)
+    connection.execute("PRAGMA synchronous=FULL")
+    turnstile.enter(lambda: connection.execute("BEGIN IMMEDIATE"))
+    try:
+        migrate(database, plans.values(), migrations)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _warning() -> str | None:
+    if SQLITE_VERSION >= _WAL_RESET_FIXED:
+        return None
+    return (
+        f"SQLite {_dotted(SQLITE_VERSION)} can corrupt a file in a rare race of a checkpoint with a commit, fixed in "
+        f"{_dotted(_WAL_RESET_FIXED)}; installing pysqlite3 brings a newer one"
+    )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+_conforms: type[Store] = SqliteStore

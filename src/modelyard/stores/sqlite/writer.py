@@ -1,0 +1,141 @@
+"""One transaction for a group of calls."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modelyard.errors import StoreBusy
+from modelyard.stores.sqlite.faults import SqliteError, fault_of
+from modelyard.stores.sqlite.group import Call
+from modelyard.stores.sqlite.rows import Plan
+from modelyard.stores.sqlite.turnstile import Turnstile
+from modelyard.stores.sqlite.tx import SqliteTx
+
+
+class Writer:
+    """The one connection that writes. With `power`, durable steps commit at synchronous FULL and the others at NORMAL.
+
+    Not thread-safe: whoever leads a group has it alone. `unsynced` says that acknowledged records wait for a sync.
+    """
+
+    def __init__(self, connection: Any, plans: Mapping[type, Plan], turnstile: Turnstile, power: bool) -> None:
+        self._connection = connection
+        self._execute = connection.cursor().execute
+        self._plans = plans
+        self._turnstile = turnstile
+        self._power = power
+        self._level: str | None = None
+        self._committing = False
+        self.unsynced = False
+
+    def run(self, group: Sequence[Call[Any]]) -> float:
+        """Settle every call, once all that it saw is committed. Answers how many seconds the commit took.
+
+        Raises only what interrupts this thread; calls that are not settled then have left nothing behind.
+        """
+        self._committing = False
+        self._roll_back()
+        try:
+            return self._run_together(group)
+        except StoreBusy as busy:
+            for call in group:
+                call.fail(StoreBusy(str(busy)))
+        except SqliteError as error:
+            self._roll_back()
+            self._run_alone(group, error)
+        except BaseException:
+            if self._committing and not self._connection.in_transaction:
+                _settle(group)
+            self._roll_back()
+            raise
+        return 0.0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _run_together(self, group: Sequence[Call[Any]]) -> float:
+        self._synchronize(self._power and any(call.durable for call in group))
+        self._turnstile.enter(self._begin)
+        shared = len(group) > 1
+        wrote = [self._attempt(call, shared) for call in group]
+        seconds = self._commit(any(wrote))
+        _settle(group)
+        return seconds
+
+    def _run_alone(self, group: Sequence[Call[Any]], error: Exception) -> None:
+        """After a fault: the calls one by one, so that none suffers from another's; a single one has failed."""
+        if len(group) == 1:
+            group[0].fail(fault_of(error))
+            return
+        for call in group:
+            self.run([call])
+
+    def _synchronize(self, full: bool) -> None:
+        """Set how the next commit reaches the disk; only between transactions, and only when it changes."""
+        level = "FULL" if full else "NORMAL"
+        if level != self._level:
+            self._level = None
+            self._execute(f"PRAGMA synchronous={level}")
+            self._level = level
+
+    def _begin(self) -> None:
+        self._execute("BEGIN IMMEDIATE")
+
+    def _attempt(self, call: Call[Any], shared: bool) -> bool:
+        """Run one step, undo it alone if it raises, and answer whether it wrote. Raises the storage fault it met."""
+        tx = SqliteTx(self._execute, self._plans, shared)
+        try:
+            call.value, call.error = call.step(tx), None
+        except BaseException as error:
+            if _interrupts(error):
+                raise
+            call.error = error
+        finally:
+            tx.end()
+        if tx.fault is not None:
+            raise tx.fault
+        if tx.dirty:
+            self._end_step(shared, undo=call.error is not None)
+        return tx.dirty and call.error is None
+
+    def _end_step(self, shared: bool, undo: bool) -> None:
+        if not shared:
+            if undo:
+                self._execute("ROLLBACK")
+            return
+        if undo:
+            self._execute("ROLLBACK TO step")
+        self._execute("RELEASE step")
+
+    def _commit(self, wrote: bool) -> float:
+        if not self._connection.in_transaction:
+            return 0.0
+        started = time.perf_counter()
+        self._committing = True
+        try:
+            self._execute("COMMIT")
+        except SqliteError:
+            self._committing = False
+            raise
+        if wrote:
+            self.unsynced = self._power and self._level == "NORMAL"
+        return time.perf_counter() - started
+
+    def _roll_back(self) -> None:
+        """Leave no transaction open: this one, or one that an interrupt left."""
+        if self._connection.in_transaction:
+            with contextlib.suppress(SqliteError):  # the transaction is gone either way
+                self._execute("ROLLBACK")
+
+
+def _settle(group: Sequence[Call[Any]]) -> None:
+    for call in group:
+        call.settled = True
+
+
+def _interrupts(error: BaseException) -> bool:
+    """Whether this ends the leading thread rather than the step: signals reach the main thread alone."""
+    return not isinstance(error, Exception) and threading.current_thread() is threading.main_thread()

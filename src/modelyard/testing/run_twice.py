@@ -1,0 +1,78 @@
+"""A store that runs every step twice, to find steps that are no pure functions of their transaction."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from modelyard.protocols import Snapshot, Store, Tx
+
+T = TypeVar("T")
+
+
+class _Undone(Exception):  # noqa: N818 - nothing has gone wrong
+    """Ends a step whose writes are to be undone."""
+
+
+class RunTwiceStore:
+    """Passes everything to `store`, after running each step once in vain: its writes undone, its outcome forgotten.
+
+    A store may do the same at any moment, after a fault or a lost race, so a service must behave alike on this one.
+
+        platform_store = RunTwiceStore(MemoryStore(RECORDS))
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def blocking(self) -> bool:
+        """That of the inner store."""
+        return self._store.blocking
+
+    @property
+    def durability(self) -> str:
+        """That of the inner store."""
+        return self._store.durability
+
+    def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """Run `step` twice; the second time counts."""
+        with suppress(Exception):
+            self._store.transact(_undoing(step), durable)
+        return self._store.transact(step, durable)
+
+    async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """The same for tasks."""
+        with suppress(Exception):
+            await self._store.atransact(_undoing(step), durable)
+        return await self._store.atransact(step, durable)
+
+    def read(self, query: Callable[[Snapshot], T]) -> T:
+        """Run `query` once: it changes nothing."""
+        return self._store.read(query)
+
+    def check(self) -> Mapping[str, object]:
+        """What the inner store reports."""
+        return self._store.check()
+
+    def sync(self) -> None:
+        """Sync the inner store."""
+        self._store.sync()
+
+    def backup(self, path: str) -> None:
+        """Back up the inner store."""
+        self._store.backup(path)
+
+    def close(self) -> None:
+        """Close the inner store."""
+        self._store.close()
+
+
+def _undoing(step: Callable[[Tx], object]) -> Callable[[Tx], None]:
+    def undone(tx: Tx) -> None:
+        step(tx)
+        raise _Undone
+
+    return undone
+
+
+_conforms: type[Store] = RunTwiceStore

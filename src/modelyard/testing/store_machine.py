@@ -1,0 +1,170 @@
+"""A search for histories in which a store and a plain dictionary disagree."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from modelyard.errors import RecordConflict, RecordNotFound
+from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.testing.store_values import ITEM, Colour, Item, items, shelves
+
+Model = dict[tuple[str, int], Item]
+Action = tuple[str, Item]
+
+actions: st.SearchStrategy[Action] = st.tuples(st.sampled_from(["add", "replace", "remove"]), items)
+
+
+class Refused(Exception):  # noqa: N818 - a rule says no, nothing is wrong
+    """Ends a step that is to be undone."""
+
+
+def sorted_items(chosen: Sequence[Item], index: str, descending: bool = False) -> list[Item]:
+    """Items as a page of this index lists them: None first, enums by their value, the key last."""
+
+    def rank(value: Any) -> tuple[bool, Any]:
+        return value is not None, value.value if isinstance(value, Colour) else value
+
+    return sorted(chosen, key=lambda item: [rank(v) for v in ITEM.cursor(index, item)], reverse=descending)
+
+
+def apply_to_model(model: Model, action: Action) -> type[Exception] | None:
+    """Do to a dictionary what the verb does to a store; the error where it is refused."""
+    verb, item = action
+    key = (item.shelf, item.number)
+    if verb != "add" and key not in model:
+        return RecordNotFound
+    if verb == "add" and key in model:
+        return RecordConflict
+    if verb == "remove":
+        del model[key]
+        return None
+    labelled = [other for at, other in model.items() if at != key and item.label is not None]
+    if any((other.shelf, other.label) == (item.shelf, item.label) for other in labelled):
+        return RecordConflict
+    model[key] = item
+    return None
+
+
+def apply_to_store(tx: Tx, action: Action) -> type[Exception] | None:
+    """Do an action; the error where it is refused."""
+    verb, item = action
+    try:
+        if verb == "add":
+            tx.add(item)
+        elif verb == "replace":
+            tx.replace(item)
+        else:
+            tx.remove(Item, item.shelf, item.number)
+    except (RecordConflict, RecordNotFound) as error:
+        return type(error)
+    return None
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Steps of several verbs, some undone, compared with the same done to a dictionary. See `machine_over`."""
+
+    open_store: Callable[[], Store]
+    reopen_store: Callable[[Store], Store]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = self.open_store()
+        self.model: Model = {}
+
+    def teardown(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    @rule(chosen=st.lists(actions, max_size=4), durable=st.booleans())
+    def step(self, chosen: list[Action], durable: bool) -> None:
+        """A step in which each verb is done or refused as it should be."""
+        answers = self.store.transact(lambda tx: [apply_to_store(tx, action) for action in chosen], durable)
+        assert answers == [apply_to_model(self.model, action) for action in chosen]
+
+    @rule(chosen=st.lists(actions, max_size=4))
+    def step_that_raises(self, chosen: list[Action]) -> None:
+        """A step that is undone."""
+
+        def step(tx: Tx) -> None:
+            for action in chosen:
+                apply_to_store(tx, action)
+            raise Refused
+
+        try:
+            self.store.transact(step)
+        except Refused:
+            return
+        raise AssertionError("the store swallowed what its step raised")
+
+    @rule(changes=st.lists(st.tuples(items, st.none() | st.integers(-1, 1)), max_size=3))
+    def read_and_replace(self, changes: list[tuple[Item, int | None]]) -> None:
+        """What most steps do: read a record and put back another version of it."""
+        found = [item for item, _ in changes if (item.shelf, item.number) in self.model]
+        ranks = {(item.shelf, item.number): rank for item, rank in changes}
+
+        def step(tx: Tx) -> None:
+            for item in found:
+                old = tx.get(Item, item.shelf, item.number)
+                tx.replace(attrs.evolve(old, rank=ranks[item.shelf, item.number]))
+
+        self.store.transact(step)
+        for item in found:
+            key = (item.shelf, item.number)
+            self.model[key] = attrs.evolve(self.model[key], rank=ranks[key])
+
+    @rule(shelf=shelves, number=st.integers(-1, 2))
+    def get(self, shelf: str, number: int) -> None:
+        """One record, or the refusal."""
+        expected = self.model.get((shelf, number))
+        try:
+            assert self.store.read(lambda snapshot: snapshot.get(Item, shelf, number)) == expected
+        except RecordNotFound:
+            assert expected is None
+
+    @rule(shelf=shelves, label=st.none() | st.sampled_from(["", "x", "y", "\x00"]))
+    def find(self, shelf: str, label: str | None) -> None:
+        """By unique key; None finds nothing."""
+        same = [i for i in self.model.values() if label is not None and (i.shelf, i.label) == (shelf, label)]
+        assert self.store.read(lambda snapshot: snapshot.find(Item, "label", shelf, label)) == next(iter(same), None)
+
+    @rule(after=items, index=st.sampled_from(sorted(ITEM.indexes)), descending=st.booleans(), limit=st.integers(0, 3))
+    def page(self, after: Item, index: str, descending: bool, limit: int) -> None:
+        """A page behind any cursor, whether its record exists or not."""
+        where = [getattr(after, name) for name in ITEM.indexes[index].where]
+        group = [i for i in self.model.values() if [getattr(i, n) for n in ITEM.indexes[index].where] == where]
+        ranked = sorted_items([*group, after], index, descending)
+        cursor = ITEM.cursor(index, after)
+        behind = [item for item in ranked[ranked.index(after) :] if ITEM.cursor(index, item) != cursor]
+
+        def query(snapshot: Snapshot) -> list[Item]:
+            return snapshot.page(Item, index, *where, after=cursor, limit=limit, descending=descending)
+
+        assert self.store.read(query) == behind[:limit]
+
+    @rule()
+    def reopen(self) -> None:
+        """Where the store allows it, everything is there again."""
+        self.store = self.reopen_store(self.store)
+
+    @invariant()
+    def holds_what_the_dictionary_holds(self) -> None:
+        """Everything, in order, and counted."""
+        expected = sorted_items(list(self.model.values()), "by_label")
+        assert self.store.read(lambda snapshot: snapshot.page(Item, "by_label")) == expected
+        assert self.store.read(lambda snapshot: snapshot.count(Item, "by_label")) == len(expected)
+
+
+def _same(store: Store) -> Store:
+    return store
+
+
+def machine_over(open_store: Callable[[], Store], reopen_store: Callable[[Store], Store] = _same) -> type[StoreMachine]:
+    """A machine for hypothesis' `run_state_machine_as_test`.
+
+    `open_store` opens an empty store with `CONTRACT_RECORDS`; `reopen_store` closes one and opens its records anew.
+    """
+    members = {"open_store": staticmethod(open_store), "reopen_store": staticmethod(reopen_store)}
+    return type("StoreMachineOver", (StoreMachine,), members)

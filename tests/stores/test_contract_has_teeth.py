@@ -1,0 +1,194 @@
+"""Stores that are broken on purpose, each of which the contract and the machine must catch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from modelyard.protocols import Store
+from modelyard.stores.memory import MemoryStore
+from modelyard.stores.memory_tables import Table
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.stores.sqlite.writer import Writer
+from modelyard.testing.store import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
+
+FIND_ONLY = settings(
+    max_examples=150, derandomize=True, deadline=None, database=None, phases=[Phase.generate], print_blob=False
+)
+
+
+def broken_laws(open_store: Callable[[], Store], only: str = "") -> set[str]:
+    """The tests of the contract that fail on such a store."""
+    contract = StoreContract()
+    broken = set()
+    for name in (name for name in dir(contract) if name.startswith("test_") and only in name):
+        store = open_store()
+        try:
+            getattr(contract, name)(store)
+        except (Exception, pytest.fail.Exception):
+            broken.add(name)
+        finally:
+            store.close()
+    return broken
+
+
+def machine_finds_a_difference(open_store: Callable[[], Store]) -> bool:
+    try:
+        run_state_machine_as_test(machine_over(open_store), settings=FIND_ONLY)
+    except Exception:
+        return True
+    return False
+
+
+def memory() -> MemoryStore:
+    return MemoryStore(CONTRACT_RECORDS)
+
+
+class LeakyStore(RunTwiceStore):
+    """Keeps what a step wrote before it raised: no savepoint was rolled back."""
+
+    def __init__(self) -> None:
+        super().__init__(memory())
+
+    def transact(self, step, durable=True):
+        def caught(tx):
+            try:
+                return step(tx), None
+            except Exception as error:
+                return None, error
+
+        answer, error = self._store.transact(caught, durable)
+        if error is not None:
+            raise error
+        return answer
+
+    async def atransact(self, step, durable=True):
+        return self.transact(step, durable)
+
+
+class EarlyStore(RunTwiceStore):
+    """Tells the outcome of a step before it commits; the commit comes with the next call that writes."""
+
+    def __init__(self) -> None:
+        super().__init__(memory())
+        self.late = []
+
+    def transact(self, step, durable=True):
+        while self.late:
+            self._store.transact(self.late.pop(0))
+        outcome = []
+
+        def tried(tx):
+            outcome.append(step(tx))
+            raise LookupError("undo")
+
+        try:
+            self._store.transact(tried)
+        except LookupError:
+            if not outcome:
+                raise
+        self.late.append(step)
+        return outcome[0]
+
+    async def atransact(self, step, durable=True):
+        return self.transact(step, durable)
+
+
+class DoublingStore(RunTwiceStore):
+    """Repeats a step, as it may, but without undoing the first time."""
+
+    def __init__(self) -> None:
+        super().__init__(memory())
+
+    def transact(self, step, durable=True):
+        def twice(tx):
+            step(tx)
+            return step(tx)
+
+        return self._store.transact(twice, durable)
+
+    async def atransact(self, step, durable=True):
+        return self.transact(step, durable)
+
+
+class SkippingView:
+    """Whose cursor skips the record behind it."""
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._view, verb)
+
+    def page(self, cls, index, *where, after=None, limit=100, descending=False):
+        page = self._view.page(cls, index, *where, after=after, limit=limit, descending=descending)
+        return page if after is None else page[1:]
+
+
+class SkippingStore(RunTwiceStore):
+    def __init__(self) -> None:
+        super().__init__(memory())
+
+    def read(self, query):
+        return self._store.read(lambda snapshot: query(SkippingView(snapshot)))
+
+
+def test_a_sound_store_breaks_no_law() -> None:
+    assert broken_laws(memory) == set()
+
+
+@pytest.mark.parametrize(
+    ("broken", "law"),
+    [
+        (LeakyStore, "test_a_step_that_raises_is_undone"),
+        (LeakyStore, "test_a_step_that_raises_undoes_itself_alone"),
+        (EarlyStore, "test_an_outcome_is_told_after_its_commit"),
+        (DoublingStore, "test_steps_are_serial"),
+        (SkippingStore, "test_pages_are_sorted_and_cursors_visit_every_record_once"),
+        (SkippingStore, "test_a_cursor_outlives_its_record"),
+    ],
+)
+def test_the_contract_catches(broken: Callable[[], Store], law: str) -> None:
+    assert broken_laws(broken, only=law) == {law}
+
+
+@pytest.mark.parametrize("broken", [LeakyStore, EarlyStore, DoublingStore, SkippingStore])
+def test_the_machine_catches(broken: Callable[[], Store]) -> None:
+    assert machine_finds_a_difference(broken)
+
+
+def test_a_store_that_shares_mutable_values_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "shared", lambda self, record: record)
+    law = "test_nothing_inside_a_record_can_change"
+    assert broken_laws(memory, only=law) == {law}
+
+
+def test_a_store_that_keeps_anything_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "shared", lambda self, record: record)
+    law = "test_what_cannot_be_kept_is_refused_and_changes_nothing"
+    assert broken_laws(memory, only=law) == {law}
+
+
+def test_a_store_that_enforces_no_unique_key_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "refuse_taken", lambda self, record, key: None)
+    laws = {"test_a_taken_unique_key_is_refused_when_adding", "test_a_taken_unique_key_is_refused_when_replacing"}
+    assert broken_laws(memory, only="test_a_taken_unique_key") == laws
+    assert machine_finds_a_difference(memory)
+
+
+def test_a_group_commit_that_rolls_no_savepoint_back_is_caught(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sound = Writer._end_step
+    monkeypatch.setattr(Writer, "_end_step", lambda self, shared, undo: sound(self, shared, undo and not shared))
+    law = "test_a_step_that_raises_undoes_itself_alone"
+    assert broken_laws(lambda: SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS), only=law) == {law}
+
+
+def test_a_group_commit_that_tells_before_it_commits_is_caught(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Here the leader's own outcome leaves with its transaction still open."""
+    monkeypatch.setattr(Writer, "_commit", lambda self, wrote: 0.0)
+    law = "test_an_outcome_is_told_after_its_commit"
+    store = SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS, patience=0.1)
+    assert broken_laws(lambda: store, only=law) == {law}

@@ -1,0 +1,224 @@
+"""Storage that fails: what a caller is told, what remains, and what works afterwards."""
+
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from modelyard.errors import StorageFull, StoreBusy, StoreError
+from modelyard.protocols import Tx
+from modelyard.stores.sqlite import SqliteStore, turnstile
+from modelyard.stores.sqlite.faults import fault_of, is_busy
+from modelyard.testing.store import CONTRACT_RECORDS
+from modelyard.testing.store_values import Counter, Specimen
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "yard.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(path, CONTRACT_RECORDS, patience=0.1)) as store:
+        yield store
+
+
+@pytest.fixture
+def peer(store: SqliteStore, path: Path) -> Iterator[sqlite3.Connection]:
+    """Another connection to the same file, as another process has one."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
+        yield connection
+
+
+def limit_pages(store: SqliteStore, more: int) -> None:
+    """Let the file grow by so many pages only."""
+    connection = store._writer._connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count={pages + more}")
+
+
+def big(name: str) -> Specimen:
+    return Specimen(name, text="x" * 3000)
+
+
+def names(store: SqliteStore) -> set[str]:
+    return {specimen.id for specimen in store.read(lambda s: s.page(Specimen, "by_colour", None, limit=1000))}
+
+
+# ---- no room ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_fills_the_disk_keeps_exactly_what_was_acknowledged(store: SqliteStore) -> None:
+    limit_pages(store, 20)
+    kept, told = set(), []
+
+    def work(name: str) -> None:
+        try:
+            store.transact(lambda tx: tx.add(big(name)))
+            kept.add(name)
+        except Exception as error:
+            told.append(type(error))
+
+    crowd = [threading.Thread(target=work, args=(f"s{number}",)) for number in range(40)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert names(store) == kept
+    assert 0 < len(kept) < 40
+    assert set(told) == {StorageFull}
+    limit_pages(store, 1000)
+    store.transact(lambda tx: tx.add(big("afterwards")))
+    assert names(store) == kept | {"afterwards"}
+
+
+def test_a_step_that_meets_a_fault_takes_nobody_in_its_group_with_it(store: SqliteStore) -> None:
+    limit_pages(store, 4)
+    gate, outcomes = threading.Event(), {}
+
+    def work(name: str, size: int) -> None:
+        try:
+            outcomes[name] = store.transact(lambda tx: tx.add(Specimen(name, text="x" * size)))
+        except StoreError as error:
+            outcomes[name] = type(error)
+
+    crowd = [threading.Thread(target=store.transact, args=(lambda tx: gate.wait(),))]
+    crowd += [threading.Thread(target=work, args=call) for call in (("s1", 10), ("s2", 100_000), ("s3", 10))]
+    for number, thread in enumerate(crowd, 1):
+        thread.start()
+        while len(store._group._line) < number:
+            pass
+    gate.set()
+    for thread in crowd:
+        thread.join()
+    assert outcomes == {"s1": None, "s2": StorageFull, "s3": None}
+    assert names(store) == {"s1", "s3"}
+
+
+def test_a_fault_that_a_step_swallows_fails_it_anyway(store: SqliteStore) -> None:
+    limit_pages(store, 3)
+
+    def step(tx: Tx) -> str:
+        with suppress(StoreError):
+            for number in range(20):
+                tx.add(big(f"s{number}"))
+        return "all is well"
+
+    with pytest.raises(StorageFull):
+        store.transact(step)
+    limit_pages(store, 1000)
+    assert names(store) == set()
+
+
+# ---- others in the way -----------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_holds_the_file_makes_the_store_busy_for_writers_only(
+    store: SqliteStore, peer: sqlite3.Connection
+) -> None:
+    store.transact(lambda tx: tx.add(Counter("c")))
+    peer.execute("BEGIN IMMEDIATE")
+    for _ in range(2):
+        with pytest.raises(StoreBusy):
+            store.transact(lambda tx: tx.replace(Counter("c", 1)))
+    assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c")
+    peer.execute("ROLLBACK")
+    store.transact(lambda tx: tx.replace(Counter("c", 2)))
+    assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c", 2)
+
+
+def test_everyone_in_a_group_is_told_that_the_store_is_busy(store: SqliteStore, peer: sqlite3.Connection) -> None:
+    peer.execute("BEGIN IMMEDIATE")
+    told = []
+
+    def work() -> None:
+        try:
+            store.transact(lambda tx: None)
+        except StoreBusy as error:
+            told.append(error)
+
+    crowd = [threading.Thread(target=work) for _ in range(6)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    peer.execute("ROLLBACK")
+    assert len({id(error) for error in told}) == 6
+
+
+def test_a_writer_waits_for_a_peer_that_ends(path: Path) -> None:
+    with (
+        closing(SqliteStore(path, CONTRACT_RECORDS, patience=30)) as store,
+        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as peer,
+    ):
+        peer.execute("BEGIN IMMEDIATE")
+        writer = threading.Thread(target=store.transact, args=(lambda tx: tx.add(Counter("c")),))
+        writer.start()
+        while store._group._running is None:
+            pass
+        peer.execute("COMMIT")
+        writer.join()
+        assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c")
+
+
+def test_a_peer_frozen_in_the_turnstile_does_not_stop_the_others(store: SqliteStore, path: Path) -> None:
+    opened = os.open(f"{path}-turn", os.O_RDWR)
+    fcntl.flock(opened, fcntl.LOCK_EX)
+    store.transact(lambda tx: tx.add(Counter("c")))
+    os.close(opened)
+    assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c")
+
+
+def test_without_file_locks_polling_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnstile, "_FLOCK", False)
+    with (
+        closing(SqliteStore(path, CONTRACT_RECORDS, patience=0.05)) as store,
+        closing(sqlite3.connect(path, isolation_level=None)) as peer,
+    ):
+        store.transact(lambda tx: tx.add(Counter("c")))
+        peer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreBusy):
+            store.transact(lambda tx: tx.add(Counter("d")))
+        peer.execute("ROLLBACK")
+
+
+# ---- the map of errors -----------------------------------------------------------------------------------------------
+
+
+class Fault(sqlite3.OperationalError):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.sqlite_errorcode = code
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_BUSY, StoreBusy),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusy),
+        (sqlite3.SQLITE_FULL, StorageFull),
+        (sqlite3.SQLITE_IOERR_WRITE, StorageFull),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, StorageFull),
+        (sqlite3.SQLITE_IOERR_READ, StoreError),
+        (sqlite3.SQLITE_READONLY, StoreError),
+    ],
+)
+def test_each_code_of_sqlite_has_its_error(code: int, kind: type[StoreError]) -> None:
+    error = Fault(code)
+    fault = fault_of(error)
+    assert (type(fault), fault.__cause__) == (kind, error)
+    assert is_busy(error) == (kind is StoreBusy)
+
+
+def test_the_errors_are_those_of_the_module_that_sqlite_utils_uses() -> None:
+    from sqlite_utils.utils import sqlite3 as used
+
+    from modelyard.stores.sqlite.faults import SqliteError
+
+    assert SqliteError is used.Error

@@ -1,0 +1,75 @@
+"""The public contract and the state machine, on every store of ours."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from modelyard.protocols import Store
+from modelyard.stores.memory import MemoryStore
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.testing.store import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
+
+QUICK = settings(max_examples=25, stateful_step_count=20, deadline=None, database=None)
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        store = MemoryStore(CONTRACT_RECORDS)
+        yield store
+        store.close()
+
+
+class TestSqliteStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        self.path = tmp_path / "yard.db"
+        store = SqliteStore(self.path, CONTRACT_RECORDS)
+        yield store
+        store.close()
+
+    def reopen(self, store: Store) -> Store:
+        store.close()
+        return SqliteStore(self.path, CONTRACT_RECORDS)
+
+
+class TestSqliteStoreThatLastsAsLongAsTheProcess(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        store = SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS, "process")
+        yield store
+        store.close()
+
+
+class TestSqliteStoreRunningEveryStepTwice(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        store = RunTwiceStore(SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS))
+        yield store
+        store.close()
+
+
+def test_no_history_tells_memory_from_a_dictionary() -> None:
+    run_state_machine_as_test(machine_over(lambda: MemoryStore(CONTRACT_RECORDS)), settings=QUICK)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_no_history_tells_sqlite_from_a_dictionary(tmp_path: Path, twice: bool) -> None:
+    numbers = iter(range(10**6))
+    paths: dict[int, Path] = {}
+
+    def wrapped(path: Path) -> Store:
+        inner = SqliteStore(path, CONTRACT_RECORDS, "process")
+        store: Store = RunTwiceStore(inner) if twice else inner
+        paths[id(store)] = path
+        return store
+
+    def reopen(store: Store) -> Store:
+        path = paths.pop(id(store))
+        store.close()
+        return wrapped(path)
+
+    run_state_machine_as_test(machine_over(lambda: wrapped(tmp_path / f"{next(numbers)}.db"), reopen), settings=QUICK)
