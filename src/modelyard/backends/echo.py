@@ -1,0 +1,60 @@
+"""The model that says what it is told: a double that costs microseconds and never surprises."""
+
+from collections.abc import Iterator, Sequence
+
+from modelyard.backends import words
+from modelyard.backends.listing import entry_for
+from modelyard.backends.structure import forced_call, structured_text
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
+from modelyard.protocols import Capabilities, ServedModel
+
+
+class EchoBackend:
+    """Answers with the text of the last user message, word by word when it is streamed.
+
+    Its tokens are words with the space or line break before them, counted exactly; each is certain (log-probability 0).
+    A forced tool call and a response format are answered with a small valid instance (`modelyard.backends.structure`).
+
+    >>> EchoBackend(("echo", "parrot")).entries()[1].id
+    'parrot'
+    """
+
+    blocking = False
+
+    def __init__(
+        self,
+        models: Sequence[str] = ("echo",),
+        *,
+        pricing: Pricing = Pricing(),  # noqa: B008 - frozen
+        context_length: int = 131_072,
+    ) -> None:
+        self._entries = tuple(entry_for(model, words.CERTAIN, pricing, context_length) for model in models)
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """One entry per model."""
+        return self._entries
+
+    def capabilities(self, model: str) -> Capabilities:
+        """Everything that is trivially true of a certain answer."""
+        return words.CERTAIN
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
+        """The words of all messages."""
+        return words.count_prompt(request.messages)
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """Echo. Raises `InvalidInput` when it can satisfy a schema with nothing."""
+        call = forced_call(request)
+        if call is not None:
+            yield from words.say_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
+            return
+        structured = structured_text(request)
+        yield from words.say(_last_user_text(request.messages) if structured is None else structured, request)
+
+
+def _last_user_text(messages: Sequence[Message]) -> str:
+    for message in reversed(messages):
+        if message.role is Role.USER:
+            return message.text
+    return messages[-1].text

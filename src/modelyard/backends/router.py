@@ -1,0 +1,81 @@
+"""Several backends as one: each model is answered by the backend that offers it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.errors import BackendError, InvalidInput, ModelNotFound
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+
+AnyBackend = Backend | AsyncBackend
+
+
+class Router:
+    """Sends each request to the backend that offers its model, as the backends offer them when the router is made.
+
+    Given a mapping, only the named models are offered, each by the backend beside its id. Backends may be synchronous
+    or asynchronous: whoever can drive both asks `backend_of` and goes past the router. Driven as a plain backend it
+    answers for its synchronous ones only. Raises `InvalidInput` for an id that is offered twice, or not at all.
+    """
+
+    def __init__(self, backends: Sequence[AnyBackend] | Mapping[str, AnyBackend]) -> None:
+        offers = _named(backends) if isinstance(backends, Mapping) else _all(backends)
+        self._entries = tuple(entry for entry, _ in offers)
+        self._backends = {entry.id: backend for entry, backend in offers}
+
+    @property
+    def blocking(self) -> bool:
+        """Whether any of them may wait."""
+        return any(getattr(backend, "blocking", True) for backend in self._backends.values())
+
+    def backend_of(self, model: str) -> AnyBackend:
+        """The backend that answers for the model of this catalogue id, never a router. Raises `ModelNotFound`."""
+        found = self._backends.get(model)
+        if found is None:
+            raise ModelNotFound("model", model)
+        return found.backend_of(model) if isinstance(found, Router) else found
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """What all of them offer, in the order given."""
+        return self._entries
+
+    def capabilities(self, model: str) -> Capabilities:
+        """Those of the backend that answers."""
+        return self.backend_of(model).capabilities(model)
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
+        """As the backend that answers counts them."""
+        return self.backend_of(model.base_model).prompt_tokens(request, model)
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """What the backend answers. Raises `BackendError` naming the model when that backend is asynchronous only."""
+        backend = self.backend_of(model.base_model)
+        if not hasattr(backend, "stream"):
+            raise BackendError(f"{model.base_model!r} is answered asynchronously only; drive `backend_of` instead")
+        yield from backend.stream(request, model)
+
+
+Offer = tuple[CatalogueEntry, AnyBackend]
+
+
+def _all(backends: Sequence[AnyBackend]) -> list[Offer]:
+    offers: list[Offer] = []
+    seen: set[str] = set()
+    for at, backend in enumerate(backends):
+        for entry in backend.entries():
+            if entry.id in seen:
+                raise InvalidInput.at("backends", at, msg=f"{entry.id!r} is offered already by one before it")
+            seen.add(entry.id)
+            offers.append((entry, backend))
+    return offers
+
+
+def _named(backends: Mapping[str, AnyBackend]) -> list[Offer]:
+    return [(_entry(model, backend), backend) for model, backend in backends.items()]
+
+
+def _entry(model: str, backend: AnyBackend) -> CatalogueEntry:
+    for entry in backend.entries():
+        if entry.id == model:
+            return entry
+    raise InvalidInput.at("backends", model, msg=f"{type(backend).__name__} does not offer this model")

@@ -1,0 +1,97 @@
+"""Drawing tokens from a distribution: pure functions of log-probabilities, parameters, a seed and a place.
+
+In this order: logit bias and penalties; temperature; top-k, then top-p, then min-p, each on what the one before it
+left; one draw. Nothing else takes part, so an answer does not depend on what is answered beside it.
+"""
+
+import hashlib
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from modelyard.domain.completion import Sampling
+from modelyard.errors import InvalidInput
+
+
+def check_bias(sampling: Sampling, vocabulary: int) -> None:
+    """Raise `InvalidInput` naming each id of `logit_bias` that is no token."""
+    unknown = [token for token in sampling.logit_bias if not 0 <= token < vocabulary]
+    if unknown:
+        raise InvalidInput.at("logit_bias", msg=f"{unknown[0]} is no token id of this model, which has {vocabulary}")
+
+
+def next_token(logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
+    """The token that follows `answer`: the likeliest at temperature 0, else drawn by seed and place.
+
+    `logprobs` are the model's own, by token id. A seed of None counts as 0.
+    """
+    scores = penalised(logprobs, sampling, prompt, answer)
+    if sampling.temperature == 0:
+        return scores.index(max(scores))
+    weights = softened(scores, sampling.temperature)
+    return draw(weights, kept(weights, sampling), uniform(sampling.seed or 0, len(answer)))
+
+
+def penalised(
+    logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]
+) -> Sequence[float]:
+    """Scores after logit bias and penalties.
+
+    The repetition penalty multiplies the log-probability of every token of prompt and answer; the frequency penalty is
+    subtracted as often as the answer has the token, the presence penalty once.
+    """
+    scores = list(logprobs)
+    if sampling.repetition_penalty != 1:
+        for token in {*prompt, *answer}:
+            scores[token] *= sampling.repetition_penalty
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        for token, times in Counter(answer).items():
+            scores[token] -= sampling.frequency_penalty * times + sampling.presence_penalty
+    for token, bias in sampling.logit_bias.items():
+        scores[token] += bias
+    return scores
+
+
+def softened(scores: Sequence[float], temperature: float) -> list[float]:
+    """Weights in proportion to the softmax of the scores divided by a temperature above 0; the largest is 1."""
+    top = max(scores)
+    return [math.exp((score - top) / temperature) for score in scores]
+
+
+def kept(weights: Sequence[float], sampling: Sampling) -> Sequence[int]:
+    """The ids that may be drawn, ascending; of equally likely ones the lower ids stay first."""
+    top_k = sampling.top_k if sampling.top_k and sampling.top_k > 0 else len(weights)
+    if top_k >= len(weights) and sampling.top_p >= 1 and not sampling.min_p:
+        return range(len(weights))
+    best = most_likely(weights, top_k)
+    best = best[: _nucleus([weights[token] for token in best], sampling.top_p)]
+    floor = sampling.min_p * weights[best[0]]
+    return sorted(token for token in best if weights[token] >= floor)
+
+
+def _nucleus(descending: Sequence[float], top_p: float) -> int:
+    """How many of these make up `top_p` of their sum: at least one, and all of them for 1."""
+    if top_p >= 1:
+        return len(descending)
+    sums = list(accumulate(descending))
+    return 1 + bisect_left(sums, top_p * sums[-1])
+
+
+def draw(weights: Sequence[float], tokens: Sequence[int], chance: float) -> int:
+    """The token at which the running sum over `tokens` passes `chance` of the whole, which is from 0 up to below 1."""
+    sums = list(accumulate(map(weights.__getitem__, tokens)))
+    last_possible = bisect_left(sums, sums[-1])
+    return tokens[min(bisect_right(sums, chance * sums[-1]), last_possible)]
+
+
+def most_likely(values: Sequence[float], count: int) -> list[int]:
+    """The ids of the `count` largest values, the largest first, of equal ones the lower ids first."""
+    return sorted(range(len(values)), key=lambda token: -values[token])[:count]
+
+
+def uniform(seed: int, place: int) -> float:
+    """A number from 0 up to, not including, 1 that seed and place alone decide."""
+    drawn = hashlib.blake2b(f"{seed}:{place}".encode(), digest_size=8).digest()
+    return (int.from_bytes(drawn) >> 11) / 2**53

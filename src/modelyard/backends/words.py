@@ -1,0 +1,128 @@
+"""Saying a text that is known beforehand, as if it were sampled.
+
+A token begins at each space and each line break, so that words are counted as fast as characters are found. The text
+has probability 1: every log-probability is 0 and no alternative exists. There is no end-of-turn token.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from zlib import crc32
+
+import attrs
+
+from modelyard.domain.completion import (
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    Sampling,
+    TokenLogprob,
+    ToolCallDelta,
+)
+from modelyard.protocols import Capabilities
+
+_TOKEN = re.compile(r"[ \n]?[^ \n]+|[ \n]")
+
+CERTAIN = Capabilities(
+    parameters=frozenset(field.name for field in attrs.fields(Sampling)),
+    logprobs=True,
+    top_logprobs=20,
+    token_ids=True,
+    tools=True,
+    synthesises_structure=True,
+)
+"""What can be done with a text of probability 1: no sampling parameter changes it, so all are honoured."""
+
+
+def split(text: str) -> list[str]:
+    """The tokens of a text; joined they are the text."""
+    return _TOKEN.findall(text)
+
+
+def count(text: str) -> int:
+    """How many tokens `split` gives."""
+    return text.count(" ") + text.count("\n") + (text != "" and text[0] not in " \n")
+
+
+def token_id(token: str) -> int:
+    """The same 32 bits for the same token, everywhere and always."""
+    return crc32(_encoded(token))
+
+
+def count_prompt(messages: Sequence[Message]) -> int:
+    """The tokens of the messages' texts."""
+    total = 0
+    for message in messages:
+        total += count(message.text)
+    return total
+
+
+def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
+    """The ids of the tokens that `count_prompt` counts."""
+    return tuple(token_id(token) for message in messages for token in split(message.text))
+
+
+def say(text: str, request: CompletionRequest) -> Iterator[Delta]:
+    """Answer with this content. One piece, found without cutting, when nobody looks at the tokens."""
+    if not (request.streamed or request.logprobs or request.return_token_ids):
+        tokens = count(text)
+        if request.max_tokens is None or tokens <= request.max_tokens:
+            yield Delta(text, tokens, finish_reason=FinishReason.STOP)
+            return
+    yield from _deltas([_Piece(word) for word in split(text)], request, FinishReason.STOP)
+
+
+def say_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:
+    """Answer with this message, content first, then its tool calls, cut at `request.max_tokens`."""
+    ending = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+    return _deltas(list(_pieces(message)), request, reason or ending)
+
+
+@attrs.frozen
+class _Piece:
+    """A token, and what of a tool call it is, if it is no content."""
+
+    word: str
+    call: ToolCallDelta | None = None
+
+
+def _pieces(message: Message) -> Iterator[_Piece]:
+    yield from map(_Piece, split(message.text))
+    for index, call in enumerate(message.tool_calls):
+        first, *rest = split(call.arguments) or [""]
+        yield _Piece(first, ToolCallDelta(index, call.id, call.name, first))
+        for word in rest:
+            yield _Piece(word, ToolCallDelta(index, arguments=word))
+
+
+def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReason) -> Iterator[Delta]:
+    kept = pieces[: request.max_tokens]
+    ending = reason if len(kept) == len(pieces) else FinishReason.LENGTH
+    apart = request.streamed or any(piece.call for piece in kept)
+    groups = [[piece] for piece in kept] if apart else [kept]
+    last = len(groups) - 1
+    for at, group in enumerate(groups or [[]]):
+        yield Delta(
+            text="".join(piece.word for piece in group if piece.call is None),
+            tokens=len(group),
+            tool_call=group[0].call if group else None,
+            logprobs=_logprobs(group, request),
+            token_ids=tuple(token_id(piece.word) for piece in group) if request.return_token_ids else (),
+            prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and at == 0 else (),
+            finish_reason=ending if at >= last else None,
+        )
+
+
+def _logprobs(group: list[_Piece], request: CompletionRequest) -> tuple[TokenLogprob, ...]:
+    if not request.logprobs:
+        return ()
+    return tuple(_certain(piece.word, request.top_logprobs > 0) for piece in group)
+
+
+def _certain(word: str, with_top: bool) -> TokenLogprob:
+    alone = TokenLogprob(word, 0.0, tuple(_encoded(word)), id=token_id(word))
+    return attrs.evolve(alone, top=(alone,)) if with_top else alone
+
+
+def _encoded(token: str) -> bytes:
+    return token.encode("utf-8", "surrogatepass")

@@ -1,0 +1,96 @@
+"""The router: each model to the backend that offers it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from modelyard.backends.echo import EchoBackend
+from modelyard.backends.router import Router
+from modelyard.backends.scripted import ScriptedBackend
+from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
+from modelyard.errors import BackendError, InvalidInput, ModelNotFound
+from modelyard.protocols import Capabilities, ServedModel
+
+REQUEST = CompletionRequest("any", (Message(Role.USER, "hi there"),), max_tokens=10)
+
+
+class OnlyAsynchronous:
+    """The echo, for event loops only."""
+
+    def __init__(self) -> None:
+        self.inner = EchoBackend(("remote",))
+
+    def entries(self) -> Any:
+        return self.inner.entries()
+
+    def capabilities(self, model: str) -> Capabilities:
+        return self.inner.capabilities(model)
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
+        return self.inner.prompt_tokens(request, model)
+
+    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        for delta in self.inner.stream(request, model):
+            yield delta
+
+
+class Waiting(EchoBackend):
+    blocking = True
+
+
+def text(router: Router, model: str) -> str:
+    entry = next(entry for entry in router.entries() if entry.id == model)
+    return "".join(delta.text for delta in router.stream(REQUEST, ServedModel(model, entry)))
+
+
+def test_each_model_is_answered_by_the_backend_that_offers_it() -> None:
+    router = Router([EchoBackend(), ScriptedBackend(["from the script"])])
+    assert [entry.id for entry in router.entries()] == ["echo", "scripted"]
+    assert text(router, "scripted") == "from the script"
+    assert text(router, "echo") == "hi there"
+
+
+def test_the_entries_are_the_same_object_every_time() -> None:
+    router = Router([EchoBackend(), ScriptedBackend([])])
+    assert router.entries() is router.entries()
+
+
+def test_a_mapping_offers_the_named_models_only() -> None:
+    two = EchoBackend(("echo", "hidden"))
+    router = Router({"echo": two})
+    assert [entry.id for entry in router.entries()] == ["echo"]
+    with pytest.raises(ModelNotFound):
+        router.backend_of("hidden")
+
+
+def test_an_id_that_two_backends_offer_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"backends\.1: 'echo' is offered already"):
+        Router([EchoBackend(), EchoBackend()])
+
+
+def test_a_mapping_to_a_backend_without_that_model_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="EchoBackend does not offer"):
+        Router({"parrot": EchoBackend()})
+
+
+def test_it_may_wait_when_one_of_them_may() -> None:
+    assert not Router([EchoBackend()]).blocking
+    assert Router([EchoBackend(), Waiting(("slow",))]).blocking
+    assert Router([OnlyAsynchronous()]).blocking
+
+
+def test_the_backend_behind_routers_is_found_so_that_a_quick_one_need_not_wait() -> None:
+    echo = EchoBackend()
+    outer = Router([Router([echo]), Waiting(("slow",))])
+    assert outer.backend_of("echo") is echo
+
+
+def test_an_asynchronous_backend_is_listed_and_handed_out_but_not_driven() -> None:
+    remote = OnlyAsynchronous()
+    router = Router([EchoBackend(), remote])
+    assert [entry.id for entry in router.entries()] == ["echo", "remote"]
+    assert router.backend_of("remote") is remote
+    assert router.prompt_tokens(REQUEST, ServedModel("remote", router.entries()[1])) == 2
+    with pytest.raises(BackendError, match="'remote' is answered asynchronously only"):
+        text(router, "remote")

@@ -1,0 +1,246 @@
+"""Serving the tabular model: real probabilities, whole characters, adapters loaded once."""
+
+import io
+import math
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modelyard.backends import tabular
+from modelyard.backends.tabular import TabularBackend
+from modelyard.domain.catalogue import Feature, SamplingParameter
+from modelyard.domain.completion import (
+    Choice,
+    CompletionRequest,
+    FinishReason,
+    Message,
+    Role,
+    Sampling,
+    Tool,
+    ToolCall,
+    fold_choice,
+)
+from modelyard.domain.tabular import Adapter, TabularModel, prompt_features, prompt_ids
+from modelyard.domain.tabular_base import base_seed, conversation
+from modelyard.domain.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode
+from modelyard.domain.training import Checkpoint
+from modelyard.errors import BackendError, InvalidInput
+from modelyard.formats.adapter import ADAPTER_FILE, write_adapter
+from modelyard.protocols import ServedModel
+
+BACKEND = TabularBackend(("tabular-mini", "tabular-other"))
+BASE = ServedModel("tabular-mini", BACKEND.entries()[0])
+QUESTION = (Message(Role.USER, "How do I change my address?"),)
+DETAIL = {"logprobs": True, "top_logprobs": 5, "return_token_ids": True}
+
+
+def request(**fields: Any) -> CompletionRequest:
+    return attrs.evolve(CompletionRequest("any", QUESTION, sampling=Sampling(seed=1), max_tokens=40), **fields)
+
+
+def ask(model: ServedModel = BASE, backend: TabularBackend = BACKEND, **fields: Any) -> Choice:
+    return fold_choice(0, backend.stream(request(**fields), model), with_logprobs=True)
+
+
+def towards(*answers: str) -> Adapter:
+    """An adapter that makes these answers very likely: each token by the three tokens before it."""
+    rows: dict[int, dict[int, float]] = {}
+    for answer in answers:
+        ids = [END_OF_TURN] * 3 + list(answer.encode()) + [END_OF_TURN]
+        for at in range(3, len(ids)):
+            feature = 5 << 45 | ids[at - 1] << 18 | ids[at - 2] << 9 | ids[at - 3]
+            rows.setdefault(feature, {})[ids[at]] = 40.0
+    return Adapter(rows)
+
+
+def checkpoint(number: int, adapter: Adapter, opened: list[int] | None = None) -> ServedModel:
+    """A checkpoint of the first base model that holds the adapter; `opened` notes each time that its file is opened."""
+    data = b"".join(write_adapter(adapter))
+
+    def open_file(name: str) -> io.BytesIO:
+        assert name == ADAPTER_FILE
+        if opened is not None:
+            opened.append(number)
+        return io.BytesIO(data)
+
+    kept = Checkpoint(str(number), "m", "e", "p", 1, datetime(2026, 1, 1, tzinfo=UTC), "d", files={ADAPTER_FILE: {}})
+    return ServedModel("tabular-mini", BASE.entry, kept, open_file)
+
+
+# ---- probabilities -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(seed=3), Sampling(seed=3, temperature=0.5, top_k=5, frequency_penalty=1.0)]
+)
+def test_logprobs_are_the_model_s_own_before_any_sampling_parameter(sampling: Sampling) -> None:
+    said = ask(sampling=sampling, **DETAIL)
+    assert said.logprobs is not None
+    model = TabularModel(base_seed("tabular-mini"))
+    expected = model.score(prompt_features(QUESTION), said.token_ids)
+    assert [token.logprob for token in said.logprobs] == pytest.approx(expected)
+    assert said.prompt_token_ids == tuple(prompt_ids(QUESTION))
+
+
+def test_alternatives_are_the_likeliest_tokens_of_the_whole_vocabulary() -> None:
+    said = ask(max_tokens=1, logprobs=True, top_logprobs=20)
+    assert said.logprobs is not None
+    scorer = TabularModel(base_seed("tabular-mini")).scorer(prompt_features(QUESTION))
+    every = sorted(scorer.next_logprobs([]), reverse=True)
+    assert len(every) == VOCABULARY_SIZE
+    assert math.fsum(map(math.exp, every)) == pytest.approx(1)
+    assert [token.logprob for token in said.logprobs[0].top] == pytest.approx(every[:20])
+
+
+def test_temperature_0_takes_the_first_alternative_each_time() -> None:
+    said = ask(sampling=Sampling(temperature=0), **DETAIL)
+    assert said.logprobs is not None
+    assert [token.id for token in said.logprobs] == [token.top[0].id for token in said.logprobs]
+
+
+def test_seeds_base_models_and_prompts_each_make_a_difference() -> None:
+    other = ServedModel("tabular-other", BACKEND.entries()[1])
+    answers = [
+        ask().message.text,
+        ask(sampling=Sampling(seed=2)).message.text,
+        ask(other).message.text,
+        ask(checkpoint(1, towards("no"))).message.text,
+    ]
+    assert len(set(answers)) == 4
+    assert ask().message.text == answers[0]
+
+
+def test_a_bias_makes_it_stop_and_an_unknown_id_is_refused_with_the_first_delta() -> None:
+    stopped = ask(sampling=Sampling(logit_bias={END_OF_TURN: 100}), **DETAIL)
+    assert (stopped.message.text, stopped.finish_reason, stopped.token_ids) == ("", FinishReason.STOP, (END_OF_TURN,))
+    assert stopped.logprobs is not None
+    assert (stopped.logprobs[0].token, stopped.logprobs[0].bytes) == ("", ())
+    stream = BACKEND.stream(request(sampling=Sampling(logit_bias={VOCABULARY_SIZE: 1})), BASE)
+    with pytest.raises(InvalidInput, match="logit_bias"):
+        next(stream)
+
+
+def test_without_a_limit_of_the_request_the_entry_s_holds() -> None:
+    short = attrs.evolve(BASE, entry=attrs.evolve(BASE.entry, max_output_length=3))
+    said = ask(short, max_tokens=None, sampling=Sampling(logit_bias={END_OF_TURN: -100}), **DETAIL)
+    assert (len(said.token_ids), said.finish_reason) == (3, FinishReason.LENGTH)
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6), st.integers(1, 12))
+def test_characters_come_whole_and_their_bytes_exactly(text: str, limit: int) -> None:
+    backend, model = TabularBackend(), checkpoint(1, towards(text))
+    greedy = {"sampling": Sampling(temperature=0), "max_tokens": limit, **DETAIL}
+    deltas = list(backend.stream(request(streamed=True, **greedy), model))
+    said = fold_choice(0, deltas, with_logprobs=True)
+    assert said == ask(model, backend, **greedy)
+    assert said.logprobs is not None
+    whole = b"".join(bytes(token.bytes or ()) for token in said.logprobs)
+    assert said.message.text == whole.decode(errors="replace")
+    for delta in deltas[:-1]:
+        assert "\ufffd" not in delta.text or "\ufffd" in text
+
+
+def test_a_character_is_held_back_until_its_last_byte() -> None:
+    model = checkpoint(2, towards("é🌊"))
+    deltas = list(BACKEND.stream(request(streamed=True, sampling=Sampling(temperature=0)), model))
+    assert [delta.text for delta in deltas] == ["", "é", "", "", "", "🌊", ""]
+    assert [delta.tokens for delta in deltas] == [1] * 7
+    cut = list(BACKEND.stream(request(streamed=True, sampling=Sampling(temperature=0), max_tokens=4), model))
+    assert "".join(delta.text for delta in cut) == "é\ufffd"
+
+
+def test_nobody_reading_along_means_pieces_of_64_tokens() -> None:
+    endless = Sampling(seed=1, logit_bias={END_OF_TURN: -100})
+    deltas = list(BACKEND.stream(request(sampling=endless, max_tokens=130), BASE))
+    assert [delta.tokens for delta in deltas] == [64, 64, 2]
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    broken = request(messages=(Message(Role.USER, "\ud800"),))
+    with pytest.raises(InvalidInput, match="lone surrogate"):
+        BACKEND.prompt_tokens(broken, BASE)
+    with pytest.raises(InvalidInput, match="lone surrogate"):
+        next(BACKEND.stream(broken, BASE))
+
+
+# ---- the prompt ----------------------------------------------------------------------------------------------------
+
+
+def test_tools_and_calls_are_part_of_the_prompt() -> None:
+    tool, call = Tool("look_up", "looks things up"), ToolCall("call_1", "look_up", '{"a": 1}')
+    history = (
+        *QUESTION,
+        Message(Role.ASSISTANT, tool_calls=(call,)),
+        Message(Role.TOOL, "found", tool_call_id="call_1"),
+    )
+    read = conversation(history, (tool,))
+    assert [message.text for message in read] == [
+        "tools: look_up looks things up",
+        QUESTION[0].text,
+        'look_up {"a": 1}',
+        "found",
+    ]
+    asked = request(messages=history, tools=(tool,), return_token_ids=True)
+    assert BACKEND.prompt_tokens(asked, BASE) == len(prompt_ids(read))
+    assert next(BACKEND.stream(asked, BASE)).prompt_token_ids == tuple(prompt_ids(read))
+    assert conversation(QUESTION) == QUESTION
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_answers_by_its_adapter_and_one_without_files_as_the_base() -> None:
+    assert ask(checkpoint(3, towards("yes!")), sampling=Sampling(temperature=0)).message.text == "yes!"
+    empty = checkpoint(4, Adapter())
+    assert empty.checkpoint is not None
+    untouched = attrs.evolve(empty, checkpoint=attrs.evolve(empty.checkpoint, files={}))
+    assert ask(untouched) == ask()
+
+
+def test_adapters_stay_loaded_until_others_were_used_more_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tabular, "MAX_ADAPTERS", 2)
+    opened: list[int] = []
+    backend = TabularBackend()
+    models = {number: checkpoint(number, towards(str(number)), opened) for number in (1, 2, 3)}
+    for number in (1, 2, 1, 3, 1, 2):
+        assert ask(models[number], backend, sampling=Sampling(temperature=0)).message.text == str(number)
+    assert opened == [1, 2, 3, 2]
+
+
+def test_many_threads_may_load_at_once() -> None:
+    backend = TabularBackend()
+    models = [checkpoint(number, towards(f"n{number}")) for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        said = list(threads.map(lambda model: ask(model, backend, sampling=Sampling(temperature=0)), models * 2))
+    assert [answer.message.text for answer in said] == [f"n{number}" for number in range(8)] * 2
+
+
+def test_a_file_that_is_no_adapter_is_a_clear_error() -> None:
+    broken = attrs.evolve(checkpoint(5, Adapter()), open_file=lambda name: io.BytesIO(b"\x08\0\0\0\0\0\0\0nonsense"))
+    with pytest.raises(BackendError, match=r"adapter\.safetensors is no adapter"):
+        ask(broken)
+
+
+# ---- the catalogue ---------------------------------------------------------------------------------------------------
+
+
+def test_its_entry_lists_every_sampling_parameter_a_price_and_tools() -> None:
+    entry = BACKEND.entries()[0]
+    assert set(entry.supported_sampling_parameters) == set(SamplingParameter)
+    assert entry.supported_features == (Feature.TOOLS,)
+    assert 0 < entry.pricing.prompt < entry.pricing.completion
+    assert (entry.hub_id, entry.name) == ("modelyard/tabular-mini", "Tabular Mini")
+    assert BACKEND.capabilities("tabular-mini").trainable
+
+
+def test_every_prompt_has_its_own_count_of_tokens() -> None:
+    assert BACKEND.prompt_tokens(request(), BASE) == len(prompt_ids(QUESTION)) > len(encode(QUESTION[0].text))
