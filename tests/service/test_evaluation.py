@@ -1,0 +1,628 @@
+"""Evaluation runs: provenance, states, listings, scope, and the first engine."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from modelyard.backends.echo import EchoBackend
+from modelyard.backends.scripted import ScriptedBackend
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.evaluation import EvaluationRun, Outcome, RunState
+from modelyard.domain.identity import Principal, Scope, host
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.training import Checkpoint, Model
+from modelyard.errors import (
+    BackendError,
+    Forbidden,
+    InvalidInput,
+    ModelNotFound,
+    NotFound,
+    RunAlreadyFinished,
+    StoreError,
+    UnsupportedParameter,
+)
+from modelyard.protocols import Backend, Capabilities, ServedModel, Store
+from modelyard.service.evaluation import Evaluations
+from modelyard.service.ports import Ports, Settings
+from modelyard.stores.memory import MemoryStore
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.system import uuid7_ids
+from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice import RunTwiceStore
+
+START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+EVALUATION = "weave:///acme/red/object/sample_eval:EEEE"
+MODEL = "weave:///acme/red/object/sample_model:MMMM"
+RED = Principal("red", "acme", Scope("acme", frozenset({"red"})))
+
+
+@attrs.define
+class World:
+    """A store, a clock, and the evaluations as somebody sees them."""
+
+    ports: Ports
+    clock: ManualClock
+
+    def runs(self, principal: Principal | None = None, mode: str | None = None) -> Evaluations:
+        ports = self.ports if mode is None else attrs.evolve(self.ports, settings=Settings(reference_mode=mode))
+        return Evaluations(ports, principal or host("acme"))
+
+    def create(self, project: str = "red", **arguments: Any) -> EvaluationRun:
+        """A run that starts a second after the one before."""
+        self.clock.advance(1)
+        given = {"evaluation": EVALUATION, "model": MODEL, **arguments}
+        return self.runs().create(project=project, **given)
+
+
+def world_on(store: Store, backend: Backend | None = None) -> World:
+    clock, none = ManualClock(START), cast("Any", None)
+    ports = Ports(
+        store,
+        none,
+        backend or EchoBackend(),
+        (),
+        clock,
+        uuid7_ids(),
+        lambda n: bytes(n),
+        None,
+        Settings(),
+    )
+    return World(ports, clock)
+
+
+@pytest.fixture(params=["memory", "sqlite", "run twice"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    store: Store = MemoryStore(RECORDS)
+    if request.param == "sqlite":
+        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+    yield world_on(RunTwiceStore(store) if request.param == "run twice" else store)
+    store.close()
+
+
+def locations(error: InvalidInput) -> list[tuple[str | int, ...]]:
+    return [problem.loc for problem in error.problems]
+
+
+# ---- creating ----
+
+
+def test_a_new_run_is_running_and_reads_back_as_it_was_made(world: World) -> None:
+    run = world.create()
+    assert (run.entity, run.project, run.evaluation, run.model) == ("acme", "red", EVALUATION, MODEL)
+    assert (run.state, run.started_at, run.finished_at) == (RunState.RUNNING, world.clock.now(), None)
+    assert (run.summary, run.source_evaluation_run_id, run.source_known) == (None, None, None)
+    assert run.id[14] == "7"
+    assert world.runs().get(run.id) == run
+
+
+def test_provenance_is_kept_and_an_empty_source_is_none(world: World) -> None:
+    first = world.create()
+    assert world.create(source_evaluation_run_id=first.id).source_evaluation_run_id == first.id
+    assert world.create(source_evaluation_run_id=first.id).source_known is True
+    assert world.create(source_evaluation_run_id="").source_evaluation_run_id is None
+
+
+def test_an_unknown_source_is_accepted_and_marked_as_is_one_that_the_caller_may_not_see(world: World) -> None:
+    blue = world.create("blue")
+    runs = world.runs(RED)
+    for source in (blue.id, "unknown", "weave:///what/ever"):
+        run = runs.create(EVALUATION, MODEL, source, project="red")
+        assert (run.source_evaluation_run_id, run.source_known) == (source, False)
+
+
+@pytest.mark.parametrize("source", ["x" * 129, "a\0b", "line\nbreak"])
+def test_a_source_that_can_be_no_id_is_refused(world: World, source: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        world.create(source_evaluation_run_id=source)
+    assert locations(refused.value) == [("source_evaluation_run_id",)]
+
+
+def test_every_wrong_field_is_named_at_once_and_nothing_is_kept(world: World) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        world.create(evaluation="", model="weave:///a/b/call/c", source_evaluation_run_id="\0")
+    assert locations(refused.value) == [("evaluation",), ("model",), ("source_evaluation_run_id",)]
+    assert list(world.runs().list(project="red")) == []
+
+
+def test_a_model_may_be_an_op_and_our_own_scheme_is_accepted(world: World) -> None:
+    run = world.create(evaluation=EVALUATION.replace("weave", "modelyard"), model="weave:///acme/red/op/predict:v1")
+    assert run.evaluation.startswith("modelyard:///")
+
+
+@pytest.mark.parametrize("project", ["", "..", "a/b", "x" * 129])
+def test_a_project_that_is_no_name_is_refused(world: World, project: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        world.create(project)
+    assert locations(refused.value) == [("project",)]
+
+
+def test_the_lenient_mode_takes_any_text(world: World) -> None:
+    run = world.runs(mode="lenient").create("my evaluation", "", project="red")
+    assert (run.evaluation, run.model) == ("my evaluation", "")
+
+
+# ---- strict references ----
+
+
+def trained(world: World, entity: str = "acme", project: str = "red", name: str = "support") -> Model:
+    """A trained model with a checkpoint at steps 0 and 1."""
+    model = Model(f"model-{entity}-{project}", entity, project, name, "echo", START, last_step=1)
+
+    def step(tx: Any) -> None:
+        tx.add(model)
+        for number in (0, 1):
+            tx.add(Checkpoint(f"{model.id}-{number}", model.id, entity, project, number, START, "digest"))
+
+    world.ports.store.transact(step)
+    return model
+
+
+def test_the_strict_mode_takes_models_and_checkpoints_that_exist(world: World) -> None:
+    trained(world)
+    runs = world.runs(mode="resolve")
+    for version in ("", ":latest", ":step0", ":step1"):
+        run = runs.create(EVALUATION, f"weave:///acme/red/object/support{version}", project="red")
+        assert runs.get(run.id) == run
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "object/unknown",
+        "object/support:step2",
+        "object/support:prod",
+        "object/support:EEEE",
+        "op/support",
+        "object/été",
+    ],
+)
+def test_the_strict_mode_refuses_what_is_not_here(world: World, model: str) -> None:
+    trained(world)
+    with pytest.raises(InvalidInput) as refused:
+        world.runs(mode="resolve").create(EVALUATION, f"weave:///acme/red/{model}", project="red")
+    assert locations(refused.value) == [("model",)]
+
+
+def test_the_strict_mode_refuses_a_foreign_model_as_it_does_a_missing_one(world: World) -> None:
+    trained(world, project="blue")
+    errors = []
+    for name in ("support", "unknown"):
+        with pytest.raises(InvalidInput) as refused:
+            world.runs(RED, "resolve").create(EVALUATION, f"weave:///acme/blue/object/{name}", project="red")
+        errors.append(str(refused.value))
+    assert errors[0] == errors[1]
+
+
+def test_the_strict_mode_refuses_an_unknown_source(world: World) -> None:
+    trained(world)
+    runs = world.runs(mode="resolve")
+    model = "weave:///acme/red/object/support"
+    source = runs.create(EVALUATION, model, project="red")
+    assert runs.create(EVALUATION, model, source.id, project="red").source_known is True
+    with pytest.raises(InvalidInput) as refused:
+        runs.create(EVALUATION, model, "unknown", project="red")
+    assert locations(refused.value) == [("source_evaluation_run_id",)]
+
+
+# ---- scope ----
+
+
+def test_a_scope_that_the_caller_lacks_is_forbidden_in_every_use(world: World) -> None:
+    blue, runs = world.create("blue"), world.runs(RED)
+    for place in ({"project": "blue"}, {"project": "red", "entity": "other"}):
+        for act in (
+            lambda place: runs.create(EVALUATION, MODEL, **place),
+            lambda place: runs.list(**place),
+            lambda place: runs.get(blue.id, **place),
+            lambda place: runs.delete([blue.id], **place),
+            lambda place: runs.finish(blue.id, **place),
+            lambda place: runs.cancel(blue.id, **place),
+            lambda place: runs.run("e", "echo", [], **place),
+        ):
+            with pytest.raises(Forbidden):
+                act(place)
+    assert world.runs().get(blue.id) == blue
+
+
+def test_what_lies_outside_the_scope_looks_as_if_it_did_not_exist(world: World) -> None:
+    blue, runs = world.create("blue"), world.runs(RED)
+    for run_id in (blue.id, "unknown"):
+        for act in (runs.get, runs.finish, runs.cancel, runs.fail):
+            with pytest.raises(NotFound, match=f"^Evaluation run '{run_id}' not found$"):
+                act(run_id)
+        assert runs.delete([run_id], project="red") == 0
+        assert list(runs.list(project="red", ids=[run_id])) == []
+    assert world.runs().get(blue.id) == blue
+
+
+def test_a_run_is_not_found_in_another_project_than_its_own(world: World) -> None:
+    run = world.create()
+    assert world.runs().get(run.id, project="red") == run
+    with pytest.raises(NotFound):
+        world.runs().get(run.id, project="blue")
+    with pytest.raises(NotFound):
+        world.runs().get(run.id, project="red", entity="other")
+
+
+# ---- listing ----
+
+
+def test_runs_are_listed_in_the_order_in_which_they_started_then_by_id(world: World) -> None:
+    first = world.create()
+    same_moment = [world.runs().create(EVALUATION, MODEL, project="red") for _ in range(3)]
+    world.clock.jump(-86_400)
+    earlier = world.runs().create(EVALUATION, MODEL, project="red")
+    world.create("blue")
+    assert list(world.runs().list(project="red")) == [earlier, first, *same_moment]
+
+
+def test_a_page_is_cut_out_of_the_listing(world: World) -> None:
+    made = [world.create() for _ in range(5)]
+
+    def page(**window: Any) -> list[EvaluationRun]:
+        return list(world.runs().list(project="red", **window))
+
+    assert page(limit=2) == made[:2]
+    assert page(limit=2, offset=2) == made[2:4]
+    assert page(offset=4) == made[4:]
+    assert page(offset=5) == page(limit=0) == []
+    assert page(after=made[1], limit=2) == made[2:4]
+    world.runs().delete([made[1].id], project="red")
+    assert page(after=made[1]) == made[2:]
+
+
+@pytest.mark.parametrize("window", [{"limit": -1}, {"offset": -1}, {"limit": 2**53 + 1}, {"offset": 2**64}])
+def test_a_window_that_is_none_is_refused_when_it_is_asked_for(world: World, window: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        world.runs().list(project="red", **window)
+    assert locations(refused.value) == [tuple(window)]
+
+
+def test_filters_keep_what_has_one_of_the_given_values_in_each(world: World) -> None:
+    other = "weave:///acme/red/object/other"
+    first = world.create()
+    second = world.create(evaluation=other, source_evaluation_run_id=first.id)
+    third = world.create(model=other.replace("weave", "modelyard"), source_evaluation_run_id=first.id)
+
+    def found(**filters: Any) -> list[EvaluationRun]:
+        return list(world.runs().list(project="red", **filters))
+
+    assert found(evaluations=[EVALUATION]) == [first, third]
+    assert found(evaluations=[EVALUATION.replace("weave", "modelyard"), other]) == [first, second, third]
+    assert found(models=[other]) == found(models=[other.replace("weave", "modelyard")]) == [third]
+    assert found(sources=[first.id]) == [second, third]
+    assert found(sources=[first.id], models=[MODEL]) == [second]
+    assert found(ids=[third.id, first.id, third.id, "unknown"]) == [first, third]
+    assert found(ids=[third.id, first.id], limit=1) == [first]
+    assert found(ids=[third.id, first.id], after=first) == [third]
+    assert found(ids=[first.id], sources=[first.id]) == []
+
+
+def test_a_long_listing_is_read_a_batch_at_a_time_and_misses_nothing_that_is_added_meanwhile() -> None:
+    world = world_on(MemoryStore(RECORDS))
+    made = [world.create() for _ in range(450)]
+    pages = 0
+    read = world.ports.store.read
+
+    def counted(query: Any) -> Any:
+        nonlocal pages
+        pages += 1
+        return read(query)
+
+    world.ports.store.read = counted  # type: ignore[method-assign]
+    listing = world.runs().list(project="red")
+    assert pages == 0
+    seen = [next(listing) for _ in range(10)]
+    assert pages == 1
+    late = world.create()
+    seen += listing
+    assert seen == [*made, late]
+    assert pages == 3
+
+
+def test_more_ids_than_the_bound_are_refused(world: World) -> None:
+    with pytest.raises(InvalidInput):
+        world.runs().delete([str(n) for n in range(1001)], project="red")
+
+
+# ---- ending and deleting ----
+
+
+def test_a_finished_run_keeps_its_summary_and_its_first_moment(world: World) -> None:
+    run = world.create()
+    world.clock.advance(60)
+    summary: Mapping[str, Any] = {"accuracy": 0.5, "per": {"class": [1, 2.0, None, True]}}
+    done = world.runs().finish(run.id, summary)
+    assert (done.state, done.finished_at) == (RunState.COMPLETED, START + timedelta(seconds=61))
+    world.clock.advance(60)
+    for again in (world.runs().finish(run.id), world.runs().finish(run.id, summary), world.runs().get(run.id)):
+        assert again == done
+    with pytest.raises(RunAlreadyFinished):
+        world.runs().finish(run.id, {"accuracy": 0.6})
+    with pytest.raises(RunAlreadyFinished):
+        world.runs().cancel(run.id)
+    assert world.runs().get(run.id) == done
+
+
+@pytest.mark.parametrize("summary", [{"x": float("nan")}, {"x": {1, 2}}, {"x": START}])
+def test_a_summary_that_is_no_json_is_refused_and_the_run_goes_on(world: World, summary: Any) -> None:
+    run = world.create()
+    with pytest.raises(InvalidInput) as refused:
+        world.runs().finish(run.id, summary)
+    assert locations(refused.value) == [("summary",)]
+    assert world.runs().get(run.id) == run
+
+
+def test_a_summary_that_holds_itself_is_refused(world: World) -> None:
+    run = world.create()
+    endless: dict[str, Any] = {}
+    endless["self"] = endless
+    with pytest.raises(InvalidInput):
+        world.runs().finish(run.id, endless)
+
+
+def test_a_cancelled_and_a_failed_run_say_why(world: World) -> None:
+    cancelled, failed = world.create(), world.create()
+    assert world.runs().cancel(cancelled.id, "not needed").reason == "not needed"
+    assert world.runs().fail(failed.id, "no room").reason == "no room"
+    assert (world.runs().get(cancelled.id).status, world.runs().get(cancelled.id).state) == ("failed", "cancelled")
+    assert world.runs().get(failed.id).state is RunState.FAILED
+    assert world.runs().cancel(cancelled.id, "again").reason == "not needed"
+    for reason in ("", "x" * 2001):
+        with pytest.raises(InvalidInput):
+            world.runs().fail(failed.id, reason)
+
+
+def test_deleting_counts_the_runs_that_there_were(world: World) -> None:
+    first, second, blue = world.create(), world.create(), world.create("blue")
+    assert world.runs().delete([first.id, first.id, blue.id, "unknown"], project="red") == 1
+    with pytest.raises(NotFound):
+        world.runs().get(first.id)
+    assert list(world.runs().list(project="red")) == [second]
+    assert world.runs().get(blue.id) == blue
+
+
+class Machine(RuleBasedStateMachine):
+    """Runs against a plain dict of what each should be."""
+
+    runs = Bundle("runs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = world_on(RunTwiceStore(MemoryStore(RECORDS)))
+        self.expected: dict[str, EvaluationRun] = {}
+
+    @rule(target=runs, source=st.none() | st.just("unknown"))
+    def create(self, source: str | None) -> str:
+        run = self.world.create(source_evaluation_run_id=source)
+        self.expected[run.id] = run
+        return run.id
+
+    @rule(run_id=runs, summary=st.none() | st.sampled_from([{}, {"n": 1}, {"n": True}]))
+    def finish(self, run_id: str, summary: dict[str, Any] | None) -> None:
+        before = self.expected[run_id]
+        same = summary is None or (before.summary is not None and repr(dict(before.summary)) == repr(summary))
+        if before.state is RunState.RUNNING:
+            changes: dict[str, Any] = {
+                "state": RunState.COMPLETED,
+                "finished_at": self.world.clock.now(),
+                "summary": summary,
+            }
+            self.expected[run_id] = attrs.evolve(before, **changes)
+            self.world.runs().finish(run_id, summary)
+        elif before.state is RunState.COMPLETED and same:
+            self.world.runs().finish(run_id, summary)
+        else:
+            with pytest.raises(RunAlreadyFinished):
+                self.world.runs().finish(run_id, summary)
+
+    @rule(run_id=runs, state=st.sampled_from([RunState.FAILED, RunState.CANCELLED]), reason=st.sampled_from("ab"))
+    def stop(self, run_id: str, state: RunState, reason: str) -> None:
+        stop = self.world.runs().fail if state is RunState.FAILED else self.world.runs().cancel
+        before = self.expected[run_id]
+        if before.state is RunState.RUNNING:
+            changes: dict[str, Any] = {"state": state, "finished_at": self.world.clock.now(), "reason": reason}
+            self.expected[run_id] = attrs.evolve(before, **changes)
+        if before.state in (RunState.RUNNING, state):
+            stop(run_id, reason)
+        else:
+            with pytest.raises(RunAlreadyFinished):
+                stop(run_id, reason)
+
+    @rule(target=runs, run_id=consumes(runs))
+    def delete(self, run_id: str) -> Any:
+        del self.expected[run_id]
+        assert self.world.runs().delete([run_id], project="red") == 1
+        return multiple()
+
+    @rule()
+    def time_passes(self) -> None:
+        self.world.clock.advance(3600)
+
+    @invariant()
+    def the_listing_is_what_is_expected(self) -> None:
+        assert list(self.world.runs().list(project="red")) == list(self.expected.values())
+
+
+Machine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestMachine = Machine.TestCase
+
+
+# ---- the first engine ----
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": "one", "expected": "one"},
+    {"messages": [{"role": "user", "content": "two"}], "expected": "2"},
+    {"messages": [{"role": "system", "content": "Echo."}, {"role": "user", "content": "three"}], "expected": "three"},
+]
+
+
+def test_a_model_is_asked_every_row_and_judged_by_exact_match(world: World) -> None:
+    result = world.runs().run("held_out", "echo", ROWS, project="red")
+    assert result.score == pytest.approx(2 / 3)
+    assert [(row.output, row.score) for row in result.rows] == [("one", 1.0), ("two", 0.0), ("three", 1.0)]
+    assert result.errors == ()
+    run = world.runs().get(result.run.id)
+    assert run == result.run
+    assert run.state is RunState.COMPLETED
+    assert run.evaluation == "weave:///acme/red/object/held_out"
+    assert run.model == "weave:///acme/red/object/echo"
+    assert run.summary == {
+        "scorer": "exact_match",
+        "trials": 3,
+        "scored": 3,
+        "unscored": 0,
+        "scorer_errors": 0,
+        "model_errors": 0,
+        "mean": pytest.approx(2 / 3),
+    }
+
+
+def test_a_function_of_the_output_and_the_row_is_a_scorer(world: World) -> None:
+    def length(output: str, row: Mapping[str, Any]) -> float:
+        return len(output) / float(row["most"])
+
+    result = world.runs().run("e", "echo", [{"prompt": "four", "most": 8}], length, project="red")
+    assert result.score == 0.5
+    assert result.run.summary is not None
+    assert result.run.summary["scorer"] == "length"
+
+
+def test_rows_that_go_wrong_are_kept_counted_and_in_no_mean() -> None:
+    def answer(request: CompletionRequest) -> str:
+        if request.messages[-1].text == "fail":
+            raise BackendError("out of order")
+        return request.messages[-1].text
+
+    def scorer(output: str, row: Mapping[str, Any]) -> Any:
+        return {"good": 1, "bad": 0, "odd": "text", "none": None}[output]
+
+    world = world_on(MemoryStore(RECORDS), ScriptedBackend(answer))
+    rows: list[dict[str, Any]] = [{"prompt": word} for word in ("good", "fail", "missing", "odd", "none", "bad")]
+    result = world.runs().run("e", "scripted", [*rows, {"question": "no prompt"}], scorer, project="red")
+    outcomes = [row.outcome for row in result.rows]
+    assert outcomes == [
+        Outcome.SCORED,
+        Outcome.MODEL_ERROR,
+        Outcome.SCORER_ERROR,
+        Outcome.SCORER_ERROR,
+        Outcome.UNSCORED,
+        Outcome.SCORED,
+        Outcome.MODEL_ERROR,
+    ]
+    assert result.score == 0.5
+    assert [row.index for row in result.errors] == [1, 2, 3, 6]
+    assert "out of order" in result.rows[1].detail
+    assert "KeyError" in result.rows[2].detail
+    assert "messages" in result.rows[6].detail
+    assert result.rows[1].row == {"prompt": "fail"}
+
+
+def test_without_rows_there_is_no_score(world: World) -> None:
+    result = world.runs().run("e", "echo", iter(()), project="red")
+    assert result.score is None
+    assert result.run.state is RunState.COMPLETED
+
+
+def test_a_trained_model_is_held_at_its_checkpoint_and_the_run_says_which(world: World) -> None:
+    trained(world)
+    for name in ("acme/red/support", "acme/red/support:latest", "weave:///acme/red/object/support"):
+        result = world.runs().run("e", name, [{"prompt": "x", "expected": "x"}], project="blue")
+        assert result.run.model == "weave:///acme/red/object/support:step1"
+        assert result.score == 1.0
+    result = world.runs().run("e", result.run.model.replace("step1", "step0"), [], project="red")
+    assert result.run.model == "weave:///acme/red/object/support:step0"
+
+
+def test_training_that_ends_meanwhile_does_not_change_what_is_being_judged() -> None:
+    asked: list[int] = []
+
+    class Witness(EchoBackend):
+        """Notes the checkpoints that it is asked for."""
+
+        def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+            asked.append(-1 if model.checkpoint is None else model.checkpoint.step)
+            return super().stream(request, model)
+
+    world = world_on(MemoryStore(RECORDS), Witness())
+    model = trained(world)
+
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"prompt": "before", "expected": "before"}
+        newer = Checkpoint("newer", model.id, model.entity, model.project, 2, START, "digest")
+        world.ports.store.transact(lambda tx: tx.add(newer))
+        world.ports.store.transact(lambda tx: tx.replace(attrs.evolve(model, last_step=2)))
+        yield {"prompt": "after", "expected": "after"}
+
+    result = world.runs().run("e", "acme/red/support", rows(), project="red")
+    assert (result.score, result.errors) == (1.0, ())
+    assert asked == [1, 1]
+    assert result.run.model.endswith("support:step1")
+
+
+def test_an_evaluation_may_be_given_by_its_reference(world: World) -> None:
+    assert world.runs().run(EVALUATION, "echo", [], project="red").run.evaluation == EVALUATION
+
+
+@pytest.mark.parametrize(
+    ("refusal", "arguments"),
+    [
+        (ModelNotFound, {"model": "unknown"}),
+        (InvalidInput, {"evaluation": "two words"}),
+        (InvalidInput, {"evaluation": "weave:///acme/red/op/x"}),
+        (InvalidInput, {"scorer": "unknown"}),
+        (InvalidInput, {"temprature": 0}),
+        (InvalidInput, {"temperature": 3}),
+    ],
+)
+def test_what_is_wrong_before_the_first_row_makes_no_run(
+    world: World, refusal: type[Exception], arguments: dict[str, Any]
+) -> None:
+    given = {"evaluation": "e", "model": "echo", "rows": ROWS, "project": "red", **arguments}
+    with pytest.raises(refusal):
+        world.runs().run(**given)
+    assert list(world.runs().list(project="red")) == []
+
+
+def test_an_option_that_the_model_cannot_honour_is_refused_before_the_first_row() -> None:
+    class Plain(EchoBackend):
+        """An echo that declares nothing."""
+
+        def capabilities(self, model: str) -> Capabilities:
+            return Capabilities()
+
+    world = world_on(MemoryStore(RECORDS), Plain())
+    with pytest.raises(UnsupportedParameter, match="temperature"):
+        world.runs().run("e", "echo", ROWS, project="red", temperature=0.5)
+    assert list(world.runs().list(project="red")) == []
+
+
+@pytest.mark.parametrize("fault", [KeyError("row 2"), KeyboardInterrupt()])
+def test_what_breaks_off_the_loop_fails_the_run_and_is_raised(world: World, fault: BaseException) -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"prompt": "one", "expected": "one"}
+        raise fault
+
+    with pytest.raises(type(fault)):
+        world.runs().run("e", "echo", rows(), project="red")
+    (run,) = world.runs().list(project="red")
+    assert (run.state, run.reason) == (RunState.FAILED, f"broken off by {type(fault).__name__}")
+
+
+def test_the_first_fault_is_raised_though_the_store_takes_no_more() -> None:
+    world = world_on(MemoryStore(RECORDS))
+
+    def rows() -> Iterator[dict[str, str]]:
+        world.ports.store.close()
+        raise StoreError("the first")
+        yield {}
+
+    with pytest.raises(StoreError, match="the first"):
+        world.runs().run("e", "echo", rows(), project="red")
