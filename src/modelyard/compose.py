@@ -14,7 +14,7 @@ from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
-from modelyard.service.platform import Life, Platform
+from modelyard.service.platform import Life, Platform, beside
 from modelyard.service.ports import Ports, Settings
 from modelyard.stores.memory import MemoryStore
 from modelyard.system import SystemClock, uuid7_ids
@@ -36,7 +36,7 @@ def open_platform(
     observer: Observer | None = None,
     settings: Settings | None = None,
 ) -> Platform:
-    """Open a platform: in memory, or kept in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
+    """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
 
     `backend` answers (by default an echo and the tabular base models), `trainers` train. `durability` of the file is
     "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness` make a history repeatable.
@@ -80,4 +80,4 @@ def _open_store(path: str | os.PathLike[str] | None, durability: str) -> Store:
 def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness) -> ArtifactStore:
     if path is None:
         return MemoryArtifacts(randomness)
-    return FolderArtifacts(f"{os.fspath(path)}-artifacts", randomness)
+    return FolderArtifacts(beside(path), randomness)

@@ -162,6 +162,13 @@ class ArtifactStore(Protocol):
         """Prove that artifacts can be written and read. Raises `StoreError`."""
         ...
 
+    def backup(self, folder: str) -> None:
+        """Copy every artifact that the folder has not yet to a file of its name, synced. Raises `StoreError`.
+
+        What is put or removed meanwhile may be in the copy or not.
+        """
+        ...
+
 
 # ---- what answers --------------------------------------------------------------------------------------------------
 
@@ -206,7 +213,7 @@ class ServedModel:
 
 
 class Backend(Protocol):
-    """What answers, synchronously.
+    """What answers, synchronously. One that only stands in front of others may add `backend_of(model)`, the one to ask.
 
     Laws: deltas of one choice come in order; the last has a finish reason; at most `request.max_tokens` tokens a choice
     (the core has resolved it to a number); `request.n` is 1 unless `choices` is declared. With the same seed the

@@ -24,7 +24,8 @@ class SystemClock:
 
 
 def uuid7_ids(
-    milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000, randomness: Callable[[int], bytes] = os.urandom
+    milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    randomness: Callable[[int], bytes] = os.urandom,
 ) -> Callable[[], str]:
     """A source of UUIDv7 texts (RFC 9562) that only grow: within a millisecond, and when the clock goes back, a counter
     in the 12 bits behind the time goes on (method 1 of section 6.2)."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-_CONTROL = {code: "?" for code in (*range(32), *range(127, 160))}
+_CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 
 def printable(value: object) -> str:
@@ -16,7 +16,10 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     widths = [max(len(line[at]) for line in cells) for at in range(len(headers))]
     right = [bool(rows) and all(isinstance(row[at], int | float) for row in rows) for at in range(len(headers))]
     lines = [
-        "  ".join(cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in zip(line, widths, right, strict=True))
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        )
         for line in cells
     ]
     rule = "  ".join("-" * width for width in widths)

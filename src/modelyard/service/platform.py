@@ -23,8 +23,12 @@ from modelyard.service.training import Training
 from modelyard.service.usage import Ledger
 from modelyard.service.worker import Worker
 
-
 R = TypeVar("R")
+
+
+def beside(path: str | os.PathLike[str]) -> str:
+    """The artifacts folder of a platform that is kept in the file `path`."""
+    return f"{os.fspath(path)}-artifacts"
 
 
 @attrs.define(eq=False)
@@ -116,12 +120,17 @@ class Platform:
         return Worker(self.ports, executor or self._life.executor(concurrency), concurrency)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
-        """Write a consistent copy of the store to `path`, which must not exist, while others go on working.
+        """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.
 
-        Artifacts are not copied: they are never changed once written, so copy their folder after the backup.
+        Artifacts never change, so they are copied before the store and, those that came meanwhile, after it. Raises
+        `FileExistsError` when `path` exists, `StorageFull`, `StoreError`.
         """
         self._require_host()
+        if os.path.lexists(path):
+            raise FileExistsError(f"{os.fspath(path)} exists; a backup never replaces a file")
+        self.ports.artifacts.backup(beside(path))
         self.ports.store.backup(os.fspath(path))
+        self.ports.artifacts.backup(beside(path))
 
     def delete_entity(self, entity: str) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
@@ -152,7 +161,9 @@ class Platform:
         self._life.check()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:

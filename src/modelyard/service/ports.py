@@ -1,11 +1,13 @@
 """What a use case may touch: everything comes from here, nothing is discovered."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
+from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
+from modelyard.service.stillness import Stillness
 
 log = logging.getLogger("modelyard")
 log.addHandler(logging.NullHandler())
@@ -32,9 +34,23 @@ class Settings:
     reference_mode: str = "syntax"
 
 
+@attrs.define(eq=False)
+class Memory:
+    """What one platform remembers between calls. All of it can be found out again, so nothing is lost with it.
+
+    `offered` is what the backend offered last, and `offered_by_id` the same; `offers` counts how often that changed.
+    `running` are the ids of the admissions that this platform holds.
+    """
+
+    offered: tuple[CatalogueEntry, ...] = ()
+    offered_by_id: Mapping[str, CatalogueEntry] = attrs.field(factory=dict)
+    offers: int = 0
+    running: set[str] = attrs.field(factory=set)
+
+
 @attrs.frozen
 class Ports:
-    """The world as the use cases see it."""
+    """The world as the use cases see it. `stillness` is what this platform has seen of other processes."""
 
     store: Store
     artifacts: ArtifactStore
@@ -45,6 +61,8 @@ class Ports:
     randomness: Randomness
     observer: Observer | None
     settings: Settings
+    stillness: Stillness = attrs.field(factory=Stillness, eq=False, repr=False)
+    memory: Memory = attrs.field(factory=Memory, eq=False, repr=False)
 
     def observe(self, event: object) -> None:
         """Tell the host's observer. A fault in it is the host's: it is logged and changes nothing here."""

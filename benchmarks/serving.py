@@ -1,0 +1,191 @@
+"""What HTTP costs: a chat completion through uvicorn beside a bare ASGI callable that parses the same JSON.
+
+    python benchmarks/serving.py [seconds]
+
+Prints JSON: requests a second, server CPU in microseconds per request, and the same per token of a stream, for both, and
+the ratios. CPU is read from /proc, so this runs on Linux. Quote ratios of one run, never figures of two.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+CONNECTIONS = 16
+TOKENS = 500
+ANSWER = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "echo",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello there"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4},
+}
+CHUNK = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "echo",
+    "choices": [{"index": 0, "delta": {"content": " word"}, "logprobs": None, "finish_reason": None}],
+}
+
+
+# ---- what is served ----------------------------------------------------------------------------------------------
+
+
+async def bare(scope: Any, receive: Any, send: Any) -> None:
+    """The floor: reads and parses the body, answers a constant, or one constant chunk a token."""
+    if scope["type"] != "http":
+        return
+    asked = json.loads((await receive())["body"])
+    if not asked.get("stream"):
+        body = json.dumps(ANSWER).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    for _ in range(TOKENS):
+        chunk = b"data: " + json.dumps(CHUNK).encode() + b"\n\n"
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def serve(kind: str, port: int) -> None:
+    """Serve one of the two in this process; prints the API key when it is ready."""
+    import uvicorn
+
+    app, key = bare, "none"
+    if kind == "modelyard":
+        from modelyard.compose import open_platform
+        from modelyard.asgi import asgi_app
+
+        platform = open_platform()
+        app, key = asgi_app(platform), platform.keys.create("acme").secret
+    config = uvicorn.Config(app, port=port, log_level="error", access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+
+    async def main() -> None:
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        print(key, flush=True)
+        await serving
+
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(main())
+
+
+@contextmanager
+def served(kind: str, port: int) -> Iterator[tuple[int, str]]:
+    """A server process: its pid and key."""
+    command = [sys.executable, __file__, "serve", kind, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.pid, process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+# ---- the load ----------------------------------------------------------------------------------------------------
+
+
+class Client(asyncio.Protocol):
+    """Sends one request after another on one connection and counts the answers."""
+
+    def __init__(self, request: bytes, end: bytes | None) -> None:
+        self.request, self.end = request, end
+        self.answered, self.running, self.buffer = 0, True, b""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if not self._complete():
+            return
+        assert self.buffer.startswith(b"HTTP/1.1 200"), self.buffer[:500]
+        self.buffer = b""
+        self.answered += 1
+        if self.running:
+            self.transport.write(self.request)
+        else:
+            self.transport.close()
+
+    def _complete(self) -> bool:
+        if self.end is not None:
+            return self.buffer.endswith(self.end)
+        head, found, body = self.buffer.partition(b"\r\n\r\n")
+        if not found:
+            return False
+        length = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
+        return len(body) >= int(length)
+
+
+def request_of(key: str, stream: bool) -> bytes:
+    """One chat completion as bytes."""
+    content = "hello there" if not stream else " ".join(["word"] * TOKENS)
+    body = json.dumps({"model": "echo", "messages": [{"role": "user", "content": content}], "stream": stream}).encode()
+    head = (
+        "POST /inference/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n"
+        f"Content-Type: application/json\r\nAuthorization: Bearer {key}\r\nUser-Agent: bench\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def load(port: int, request: bytes, seconds: float, end: bytes | None) -> int:
+    """How many requests were answered."""
+    loop = asyncio.get_running_loop()
+    made = [await loop.create_connection(lambda: Client(request, end), "127.0.0.1", port) for _ in range(CONNECTIONS)]
+    await asyncio.sleep(seconds)
+    for _, client in made:
+        client.running = False
+        client.transport.close()
+    return sum(client.answered for _, client in made)
+
+
+def cpu(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(kind: str, port: int, stream: bool, seconds: float) -> dict[str, float]:
+    """Requests a second and CPU per request."""
+    with served(kind, port) as (pid, key):
+        request, end = request_of(key, stream), b"0\r\n\r\n" if stream else None
+        asyncio.run(load(port, request, seconds / 4, end))
+        before, began = cpu(pid), time.perf_counter()
+        answered = asyncio.run(load(port, request, seconds, end))
+        spent, took = cpu(pid) - before, time.perf_counter() - began
+    return {"requests_per_second": round(answered / took, 1), "cpu_us": round(spent / answered * 1e6, 2)}
+
+
+def main() -> None:
+    """Measure both, twice over in turn, and print the better of each."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
+    found: dict[str, Any] = {}
+    for name, stream in (("completion", False), ("stream", True)):
+        for kind in ("bare", "modelyard"):
+            runs = [measure(kind, 18080 + number, stream, seconds) for number in range(2)]
+            found[f"{name}/{kind}"] = min(runs, key=lambda run: run["cpu_us"])
+        floor, ours = found[f"{name}/bare"]["cpu_us"], found[f"{name}/modelyard"]["cpu_us"]
+        found[f"{name}/ratio"] = round(floor / ours, 3)
+        found[f"{name}/added_us"] = round((ours - floor) / (TOKENS if stream else 1), 2)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        serve(sys.argv[2], int(sys.argv[3]))
+    else:
+        main()

@@ -1,0 +1,173 @@
+"""The main job from end to end, on real data, in seconds: `modelyard quickstart` (docs/quickstart)."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from modelyard.compose import open_platform
+from modelyard.domain.completion import Message, Role
+from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.report.table import means, sparkline, text_table
+from modelyard.service.platform import Platform
+
+PROJECT = "quickstart"
+BASE_MODEL = "tabular-mini"
+PASSES = 3
+ROUNDS = 8
+PROMPTS_A_ROUND = 8
+SAMPLES = 8
+SHORT = 12
+
+
+def data_folder() -> Path:
+    """Where the support data set lies: inside an installed package, or in the project's `examples`."""
+    here = Path(__file__).parent
+    installed = here / "examples" / "support"
+    return installed if installed.exists() else here.parents[1] / "examples" / "support"
+
+
+def brevity(answer: str) -> float:
+    """The reward of the RL job: 1 for an answer of at most 12 words, less for each word above, 0 from 36 on."""
+    words = len(answer.split())
+    return min(1.0, max(0.0, (3 * SHORT - words) / (2 * SHORT))) if words else 0.0
+
+
+def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
+    """Catalogue, base model, SFT, RL, evaluation, usage: each shown as it happens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "yard.db"
+    train, held_out = data_folder() / "train.jsonl", data_folder() / "held_out.jsonl"
+    rows = [_row(json.loads(line)) for line in held_out.read_text(encoding="utf-8").splitlines()]
+    with open_platform(file) as platform:
+        say(f"A platform in one file: {file}\n")
+        _show_catalogue(platform, say)
+        name = _new_name(platform)
+        model = f"local/{PROJECT}/{name}"
+        platform.models.create(name, project=PROJECT, base_model=BASE_MODEL)
+        question = rows[0]["messages"]
+        _show_answer(platform, "the base model", BASE_MODEL, question, say)
+        before = _evaluate(platform, BASE_MODEL, rows)
+        _fine_tune(platform, f"{PROJECT}/{name}", train, say)
+        _show_answer(platform, "the checkpoint", model, question, say)
+        tuned = _evaluate(platform, model, rows)
+        _reinforce(platform, f"{PROJECT}/{name}", model, rows, say)
+        _show_answer(platform, "the checkpoint after RL", model, question, say)
+        after = _evaluate(platform, model, rows)
+        _show_evaluations(rows, {BASE_MODEL: before, f"{name} after SFT": tuned, f"{name} after RL": after}, say)
+        _show_usage(platform, say)
+        _show_places(file, model, say)
+
+
+def _row(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    *asked, answer = line["messages"]
+    return {"messages": asked, "expected": answer["content"]}
+
+
+def _new_name(platform: Platform) -> str:
+    """`support`, or `support-2` and so on when the quickstart ran on this file before."""
+    number = 1
+    while platform.models.find(PROJECT, name := "support" if number == 1 else f"support-{number}"):
+        number += 1
+    return name
+
+
+def _show_catalogue(platform: Platform, say: Callable[[str], None]) -> None:
+    entries = platform.catalogue.entries()
+    listed = [(entry.id, entry.context_length, entry.pricing.prompt, entry.pricing.completion) for entry in entries]
+    say(text_table(("model", "context", "USD/prompt token", "USD/answer token"), listed) + "\n")
+
+
+def _show_answer(platform: Platform, who: str, model: str, messages: Any, say: Callable[[str], None]) -> None:
+    answer = platform.chat.complete(model=model, messages=messages, temperature=0, max_tokens=80, project=PROJECT)
+    say(f"{who} answers: {answer.text.strip()!r}\n")
+
+
+def overlap(output: str, row: Mapping[str, Any]) -> float:
+    """The share of words that an answer and the expected one have in common (F1 of the two bags of words)."""
+    said, expected = output.lower().split(), str(row["expected"]).lower().split()
+    common = sum(min(said.count(word), expected.count(word)) for word in set(said))
+    return 2 * common / (len(said) + len(expected)) if said else 0.0
+
+
+def _evaluate(platform: Platform, model: str, rows: Sequence[Mapping[str, Any]]) -> float:
+    result = platform.evaluations.run("held_out", model, rows, overlap, project=PROJECT, temperature=0, max_tokens=80)
+    return result.score or 0.0
+
+
+def _fine_tune(platform: Platform, model: str, train: Path, say: Callable[[str], None]) -> None:
+    count = len(train.read_text(encoding="utf-8").splitlines())
+    say(f"SFT on {count} rows of {train.name}, {PASSES} passes:")
+    data = [json.loads(line) for _ in range(PASSES) for line in train.read_text(encoding="utf-8").splitlines()]
+    job = platform.training.sft(model, data, batch_size=4)
+    losses = []
+    with click.progressbar(length=len(data) // 4, label="  training", item_show_func=_loss_of) as bar:
+        for event in job.events():
+            if event.type == "gradient_step":
+                losses.append(event.data["loss"])
+                bar.update(1, event.data["loss"])
+    shown = means(losses, 40)
+    say(f"  loss {shown[0]:.2f} {sparkline(shown)} {shown[-1]:.2f}\n")
+
+
+def _loss_of(loss: float | None) -> str | None:
+    return None if loss is None else f"loss {loss:.2f}"
+
+
+def _reinforce(
+    platform: Platform, model: str, name: str, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]
+) -> None:
+    say(f"RL for brevity, {ROUNDS} jobs of {PROMPTS_A_ROUND} prompts x {SAMPLES} samples:")
+    rewards = []
+    with click.progressbar(length=ROUNDS, label="  training", item_show_func=_reward_of) as bar:
+        for number in range(ROUNDS):
+            groups = list(_roll_out(platform, name, rows, number))
+            platform.training.rl(model, groups, learning_rate=1e-4).wait()
+            rewards.append(_mean([trajectory.reward for group in groups for trajectory in group.trajectories]))
+            bar.update(1, rewards[-1])
+    say(f"  reward {rewards[0]:.2f} {sparkline(rewards)} {rewards[-1]:.2f}\n")
+
+
+def _reward_of(reward: float | None) -> str | None:
+    return None if reward is None else f"reward {reward:.2f}"
+
+
+def _roll_out(
+    platform: Platform, name: str, rows: Sequence[Mapping[str, Any]], number: int
+) -> Iterator[TrajectoryGroup]:
+    for at in range(PROMPTS_A_ROUND):
+        asked = rows[(number * PROMPTS_A_ROUND + at) % len(rows)]["messages"]
+        answer = platform.chat.complete(
+            model=name, messages=asked, n=SAMPLES, seed=number, max_tokens=80, logprobs=True, project=PROJECT
+        )
+        prompt = tuple(Message(Role(message["role"]), message["content"]) for message in asked)
+        yield TrajectoryGroup(
+            tuple(
+                Trajectory((History((*prompt, SampledChoice.of(choice))),), reward=brevity(choice.message.text))
+                for choice in answer.choices
+            )
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _show_evaluations(rows: Sequence[object], scores: dict[str, float], say: Callable[[str], None]) -> None:
+    say(f"Evaluation on {len(rows)} held-out questions (overlap with the expected answer, 1 is best):")
+    say(text_table(("model", "score"), [(model, round(score, 3)) for model, score in scores.items()]) + "\n")
+
+
+def _show_usage(platform: Platform, say: Callable[[str], None]) -> None:
+    totals = platform.usage.total(by=("model",), project=PROJECT)
+    listed = [(row.model, row.requests, row.prompt_tokens + row.completion_tokens, f"{row.cost:f}") for row in totals]
+    say(text_table(("model", "requests", "tokens", "USD"), listed) + "\n")
+
+
+def _show_places(file: Path, model: str, say: Callable[[str], None]) -> None:
+    say(f"Everything lies in {file} and {file}-artifacts. Look at it with any SQLite browser, or serve it:")
+    say(f"  modelyard keys create --store {file} --entity local")
+    say(f"  modelyard serve --store {file} --worker")
+    say(f"and point an OpenAI client at http://127.0.0.1:8000/inference/v1, model {model}.")

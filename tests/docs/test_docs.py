@@ -1,0 +1,85 @@
+"""Every code block of the README and the docs runs as it stands.
+
+Python blocks of a page run in order in one namespace, shell blocks in one scratch folder. A server or worker that a
+shell block starts is ended with its page. The README's two installing commands are run by `.ci/run`.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+DATA = {"text", "json", "mermaid"}
+LONG_RUNNING = ("modelyard serve", "modelyard work")
+
+
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    text = page.read_text(encoding="utf-8")
+    return [(found[1], found[2], text[: found.start(2)].count("\n")) for found in BLOCK.finditer(text)]
+
+
+def test_every_fence_says_its_language() -> None:
+    for page in PAGES:
+        fences = re.findall(r"^```(\w*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert all(fences[::2]), f"{page.name}: a code block without a language"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    namespace: dict[str, object] = {"__name__": "docs"}
+    with ended_with_the_page() as started:
+        for language, code, line in blocks(page):
+            if language == "python":
+                exec(compile("\n" * line + code, str(page), "exec"), namespace)
+            elif language == "sh":
+                run_shell(code, started)
+            else:
+                assert language in DATA, f"{page.name}:{line}: no way to run {language}"
+
+
+def run_shell(code: str, started: list[subprocess.Popen[bytes]]) -> None:
+    for command in code.replace("\\\n", " ").splitlines():
+        if not command.strip() or "pip install" in command:
+            continue
+        if command.startswith(LONG_RUNNING):
+            started.append(subprocess.Popen(["bash", "-c", f"exec {command}"], start_new_session=True))
+            wait_for_server(command)
+        else:
+            done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def wait_for_server(command: str) -> None:
+    """A served port answers before the next block runs; the connection attempt itself waits, nothing sleeps."""
+    port = re.search(r"--port (\d+)", command)
+    if not command.startswith("modelyard serve"):
+        return
+    address = ("127.0.0.1", int(port[1]) if port else 8000)
+    for _ in range(100_000):
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(address, timeout=20):
+            return
+    raise AssertionError(f"{command} does not answer")
+
+
+@contextlib.contextmanager
+def ended_with_the_page() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        yield started
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(timeout=20)

@@ -1,0 +1,70 @@
+"""The command line, as a person and as a program use it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from modelyard import Example, Message, Role, open_platform
+from modelyard.cli import main
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "yard.db"
+    with open_platform(path) as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        rows = [Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))] * 4
+        platform.training.sft(model.id, rows).wait()
+        platform.training.sft(model.id, rows, learning_rate=1e-4)
+        platform.chat.complete(model="echo", messages="hi", project="p")
+    return path
+
+
+def call(*words: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == status, (result.output, result.exception)
+    return result
+
+
+def rows(*words: object) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(call(*words, "--json").stdout)
+    return found
+
+
+def test_a_key_is_made_shown_once_listed_without_its_secret_and_revoked(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    made = json.loads(call("keys", "create", "--store", path, "--entity", "acme", "--project", "p", "--json").stdout)
+    (listed,) = rows("keys", "list", "--store", path)
+    assert made["id"] == listed["id"]
+    assert made["key"] not in json.dumps(listed)
+    call("keys", "revoke", "--store", path, made["id"])
+    assert rows("keys", "list", "--store", path)[0]["revoked"] is not None
+
+
+def test_models_jobs_and_usage_are_listed_for_people_and_for_machines(store: Path) -> None:
+    assert [model["name"] for model in rows("models", "--store", store)] == ["m"]
+    assert [job["status"] for job in rows("jobs", "list", "--store", store)] == ["succeeded", "queued"]
+    assert "succeeded" in call("jobs", "list", "--store", store).stdout
+    (row,) = rows("usage", "--store", store, "--by", "model")
+    assert (row["model"], row["requests"]) == ("echo", 1)
+
+
+def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
+    done, queued = (job["id"] for job in rows("jobs", "list", "--store", store))
+    assert json.loads(call("jobs", "show", "--store", store, done, "--json").stdout)["step"] == 1
+    assert "succeeded" in call("jobs", "watch", "--store", store, done).stdout
+    call("jobs", "cancel", "--store", store, queued)
+    assert "cancelled" in call("jobs", "watch", "--store", store, queued).stdout
+
+
+def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> None:
+    missing = call("models", "--store", tmp_path / "none.db", status=1)
+    assert "there is no store at" in missing.output
+    unknown = call("jobs", "show", "--store", store, "018f0000-0000-7000-8000-000000000000", status=1)
+    assert "not found" in unknown.output
+    assert "Traceback" not in unknown.output
+    foreign = tmp_path / "foreign.db"
+    foreign.write_text("this is no database, and it is long enough to be read as one" * 50)
+    assert "Traceback" not in call("models", "--store", foreign, status=1).output
