@@ -1,0 +1,1 @@
+"""Where checkpoint files and training data lie."""

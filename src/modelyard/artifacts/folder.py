@@ -1,0 +1,211 @@
+"""Artifacts as files of one folder, written so that a name stands for whole and synced bytes or for nothing.
+
+The folder is opened once; every file is reached through that descriptor, by a random name of our own and never through
+a symbolic link. Bytes go to `<name>.part`, which its writer keeps locked, and get their name when they are on the disk.
+Several processes may share the folder: a part whose lock is free was left by a writer that died, and whoever opens the
+folder next sweeps it away.
+"""
+
+import errno
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import BinaryIO
+
+from modelyard.artifacts.naming import new_name
+from modelyard.errors import ArtifactMissing, StorageFull, StoreError
+from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
+
+_NAME = re.compile(r"[0-9a-f]{32}")
+_PART = re.compile(r"[0-9a-f]{32}\.part")
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHUNK = 2**20
+_PROOF = b"artifacts can be written and read"
+
+
+class FolderArtifacts:
+    """Keeps artifacts as files that only their owner may read. The folder is made where there is none."""
+
+    def __init__(self, path: str | os.PathLike[str], randomness: Randomness = os.urandom) -> None:
+        self._randomness, self._count = randomness, itertools.count()
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as fault:
+            raise _typed(fault) from fault
+        weakref.finalize(self, os.close, self._folder)
+        self._sweep()
+
+    # ---- writing
+
+    def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
+        """Keep the bytes of `chunks`: written aside, synced, then named.
+
+        Raises `StorageFull`, and what `chunks` raises; then nothing remains of them.
+        """
+        name, file = self._begin()
+        try:
+            size, digest = _fill(file, chunks)
+            self._finish(name, file)
+        except BaseException:
+            self._unlink(f"{name}.part")
+            self._unlink(name)
+            raise
+        finally:
+            os.close(file)
+        return StoredArtifact(name, size, digest)
+
+    def _begin(self) -> tuple[str, int]:
+        """A new name, and its part opened and locked."""
+        while True:
+            name = new_name(self._randomness, next(self._count))
+            try:
+                file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
+            except FileExistsError:
+                continue
+            except OSError as fault:
+                raise _typed(fault) from fault
+            if _lock(file) and os.fstat(file).st_nlink and not self._exists(name):
+                return name, file
+            self._unlink(f"{name}.part")
+            os.close(file)
+
+    def _finish(self, name: str, file: int) -> None:
+        try:
+            os.fsync(file)
+            os.rename(f"{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.fsync(self._folder)
+        except OSError as fault:
+            raise _typed(fault) from fault
+
+    def _exists(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    # ---- reading and removing
+
+    def open(self, name: str) -> BinaryIO:
+        """The file of a name. Raises `ArtifactMissing`."""
+        if not _NAME.fullmatch(name):
+            raise _missing(name)
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+        except OSError as fault:
+            if fault.errno in (errno.ENOENT, errno.ELOOP):
+                raise _missing(name) from fault
+            raise _typed(fault) from fault
+        return os.fdopen(file, "rb")
+
+    def remove(self, name: str) -> None:
+        """Remove a file. Idempotent; who has it open reads on."""
+        if _NAME.fullmatch(name):
+            self._unlink(name)
+
+    def names(self) -> Iterator[str]:
+        """Every name kept."""
+        return filter(_NAME.fullmatch, os.listdir(self._folder))
+
+    def check(self) -> None:
+        """Write an artifact, read it back and remove it. Raises `StoreError`."""
+        stored = self.put([_PROOF])
+        try:
+            with self.open(stored.name) as file:
+                if file.read() != _PROOF:
+                    raise StoreError("an artifact was read back altered; check the disk under the artifacts folder")
+        finally:
+            self.remove(stored.name)
+
+    def backup(self, folder: str) -> None:
+        """Copy what the folder has not yet; a copy is synced and whole before it has its name. Raises `StoreError`."""
+        copy = FolderArtifacts(folder)
+        for name in set(self.names()).difference(copy.names()):
+            with suppress(ArtifactMissing), self.open(name) as file:
+                copy.put_as(name, iter(partial(file.read, _CHUNK), b""))
+
+    def put_as(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Keep bytes under a name that another folder has given. Raises `StorageFull`, `FileExistsError`."""
+        file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
+        try:
+            _lock(file)
+            _fill(file, chunks)
+            self._finish(name, file)
+        except BaseException:
+            self._unlink(f"{name}.part")
+            raise
+        finally:
+            os.close(file)
+
+    def _unlink(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._folder)
+        except FileNotFoundError:
+            return
+        except OSError as fault:
+            raise _typed(fault) from fault
+
+    # ---- after a crash
+
+    def _sweep(self) -> None:
+        """Remove the parts of writers that are no more."""
+        for part in filter(_PART.fullmatch, os.listdir(self._folder)):
+            with suppress(OSError):
+                self._sweep_part(part)
+
+    def _sweep_part(self, part: str) -> None:
+        file = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+        try:
+            if _lock(file):
+                self._unlink(part)
+        finally:
+            os.close(file)
+
+
+def _fill(file: int, chunks: Iterable[bytes]) -> tuple[int, str]:
+    """Write all chunks; their size in bytes and SHA-256."""
+    size, digest = 0, hashlib.sha256()
+    for chunk in chunks:
+        _write(file, chunk)
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def _write(file: int, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    try:
+        while rest:
+            rest = rest[os.write(file, rest) :]
+    except OSError as fault:
+        raise _typed(fault) from fault
+
+
+def _lock(file: int) -> bool:
+    """Take the lock that says that a part's writer lives; False when another has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _missing(name: str) -> ArtifactMissing:
+    return ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
+
+
+def _typed(fault: OSError) -> StoreError:
+    if fault.errno in _NO_ROOM:
+        return StorageFull("no room for artifacts on the disk; free some, then try again")
+    return StoreError(f"the artifacts folder cannot be used: {fault.strerror}; check the disk and its permissions")
+
+
+_: type[ArtifactStore] = FolderArtifacts

@@ -1,0 +1,57 @@
+"""Artifacts in memory: for tests, and for platforms that need not outlive their process."""
+
+import hashlib
+import io
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from modelyard.artifacts.naming import new_name
+from modelyard.errors import ArtifactMissing, StoreError
+from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
+
+
+class MemoryArtifacts:
+    """Keeps artifacts as bytes; they are gone with the object.
+
+    >>> artifacts = MemoryArtifacts()
+    >>> artifacts.open(artifacts.put([b"two ", b"chunks"]).name).read()
+    b'two chunks'
+    """
+
+    def __init__(self, randomness: Randomness = os.urandom) -> None:
+        self._randomness, self._count = randomness, itertools.count()
+        self._kept: dict[str, bytes] = {}
+
+    def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
+        """Keep the bytes of `chunks`."""
+        data = b"".join(chunks)
+        name = new_name(self._randomness, next(self._count))
+        self._kept[name] = data
+        return StoredArtifact(name, len(data), hashlib.sha256(data).hexdigest())
+
+    def open(self, name: str) -> BinaryIO:
+        """The bytes as a file. Raises `ArtifactMissing`."""
+        data = self._kept.get(name)
+        if data is None:
+            raise ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
+        return io.BytesIO(data)
+
+    def remove(self, name: str) -> None:
+        """Forget an artifact. Idempotent."""
+        self._kept.pop(name, None)
+
+    def names(self) -> Iterator[str]:
+        """Every name kept."""
+        return iter(list(self._kept))
+
+    def check(self) -> None:
+        """Memory is always there."""
+
+    def backup(self, folder: str) -> None:
+        """Raises `StoreError`: memory has no backup."""
+        raise StoreError(f"artifacts in memory cannot be backed up to {folder!r}; open the platform on a file instead")
+
+
+_: type[ArtifactStore] = MemoryArtifacts

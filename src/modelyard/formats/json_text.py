@@ -1,0 +1,161 @@
+"""JSON of strangers, parsed under guard: UTF-8 only, bounded depth and width, no value that a store could not keep.
+
+The standard library's parser accepts NaN, 1e400, lone surrogates, numbers of any size and doubled keys, dies of deep
+nesting, and turns a byte into up to 24 bytes of objects. Each guard is a linear scan that is left out where a count
+proves it needless, so an ordinary body pays very little for all of them.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Never
+
+from modelyard.errors import InvalidInput
+
+MAX_DEPTH = 64
+MAX_STRUCTURE = 200_000
+INT64 = range(-(2**63), 2**63)
+
+_FEW = 2_000
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_QUOTED = re.compile(rb'"[^"]*"?')
+_ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{},:'))
+_ALL_BUT_NESTING = bytes(set(range(256)) - set(b"[]{}"))
+_BRACES_ALIKE = bytes.maketrans(b"{}", b"[]")
+_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
+
+class _Refused(Exception):  # noqa: N818 - never leaves this module
+    """What is wrong with a text."""
+
+
+def loads(
+    raw: bytes, *, at: tuple[str | int, ...] = (), max_depth: int = MAX_DEPTH, max_structure: int = MAX_STRUCTURE
+) -> object:
+    """The value of one JSON text. Raises `InvalidInput` at the place `at`; its message never repeats the input.
+
+    `max_depth` bounds the nesting, `max_structure` the number of structural characters `[]{},:` outside of strings.
+    Refused as well: a byte order mark, other encodings than UTF-8, lone surrogates, NaN and infinities, also as 1e400,
+    integers beyond 64 bits, and a key that stands twice in an object.
+    """
+    try:
+        _check_structure(raw, max_depth, max_structure)
+        _check_escapes(raw)
+        decoder = _CAREFUL if len(raw) < _FEW or _has_suspicious_number(raw) else _PLAIN
+        return decoder.decode(_text(raw))
+    except _Refused as error:
+        raise InvalidInput.at(*at, msg=str(error), type="json_invalid") from None
+    except json.JSONDecodeError as error:
+        message = f"not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise InvalidInput.at(*at, msg=message, type="json_invalid") from None
+    except (RecursionError, MemoryError):
+        raise InvalidInput.at(*at, msg="too large to be parsed", type="json_invalid") from None
+
+
+def _text(raw: bytes) -> str:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise _Refused(f"not UTF-8: byte {error.start} does not belong to any character") from None
+    if text.startswith("\ufeff"):
+        raise _Refused("must not begin with a byte order mark")
+    return text
+
+
+def _check_structure(raw: bytes, max_depth: int, max_structure: int) -> None:
+    if len(raw) <= max_structure and raw.count(b"[") + raw.count(b"{") <= max_depth:
+        return
+    bare = _structure(raw)
+    if len(bare) > max_structure:
+        raise _Refused(f"has more than {max_structure} structural characters; send smaller pieces")
+    if _depth(bare, max_depth + 1) > max_depth:
+        raise _Refused(f"is nested deeper than {max_depth} levels")
+
+
+def _structure(raw: bytes) -> bytes:
+    """The structural characters outside of strings. Two neighbouring quotes can go: what follows stays in or out."""
+    plain = _ESCAPED.sub(b"", raw) if b"\\" in raw else raw
+    return _QUOTED.sub(b"", plain.translate(None, _ALL_BUT_STRUCTURE).replace(b'""', b""))
+
+
+def _depth(structure: bytes, enough: int) -> int:
+    """The depth of the nesting, counted up to `enough`, by taking away the innermost level again and again."""
+    nesting = structure.translate(_BRACES_ALIKE, _ALL_BUT_NESTING)
+    levels = 0
+    while b"[]" in nesting and levels < enough:
+        nesting = nesting.replace(b"[]", b"")
+        levels += 1
+    return levels + nesting.count(b"[")
+
+
+def _check_escapes(raw: bytes) -> None:
+    if b"\\" in raw and any(escape[1] for escape in _ESCAPE.finditer(raw)):
+        raise _Refused("has half of a surrogate pair, which is no character")
+
+
+def _has_suspicious_number(raw: bytes) -> bool:
+    """Whether digits might make an integer beyond 64 bits or an infinite float: seldom true, never wrongly false."""
+    alike = raw.translate(_DIGITS_ALIKE)
+    return b"0" * 19 in alike or b"e000" in alike or b"e+000" in alike
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _Refused("has an object with the same key twice")
+    return members
+
+
+def _constant(_: str) -> Never:
+    raise _Refused("has NaN or Infinity, which are no JSON; send null or a number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _Refused("has a number too large for a 64-bit float")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text) > 20 or int(text) not in INT64:
+        raise _Refused("has an integer beyond 64 bits")
+    return int(text)
+
+
+_PLAIN = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+_CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int)
+
+
+def _plain(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON value")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)
+
+
+def dumps(value: object) -> bytes:
+    """One compact JSON text in ASCII. Raises ValueError on NaN and infinities, TypeError on what is no JSON value."""
+    return _ENCODER.encode(value).encode("ascii")
+
+
+def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
+    """The same for a value of the host's, of which `loads` will be able to read every byte back.
+
+    Raises `InvalidInput` at the place `at`.
+    """
+    try:
+        raw = dumps(value)
+        _check_structure(raw, MAX_DEPTH, MAX_STRUCTURE)
+        _check_escapes(raw)
+    except (_Refused, ValueError, TypeError, RecursionError) as error:
+        raise InvalidInput.at(*at, msg=f"cannot be kept as JSON: {error}", type="json_invalid") from None
+    if _has_suspicious_number(raw):
+        loads(raw, at=at)
+    return raw

@@ -1,0 +1,111 @@
+"""The safetensors format: named tensors as plain bytes behind a JSON header. Nothing in such a file can run.
+
+A file is the header's length (8 bytes, little-endian), the header, padded with spaces, and the tensors, little-endian,
+without gaps, in the order of their offsets.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import attrs
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.json_text import dumps, loads
+
+MAX_HEADER = 2**20
+_ALIGNMENT = 8
+_ITEM_SIZES: Mapping[str, int] = {"F64": 8, "F32": 4, "I64": 8, "U8": 1}
+
+
+@attrs.frozen
+class Tensor:
+    """Numbers of one type (F64, F32, I64 or U8) in a shape.
+
+    `data` are their bytes, little-endian, the last dimension running fastest. Raises ValueError unless it all agrees.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes = attrs.field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.dtype not in _ITEM_SIZES or len(self.data) != _size(self.dtype, self.shape):
+            raise ValueError(f"{len(self.data)} bytes are no {self.dtype} tensor of shape {self.shape}")
+
+
+def _size(dtype: str, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * _ITEM_SIZES[dtype]
+
+
+def write(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
+    """The bytes of a file; equal tensors in the same order give equal bytes."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + len(tensor.data)
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (begin, end)}
+    text = dumps(header)
+    text += b" " * (-len(text) % _ALIGNMENT)
+    yield len(text).to_bytes(8, "little") + text
+    for tensor in tensors.values():
+        yield tensor.data
+
+
+def read(file: BinaryIO) -> Mapping[str, Tensor]:
+    """The tensors of a seekable file. Raises ValueError, before any of them is read, when it is not whole and sound."""
+    start = file.tell()
+    size = file.seek(0, os.SEEK_END) - start
+    file.seek(start)
+    entries = _entries(_header(file, size), size)
+    return {name: Tensor(dtype, shape, file.read(_size(dtype, shape))) for name, (dtype, shape, _) in entries.items()}
+
+
+def _header(file: BinaryIO, size: int) -> bytes:
+    """The header; the file stands behind it then."""
+    prefix = file.read(8)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > min(MAX_HEADER, size - 8):
+        raise ValueError(f"no safetensors file: {size} bytes cannot hold a header of {length} (limit {MAX_HEADER})")
+    return file.read(length)
+
+
+Entry = tuple[str, tuple[int, ...], int]
+"""A tensor's type, its shape, and where its data begin."""
+
+
+def _entries(header: bytes, size: int) -> Mapping[str, Entry]:
+    """What the header lists, in the order of the data."""
+    try:
+        listed = loads(header, max_depth=3)
+    except InvalidInput as wrong:
+        raise ValueError(f"no safetensors file: its header is {wrong}") from None
+    if not isinstance(listed, dict):
+        raise ValueError("no safetensors file: its header is no object")
+    listed.pop("__metadata__", None)
+    entries = dict(sorted(((name, _entry(name, one)) for name, one in listed.items()), key=lambda item: item[1][2]))
+    _check_offsets(entries, size - 8 - len(header))
+    return entries
+
+
+def _entry(name: str, listed: Any) -> Entry:
+    try:
+        dtype, shape, (begin, end) = listed["dtype"], tuple(listed["shape"]), listed["data_offsets"]
+        sound = dtype in _ITEM_SIZES and all(type(one) is int and one >= 0 for one in (*shape, begin, end))
+    except (TypeError, KeyError, ValueError):
+        sound = False
+    if not sound or end - begin != _size(dtype, shape):
+        raise ValueError(f"the header's entry {name[:100]!r} is no tensor of a known type whose offsets fit its shape")
+    return dtype, shape, begin
+
+
+def _check_offsets(entries: Mapping[str, Entry], size: int) -> None:
+    """The tensors must fill the file exactly: without gaps, overlaps, or anything behind."""
+    place = 0
+    for name, (dtype, shape, begin) in entries.items():
+        if begin != place:
+            raise ValueError(f"the data of {name[:100]!r} begin at {begin}, not at {place} where those before end")
+        place += _size(dtype, shape)
+    if place != size:
+        raise ValueError(f"the header describes {place} bytes of data, but there are {size}")

@@ -1,0 +1,108 @@
+"""The contract of every artifact store, to be run on your own:
+
+class TestMyArtifacts(ArtifactContract):
+    @pytest.fixture
+    def artifacts(self):
+        return MyArtifacts()
+"""
+
+# ruff: noqa: D102 - the names of the tests are their sentences
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from modelyard.errors import ArtifactMissing
+from modelyard.protocols import ArtifactStore
+
+HOSTILE_NAMES = ("", ".", "..", "../x", "/etc/hostname", "a/b", "x\0", "\ud800", "CON", "~", "0" * 4000, "0" * 32)
+
+
+def read(artifacts: ArtifactStore, name: str) -> bytes:
+    """All bytes of an artifact."""
+    with artifacts.open(name) as file:
+        return file.read()
+
+
+class ArtifactContract:
+    """What `put` returned is there, whole and alone, until it is removed."""
+
+    @pytest.mark.parametrize("chunks", [[], [b""], [b"one"], [b"t", b"", b"wo\0\xff"], [b"x" * 100_000] * 30])
+    def test_bytes_come_back_as_they_were_put(self, artifacts: ArtifactStore, chunks: list[bytes]) -> None:
+        data = b"".join(chunks)
+        stored = artifacts.put(iter(chunks))
+        assert read(artifacts, stored.name) == data
+        assert (stored.size, stored.digest) == (len(data), hashlib.sha256(data).hexdigest())
+
+    def test_equal_bytes_have_names_of_their_own(self, artifacts: ArtifactStore) -> None:
+        names = [artifacts.put([b"same"]).name for _ in range(20)]
+        assert len(set(names)) == 20
+        assert sorted(artifacts.names()) == sorted(names)
+
+    def test_a_removed_name_is_missing_and_is_not_used_again(self, artifacts: ArtifactStore) -> None:
+        kept, gone = artifacts.put([b"kept"]).name, artifacts.put([b"gone"]).name
+        artifacts.remove(gone)
+        artifacts.remove(gone)
+        with pytest.raises(ArtifactMissing):
+            artifacts.open(gone)
+        assert list(artifacts.names()) == [kept]
+        assert gone not in [artifacts.put([b"more"]).name for _ in range(20)]
+
+    def test_an_open_file_stays_readable_when_it_is_removed(self, artifacts: ArtifactStore) -> None:
+        name = artifacts.put([b"still here"]).name
+        with artifacts.open(name) as file:
+            artifacts.remove(name)
+            assert file.read() == b"still here"
+
+    def test_files_can_be_read_from_any_place(self, artifacts: ArtifactStore) -> None:
+        with artifacts.open(artifacts.put([b"line 1\nline 2\n"]).name) as file:
+            assert file.seek(7) == 7
+            assert file.read() == b"line 2\n"
+            file.seek(0)
+            assert list(file) == [b"line 1\n", b"line 2\n"]
+
+    def test_readers_do_not_disturb_each_other(self, artifacts: ArtifactStore) -> None:
+        name = artifacts.put([b"abcd"]).name
+        with artifacts.open(name) as one, artifacts.open(name) as other:
+            assert one.read(2) == b"ab"
+            assert other.read() == b"abcd"
+            assert one.read() == b"cd"
+
+    def test_nothing_remains_of_a_source_that_fails(self, artifacts: ArtifactStore) -> None:
+        def source() -> Iterator[bytes]:
+            yield b"half"
+            raise EOFError
+
+        with pytest.raises(EOFError):
+            artifacts.put(source())
+        assert list(artifacts.names()) == []
+
+    def test_half_an_artifact_has_no_name(self, artifacts: ArtifactStore) -> None:
+        seen: list[list[str]] = []
+
+        def source() -> Iterator[bytes]:
+            yield b"half"
+            seen.append(list(artifacts.names()))
+            yield b"whole"
+
+        name = artifacts.put(source()).name
+        assert seen == [[]]
+        assert list(artifacts.names()) == [name]
+
+    @pytest.mark.parametrize("name", HOSTILE_NAMES)
+    def test_names_of_strangers_are_missing_artifacts(self, artifacts: ArtifactStore, name: str) -> None:
+        with pytest.raises(ArtifactMissing):
+            artifacts.open(name)
+        artifacts.remove(name)
+
+    def test_many_threads_can_put_at_once(self, artifacts: ArtifactStore) -> None:
+        data = [b"%d" % number * 1000 for number in range(40)]
+        with ThreadPoolExecutor(8) as threads:
+            stored = list(threads.map(lambda one: artifacts.put([one]), data))
+        assert [read(artifacts, one.name) for one in stored] == data
+
+    def test_a_healthy_store_passes_its_check_and_keeps_nothing_of_it(self, artifacts: ArtifactStore) -> None:
+        artifacts.check()
+        assert list(artifacts.names()) == []

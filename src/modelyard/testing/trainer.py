@@ -1,0 +1,258 @@
+"""The contract of every trainer, to be run on your own:
+
+    class TestMyTrainer(TrainerContract):
+        @pytest.fixture
+        def trainer(self):
+            return MyTrainer(save_every=2)
+
+        @pytest.fixture
+        def base_model(self):
+            return "my-base"
+
+The trainer should save a state every few steps. Whoever trains another model than a chat model of text also overrides
+the fixtures `examples` and `groups`: at least six rows of each, where RL finds something to learn.
+"""
+
+# ruff: noqa: D102 - the names of the tests are their sentences
+
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import attrs
+import pytest
+
+from modelyard.domain.completion import Message, Role, TokenLogprob
+from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.errors import TrainingError
+from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem
+
+Files = Mapping[str, bytes]
+WORDS = ("sea", "sky", "night", "grass", "snow", "fire", "sand", "rain")
+ANSWERS = ("It is blue.", "It is green.", "It is black.", "It is white.")
+
+
+@attrs.frozen
+class Run:
+    """What a trainer yielded, with all files read."""
+
+    started: tuple[Started, ...]
+    steps: tuple[Step, ...]
+    states: Mapping[int, Files]
+    files: Files
+    metrics: Mapping[str, float]
+    kinds: tuple[type, ...]
+
+
+def followed(items: Iterable[TrainItem]) -> Run:
+    """Pull a trainer to its end, reading each item's files before the next is asked for."""
+    started, steps, kinds = [], [], []
+    states: dict[int, Files] = {}
+    trained: list[tuple[Files, Mapping[str, float]]] = []
+    for item in items:
+        kinds.append(type(item))
+        if isinstance(item, Started):
+            started.append(item)
+        elif isinstance(item, Step):
+            steps.append(item)
+        elif isinstance(item, SavedState):
+            states[item.number] = _read(item.files)
+        else:
+            trained.append((_read(item.files), item.metrics))
+    ((files, metrics),) = trained
+    return Run(tuple(started), tuple(steps), states, files, metrics, tuple(kinds))
+
+
+def _read(files: Mapping[str, Iterable[bytes]]) -> Files:
+    return {name: b"".join(chunks) for name, chunks in files.items()}
+
+
+def context_of(
+    base_model: str,
+    parent: Files | None = None,
+    resume: tuple[int, Files] | None = None,
+    reference: Files | None = None,
+) -> TrainContext:
+    """A context over files in memory."""
+    step, saved = resume or (0, {})
+    parent, reference = parent or {}, reference or {}
+    return TrainContext(
+        base_model=base_model,
+        seed=7,
+        parent_files=frozenset(parent),
+        parent=_opener(parent),
+        resume_step=step,
+        resume_files=frozenset(saved),
+        resume=_opener(saved) if resume else None,
+        reference_files=frozenset(reference),
+        reference=_opener(reference) if reference else None,
+    )
+
+
+def _opener(files: Files) -> Callable[[str], BinaryIO]:
+    return lambda name: io.BytesIO(files[name])
+
+
+def conversation_about(word: str, answer: str) -> Example:
+    """A question and its answer."""
+    return Example((Message(Role.USER, f"What colour is the {word}?"), Message(Role.ASSISTANT, answer)))
+
+
+def sampled(answer: str, logprobs: bool = True) -> SampledChoice:
+    """A choice as a sampler that finds each of its words half likely returns it."""
+    words = tuple(TokenLogprob(word, math.log(0.5), tuple(word.encode())) for word in answer.split(" ") if word)
+    return SampledChoice(Message(Role.ASSISTANT, answer), logprobs=words if logprobs else None)
+
+
+def rewarded(word: str, rewards: Sequence[float], logprobs: bool = True) -> TrajectoryGroup:
+    """A group of as many answers to one question as there are rewards."""
+    question = Message(Role.USER, f"What colour is the {word}?")
+    pairs = zip(ANSWERS, rewards, strict=False)
+    return TrajectoryGroup(
+        tuple(Trajectory((History((question, sampled(answer, logprobs))),), reward) for answer, reward in pairs)
+    )
+
+
+class TrainerContract:
+    """What a trainer owes to the jobs that it runs."""
+
+    @pytest.fixture
+    def examples(self) -> Sequence[Example]:
+        return [conversation_about(word, ANSWERS[place % 4]) for place, word in enumerate(WORDS)]
+
+    @pytest.fixture
+    def groups(self) -> Sequence[TrajectoryGroup]:
+        return [rewarded(word, [place % 2, 1.0, 0.5, 0.0]) for place, word in enumerate(WORDS)]
+
+    @pytest.fixture(params=["sft", "rl"])
+    def train(
+        self,
+        request: pytest.FixtureRequest,
+        trainer: Trainer,
+        base_model: str,
+        examples: Sequence[Example],
+        groups: Sequence[TrajectoryGroup],
+    ) -> Callable[..., Iterator[TrainItem]]:
+        """Begins an SFT or an RL run of several steps: `train(**context)`."""
+
+        def begin(**context: Any) -> Iterator[TrainItem]:
+            where = context_of(base_model, **context)
+            if request.param == "sft":
+                return trainer.sft(SFTConfig(learning_rate=1e-5, batch_size=1), examples, where)
+            return trainer.rl(RLConfig(learning_rate=1e-6, packed_sequence_length=1), groups, where)
+
+        return begin
+
+    def test_it_knows_what_it_trains(self, trainer: Trainer, base_model: str) -> None:
+        assert trainer.trains(base_model)
+        assert not trainer.trains("no-such-model")
+
+    def test_it_starts_makes_numbered_steps_and_ends_with_files(
+        self, train: Callable[..., Iterator[TrainItem]]
+    ) -> None:
+        run = followed(train())
+        assert run.kinds[0] is Started
+        assert run.kinds[-1] is Trained
+        assert len(run.started) == 1
+        assert [step.number for step in run.steps] == list(range(1, run.started[0].steps + 1))
+        assert run.steps
+        assert run.files
+
+    def test_states_are_saved_behind_the_step_that_they_name(self, train: Callable[..., Iterator[TrainItem]]) -> None:
+        last, saved = 0, 0
+        for item in train():
+            if isinstance(item, Step):
+                last = item.number
+            if isinstance(item, SavedState):
+                saved += 1
+                assert item.number == last
+        assert saved, "give the contract a trainer that saves a state within a few steps"
+
+    def test_metrics_are_finite_numbers(self, train: Callable[..., Iterator[TrainItem]]) -> None:
+        run = followed(train())
+        for metrics in (*(step.metrics for step in run.steps), run.metrics):
+            for name, value in metrics.items():
+                assert isinstance(name, str)
+                assert type(value) in (int, float), name
+                assert math.isfinite(value), name
+        assert {"loss", "grad_norm", "learning_rate", "num_trainable_tokens"} <= run.steps[0].metrics.keys()
+
+    def test_the_same_job_gives_the_same_files(self, train: Callable[..., Iterator[TrainItem]]) -> None:
+        assert followed(train()) == followed(train())
+
+    def test_a_run_resumed_from_any_state_ends_like_an_undisturbed_one(
+        self, train: Callable[..., Iterator[TrainItem]]
+    ) -> None:
+        whole = followed(train())
+        for number, files in whole.states.items():
+            rest = followed(train(resume=(number, files)))
+            assert rest.started == whole.started
+            assert rest.steps == whole.steps[number:]
+            assert (rest.files, rest.metrics) == (whole.files, whole.metrics)
+
+    def test_a_run_resumed_behind_a_parent_ends_like_an_undisturbed_one(
+        self, train: Callable[..., Iterator[TrainItem]]
+    ) -> None:
+        parent = followed(train()).files
+        whole = followed(train(parent=parent))
+        for number, files in whole.states.items():
+            assert followed(train(parent=parent, resume=(number, files))).files == whole.files
+
+    def test_training_goes_on_from_its_parent(self, train: Callable[..., Iterator[TrainItem]]) -> None:
+        first = followed(train()).files
+        copy = dict(first)
+        assert followed(train(parent=first)).files != first
+        assert first == copy
+
+    def test_a_run_can_be_broken_off_after_any_item(self, train: Callable[..., Iterator[TrainItem]]) -> None:
+        whole = followed(train())
+        for count in range(len(whole.kinds)):
+            items = train()
+            for _ in range(count):
+                next(items)
+            close = getattr(items, "close", None)
+            assert close is not None, "closing the iterator cancels: make it a generator"
+            close()
+            assert next(items, None) is None
+
+    def test_sft_makes_one_step_per_batch(self, trainer: Trainer, base_model: str, examples: Sequence[Example]) -> None:
+        config = SFTConfig(learning_rate=1e-5, batch_size=3)
+        run = followed(trainer.sft(config, examples, context_of(base_model)))
+        assert len(run.steps) == math.ceil(len(examples) / 3)
+
+    def test_sft_takes_one_rate_for_each_batch_exactly_as_sent(
+        self, trainer: Trainer, base_model: str, examples: Sequence[Example]
+    ) -> None:
+        rates = tuple(1e-6 * number for number in range(1, len(examples) + 1))
+        config = SFTConfig(learning_rate=rates, batch_size=1)
+        run = followed(trainer.sft(config, examples, context_of(base_model)))
+        assert tuple(step.metrics["learning_rate"] for step in run.steps) == rates
+
+    def test_rl_learns_from_rewards(self, trainer: Trainer, base_model: str, groups: Sequence[TrajectoryGroup]) -> None:
+        config, where = RLConfig(learning_rate=1e-6), context_of(base_model)
+        negated = [
+            attrs.evolve(group, trajectories=tuple(attrs.evolve(one, reward=-one.reward) for one in group.trajectories))
+            for group in groups
+        ]
+        assert followed(trainer.rl(config, groups, where)).files != followed(trainer.rl(config, negated, where)).files
+
+    def test_rl_without_a_difference_of_rewards_takes_no_step_and_keeps_the_weights(
+        self, trainer: Trainer, base_model: str, examples: Sequence[Example], groups: Sequence[TrajectoryGroup]
+    ) -> None:
+        parent = followed(trainer.sft(SFTConfig(learning_rate=1e-5), examples, context_of(base_model))).files
+        alike = [
+            attrs.evolve(group, trajectories=tuple(attrs.evolve(one, reward=1.0) for one in group.trajectories))
+            for group in groups
+        ]
+        for data in (alike, [TrajectoryGroup(())], []):
+            run = followed(trainer.rl(RLConfig(), data, context_of(base_model, parent=parent)))
+            assert run.started == (Started(0),)
+            assert run.steps == ()
+            assert run.files == parent
+
+    def test_rl_without_logprobs_fails_and_says_so(self, trainer: Trainer, base_model: str) -> None:
+        groups = [rewarded("sea", [1.0, 0.0], logprobs=False)]
+        with pytest.raises(TrainingError, match="logprobs"):
+            followed(trainer.rl(RLConfig(), groups, context_of(base_model)))

@@ -1,0 +1,109 @@
+"""Tensors survive the way there and back; a header that lies about its file is refused before anything is read."""
+
+import io
+import json
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.formats.safetensors import MAX_HEADER, Tensor, read, write
+
+SIZES = {"F64": 8, "F32": 4, "I64": 8, "U8": 1}
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    dtype = draw(st.sampled_from(sorted(SIZES)))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+    size = SIZES[dtype]
+    for length in shape:
+        size *= length
+    return Tensor(dtype, shape, draw(st.binary(min_size=size, max_size=size)))
+
+
+def file_of(header: object, data: bytes = b"") -> io.BytesIO:
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return io.BytesIO(len(raw).to_bytes(8, "little") + raw + data)
+
+
+def entry(begin: int, end: int, dtype: object = "U8", shape: object = None) -> dict[str, object]:
+    return {"dtype": dtype, "shape": [end - begin] if shape is None else shape, "data_offsets": [begin, end]}
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), tensors(), max_size=4))
+def test_tensors_survive_the_way_there_and_back(values: dict[str, Tensor]) -> None:
+    raw = b"".join(write(values))
+    values.pop("__metadata__", None)
+    assert values == {} or read(io.BytesIO(raw)) == values
+
+
+@given(st.dictionaries(st.text("ab"), tensors(), min_size=1, max_size=3), st.data())
+def test_a_damaged_file_is_read_or_refused_but_never_crashes(values: dict[str, Tensor], data: st.DataObject) -> None:
+    raw = bytearray(b"".join(write(values)))
+    raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = read(io.BytesIO(bytes(raw)))
+    except ValueError:
+        return
+    assert sum(len(tensor.data) for tensor in found.values()) <= len(raw)
+
+
+def test_the_bytes_are_those_of_the_published_format() -> None:
+    raw = b"".join(write({"w": Tensor("F64", (2,), array("d", [1.0, -2.0]).tobytes())}))
+    length = int.from_bytes(raw[:8], "little")
+    assert json.loads(raw[8 : 8 + length]) == {"w": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}}
+    assert length % 8 == 0
+    assert raw[8 + length :] == bytes.fromhex("000000000000f03f 00000000000000c0")
+
+
+def test_a_file_is_read_from_where_it_stands_and_metadata_are_passed_over() -> None:
+    file = file_of({"__metadata__": {"format": "pt"}, "b": entry(2, 3), "a": entry(0, 2)}, b"xyz")
+    assert read(file) == {"a": Tensor("U8", (2,), b"xy"), "b": Tensor("U8", (1,), b"z")}
+    shifted = io.BytesIO(b"before" + file.getvalue())
+    shifted.seek(6)
+    assert read(shifted)["b"].data == b"z"
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        (io.BytesIO(b""), "cannot hold a header"),
+        (io.BytesIO(b"\1\0\0"), "cannot hold a header"),
+        (io.BytesIO(b"\xff" * 8 + b"{}"), "cannot hold a header"),
+        (io.BytesIO((MAX_HEADER + 1).to_bytes(8, "little") + b" " * (MAX_HEADER + 1)), "limit"),
+        (io.BytesIO(b"\x10" + bytes(7) + b"{}"), "cannot hold a header"),
+        (file_of(b"{"), "its header is not valid JSON"),
+        (file_of(b"\x80\x04K\x01."), "its header is not UTF-8"),
+        (file_of([]), "no object"),
+        (file_of(b'{"a": 1, "a": 2}'), "same key twice"),
+        (file_of({"a": 5}), "no tensor"),
+        (file_of({"a": {}}), "no tensor"),
+        (file_of({"a": entry(0, 2, dtype="F16")}, b"xy"), "no tensor"),
+        (file_of({"a": entry(0, 2, dtype=["U8"])}, b"xy"), "no tensor"),
+        (file_of({"a": entry(0, 2, shape=[True, 2])}, b"xy"), "no tensor"),
+        (file_of({"a": entry(0, 2, shape=[-1, -2])}, b"xy"), "no tensor"),
+        (file_of({"a": entry(0, 2, shape=[2.0])}, b"xy"), "no tensor"),
+        (file_of({"a": entry(0, 2, shape=[3])}, b"xy"), "no tensor"),
+        (file_of({"a": entry(0, 2, shape="xy")}, b"xy"), "no tensor"),
+        (file_of({"a": entry(2, 0, shape=[2])}, b"xy"), "no tensor"),
+        (file_of({"a": entry(-2, 0)}, b"xy"), "no tensor"),
+        (file_of({"a": entry(0, 2**62)}, b"xy"), "describes"),
+        (file_of({"a": entry(0, 2), "b": entry(1, 3)}, b"xyz"), "begin at 1, not at 2"),
+        (file_of({"a": entry(0, 1), "b": entry(2, 3)}, b"xyz"), "begin at 2, not at 1"),
+        (file_of({"a": entry(0, 2)}, b"xyz"), "2 bytes of data, but there are 3"),
+        (file_of({"a": entry(0, 2)}, b"x"), "2 bytes of data, but there are 1"),
+        (file_of({}, b"x"), "0 bytes of data, but there are 1"),
+    ],
+)
+def test_a_header_that_lies_is_refused(file: io.BytesIO, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read(file)
+
+
+def test_a_tensor_whose_bytes_do_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="no F64 tensor"):
+        Tensor("F64", (2,), b"x")
+    with pytest.raises(ValueError, match="no I8 tensor"):
+        Tensor("I8", (1,), b"x")

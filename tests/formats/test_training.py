@@ -1,0 +1,303 @@
+"""Training data in the shapes that clients send: read strictly, kept line by line, the same on the way back."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modelyard.domain.completion import FinishReason, Message, Part, Role, TokenLogprob, Tool, ToolCall
+from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.errors import InvalidInput
+from modelyard.formats import training
+from modelyard.formats.training import dump_example, dump_group, example_of, group_of, read_examples, read_groups
+
+CAPTURES = Path(__file__).parent.parent / "captures" / "training"
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+OBJECTS = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers(-9, 9) | TEXT | st.floats(-1, 1), max_size=3)
+CALLS = st.lists(st.builds(ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
+PARTS = st.builds(Part, st.just("text"), TEXT) | st.builds(
+    Part, st.just("image_url"), data=st.fixed_dictionaries({"image_url": OBJECTS})
+)
+CONTENT = st.none() | TEXT | st.lists(PARTS, max_size=3).map(tuple)
+MESSAGES = st.builds(Message, st.sampled_from(Role), CONTENT, st.none() | TEXT, CALLS, st.none() | TEXT)
+ANSWERS = st.builds(Message, st.just(Role.ASSISTANT), CONTENT, tool_calls=CALLS)
+TOOLS = st.lists(st.builds(Tool, TEXT, TEXT, OBJECTS, st.booleans()), max_size=2).map(tuple)
+EXAMPLES = st.builds(
+    lambda messages, last, tools: Example((*messages, last), tools), st.lists(MESSAGES), ANSWERS, TOOLS
+)
+LOGPROBS = st.builds(
+    TokenLogprob, TEXT, st.floats(-100, 0), st.none() | st.lists(st.integers(0, 255), max_size=4).map(tuple)
+)
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> SampledChoice:
+    logprobs = draw(st.none() | st.lists(LOGPROBS, max_size=4).map(tuple))
+    size = 3 if logprobs is None else len(logprobs)
+    ids = st.lists(st.integers(0, 10**6), min_size=size, max_size=size).map(tuple)
+    return SampledChoice(
+        draw(ANSWERS), draw(st.sampled_from(FinishReason)), logprobs, draw(st.just(()) | ids), draw(st.just(()) | ids)
+    )
+
+
+HISTORIES = st.builds(History, st.lists(MESSAGES | choices(), max_size=3).map(tuple), TOOLS)
+STEPS = st.none() | st.integers(0, 9)
+LOGS = st.lists(TEXT, max_size=2).map(tuple)
+TRAJECTORIES = st.builds(
+    Trajectory,
+    st.lists(HISTORIES, min_size=1, max_size=2).map(tuple),
+    st.floats(-10, 10),
+    OBJECTS,
+    OBJECTS,
+    LOGS,
+    STEPS,
+    STEPS,
+)
+GROUPS = st.builds(
+    TrajectoryGroup,
+    st.lists(TRAJECTORIES, max_size=2).map(tuple),
+    st.lists(st.builds(RolloutError, TEXT, TEXT, TEXT), max_size=1).map(tuple),
+    OBJECTS,
+    OBJECTS,
+    LOGS,
+)
+
+
+def answered(**fields: Any) -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop", **fields}
+
+
+def trajectory(*items: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"messages_and_choices": list(items), **fields}
+
+
+def choice_of(plain: Mapping[str, Any]) -> SampledChoice:
+    (item,) = group_of({"trajectories": [trajectory(plain)]}).trajectories[0].histories[0].items
+    assert isinstance(item, SampledChoice)
+    return item
+
+
+def captured(name: str) -> list[dict[str, Any]]:
+    (path,) = CAPTURES.glob(f"{name}-*.json")
+    return [exchange["request"]["body"] for exchange in json.loads(path.read_text())["exchanges"]]
+
+
+# ---- there and back ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(st.lists(EXAMPLES, max_size=3))
+def test_examples_survive_the_way_there_and_back(examples: list[Example]) -> None:
+    lines = b"".join(map(dump_example, examples))
+    assert lines.count(b"\n") == len(examples)
+    assert list(read_examples(io.BytesIO(lines))) == examples
+
+
+@settings(max_examples=40)
+@given(st.lists(GROUPS, max_size=2))
+def test_groups_survive_the_way_there_and_back(groups: list[TrajectoryGroup]) -> None:
+    assert list(read_groups(io.BytesIO(b"".join(map(dump_group, groups))))) == groups
+
+
+@pytest.mark.parametrize("name", ["10", "11", "12", "17"])
+def test_the_groups_that_a_public_client_sends_are_read(name: str) -> None:
+    for group in captured(name)[0]["trajectory_groups"]:
+        read = group_of(group)
+        assert [one.reward for one in read.trajectories] == [one["reward"] for one in group["trajectories"]]
+        assert [len(one.histories) for one in read.trajectories] == [
+            1 + len(one["additional_histories"]) for one in group["trajectories"]
+        ]
+        assert list(read_groups(io.BytesIO(dump_group(read)))) == [read]
+        plain = json.dumps({**group, "next_version": 1}).encode()
+        assert list(read_groups(io.BytesIO(plain))) == [read]
+
+
+def test_all_parts_of_a_captured_group_arrive() -> None:
+    group = group_of(captured("11")[0]["trajectory_groups"][0])
+    with_tools = group.trajectories[2]
+    assert [type(item) for item in with_tools.histories[0].items][-1] is SampledChoice
+    assert with_tools.histories[0].tools[0].name == "lookup"
+    sampled = with_tools.histories[0].items[-1]
+    assert isinstance(sampled, SampledChoice)
+    assert sampled.token_ids == (100, 101, 102, 103, 104)
+    assert sampled.logprobs is not None
+    assert sampled.logprobs[0] == TokenLogprob(" Hello", -0.25, tuple(b" Hello"))
+    assert sampled.finish_reason is FinishReason.TOOL_CALLS
+    assert sampled.message.tool_calls[0].name == "lookup"
+    assert with_tools.histories[1:]
+    assert group.exceptions[0].type
+
+
+def test_trajectories_on_lines_of_their_own_belong_to_the_group_that_follows() -> None:
+    lines = [trajectory(reward=1), trajectory(reward=2), {"trajectories": [trajectory(reward=3)], "logs": ["a"]}]
+    first, second = read_groups(io.BytesIO(b"\n".join(json.dumps(row).encode() for row in [*lines, *lines[1:]])))
+    assert [one.reward for one in first.trajectories] == [1, 2, 3]
+    assert [one.reward for one in second.trajectories] == [2, 3]
+    assert first.logs == ("a",)
+
+
+def test_ids_that_a_backend_gave_with_its_logprobs_are_kept() -> None:
+    logprobs = (TokenLogprob("a", -1.0, (97,), id=97), TokenLogprob("", -2.0, (), id=256))
+    group = TrajectoryGroup(
+        (Trajectory((History((SampledChoice(Message(Role.ASSISTANT, "a"), logprobs=logprobs),)),)),)
+    )
+    (read,) = read_groups(io.BytesIO(dump_group(group)))
+    (item,) = read.trajectories[0].histories[0].items
+    assert isinstance(item, SampledChoice)
+    assert item.token_ids == (97, 256)
+    half = attrs.evolve(item, token_ids=(), logprobs=(logprobs[0], attrs.evolve(logprobs[1], id=None)))
+    assert training._plain_choice(half)["token_ids"] == ()
+
+
+# ---- shapes --------------------------------------------------------------------------------------------------------
+
+
+def test_extras_are_dropped_except_the_sampled_ids() -> None:
+    token = {"token": "x", "logprob": -1, "bytes": [120], "top_logprobs": [{"token": "y", "logprob": -2}]}
+    plain = answered(
+        logprobs={"content": [token], "refusal": None}, token_ids=[5], prompt_token_ids=[1, 2], stop_reason=None, seed=1
+    )
+    assert choice_of(plain) == SampledChoice(
+        Message(Role.ASSISTANT, "hi"), FinishReason.STOP, (TokenLogprob("x", -1.0, (120,)),), (5,), (1, 2)
+    )
+
+
+def test_the_older_spelling_of_ids_is_read() -> None:
+    tokens = [{"token": f"token_id:{number}", "logprob": -1.0} for number in (17, 4)]
+    assert choice_of(answered(logprobs={"content": tokens})).token_ids == (17, 4)
+    tokens.append({"token": " word", "logprob": -1.0})
+    assert choice_of(answered(logprobs={"content": tokens})).token_ids == ()
+    assert choice_of(answered(logprobs={"content": [{"token": "token_id:²", "logprob": -1.0}]})).token_ids == ()
+
+
+def test_null_is_as_good_as_absent() -> None:
+    names = ("tools", "additional_histories", "reward", "metrics", "metadata", "logs", "initial_policy_version")
+    group = {"trajectories": [trajectory(**dict.fromkeys(names))], "exceptions": None, "metadata": None}
+    assert group_of(group) == TrajectoryGroup((Trajectory((History(()),)),))
+    assert choice_of(answered(logprobs=None, token_ids=None)).logprobs is None
+    assert choice_of(answered(logprobs={"content": None})).logprobs is None
+
+
+def test_blank_lines_and_a_missing_last_line_break_mean_nothing() -> None:
+    row = b'{"messages": [{"role": "assistant", "content": "hi"}]}'
+    assert len(list(read_examples(io.BytesIO(b"\n" + row + b"\r\n  \n" + row)))) == 2
+
+
+MESSAGE = {"role": "assistant", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("row", "loc", "says"),
+    [
+        ([], (), "must be an object"),
+        ({}, ("messages",), "is required"),
+        ({"messages": {}}, ("messages",), "must be a list"),
+        ({"messages": []}, ("messages",), "no assistant message"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, ("messages",), "no assistant message"),
+        ({"messages": [MESSAGE, 5]}, ("messages", 1), "must be an object"),
+        ({"messages": [{"content": "hi"}]}, ("messages", 0, "role"), "is required"),
+        ({"messages": [{"role": "robot"}]}, ("messages", 0, "role"), "must be one of system"),
+        ({"messages": [{"role": "user", "content": 5}]}, ("messages", 0, "content"), "must be a string"),
+        ({"messages": [{"role": "user", "content": [{}]}]}, ("messages", 0, "content", 0, "type"), "is required"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
+            ("messages", 0, "tool_calls", 0, "function", "name"),
+            "is required",
+        ),
+        ({"messages": [MESSAGE], "tools": [{"type": "search"}]}, ("tools", 0), "type 'function'"),
+        ({"messages": [MESSAGE], "tools": [{"function": {"name": 5}}]}, ("tools", 0, "function", "name"), "a string"),
+    ],
+)
+def test_a_bad_example_is_named_by_line_and_field(row: object, loc: tuple[str | int, ...], says: str) -> None:
+    good = json.dumps({"messages": [MESSAGE]}).encode()
+    with pytest.raises(InvalidInput) as caught:
+        list(read_examples(io.BytesIO(good + b"\n\n" + json.dumps(row).encode())))
+    (problem,) = caught.value.problems
+    assert (problem.loc, says in problem.msg) == (("line", 3, *loc), True), problem
+
+
+@pytest.mark.parametrize(
+    ("row", "loc", "says"),
+    [
+        ({}, ("trajectories",), "is required"),
+        ({"trajectories": [{}]}, ("trajectories", 0, "messages_and_choices"), "is required"),
+        ({"trajectories": [trajectory(reward="1")]}, ("trajectories", 0, "reward"), "must be a number"),
+        ({"trajectories": [trajectory(reward=True)]}, ("trajectories", 0, "reward"), "must be a number"),
+        (
+            {"trajectories": [trajectory(initial_policy_version=1.5)]},
+            ("trajectories", 0, "initial_policy_version"),
+            "whole",
+        ),
+        ({"trajectories": [trajectory(metrics=[])]}, ("trajectories", 0, "metrics"), "must be an object"),
+        ({"trajectories": [], "exceptions": [{"type": 5}]}, ("exceptions", 0, "type"), "must be a string"),
+        ({"trajectories": [], "logs": [5]}, ("logs", 0), "must be a string"),
+    ],
+)
+def test_a_bad_group_is_named_by_line_and_field(row: object, loc: tuple[str | int, ...], says: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        list(read_groups(io.BytesIO(json.dumps(row).encode())))
+    (problem,) = caught.value.problems
+    assert (problem.loc, says in problem.msg) == (("line", 1, *loc), True), problem
+
+
+@pytest.mark.parametrize(
+    ("choice", "loc", "says"),
+    [
+        ({"message": None, "finish_reason": "stop"}, ("message",), "is required"),
+        (answered(message={"role": "user", "content": "hi"}), ("message", "role"), "must be 'assistant'"),
+        (answered(finish_reason="tired"), ("finish_reason",), "must be one of"),
+        (answered(logprobs=[]), ("logprobs",), "must be an object"),
+        (answered(logprobs={"content": [{"token": "a"}]}), ("logprobs", "content", 0, "logprob"), "is required"),
+        (answered(logprobs={"content": [{"logprob": -1}]}), ("logprobs", "content", 0, "token"), "is required"),
+        (
+            answered(logprobs={"content": [{"token": "a", "logprob": 0.5}]}),
+            ("logprobs", "content", 0, "logprob"),
+            "0 or less",
+        ),
+        (
+            answered(logprobs={"content": [{"token": "a", "logprob": -1, "bytes": [256]}]}),
+            ("logprobs", "content", 0, "bytes"),
+            "0 to 255",
+        ),
+        (answered(token_ids=[-1]), ("token_ids", 0), "0 or more"),
+        (answered(token_ids=[1.0]), ("token_ids", 0), "whole number"),
+        (answered(logprobs={"content": []}, token_ids=[1]), ("token_ids",), "one id for each of the 0 logprobs"),
+    ],
+)
+def test_a_bad_choice_is_named_by_field(choice: Mapping[str, Any], loc: tuple[str | int, ...], says: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        group_of({"trajectories": [trajectory(), trajectory({"role": "user"}, choice)]})
+    (problem,) = caught.value.problems
+    expected = ("trajectories", 1, "messages_and_choices", 1, *loc)
+    assert (problem.loc, says in problem.msg) == (expected, True), problem
+
+
+def test_a_file_that_ends_inside_a_group_is_refused() -> None:
+    lines = dump_group(TrajectoryGroup((Trajectory((History(()),)),)))
+    with pytest.raises(InvalidInput, match="cut off"):
+        list(read_groups(io.BytesIO(lines.split(b"\n")[0])))
+
+
+def test_a_line_without_end_is_not_read_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MAX_LINE", 100)
+    with pytest.raises(InvalidInput, match="longer than 100 bytes"):
+        list(read_examples(io.BytesIO(b" " * 101)))
+    assert list(read_examples(io.BytesIO(b" " * 99 + b"\n"))) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2**64, "\ud800", {1, 2}, [[[[]]] * 100_000]])
+def test_what_could_not_be_read_back_is_not_written(value: object) -> None:
+    with pytest.raises(InvalidInput):
+        dump_group(TrajectoryGroup((Trajectory((History(()),), metadata={"value": value}),)))
+
+
+def test_example_of_takes_plain_data_and_drops_what_it_does_not_know() -> None:
+    plain = {"messages": [{"role": "assistant", "content": "hi", "refusal": None, "weight": 1}], "epoch": 3}
+    assert example_of(plain) == Example((Message(Role.ASSISTANT, "hi"),))
