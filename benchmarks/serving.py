@@ -2,8 +2,9 @@
 
     python benchmarks/serving.py [seconds]
 
-Prints JSON: requests a second, server CPU in microseconds per request, and the same per token of a stream, for both, and
-the ratios. CPU is read from /proc, so this runs on Linux. Quote ratios of one run, never figures of two.
+Prints JSON: requests a second and server CPU in microseconds per request of both, whole and streamed, their ratios, and
+what is added per request or per token. CPU is read from /proc, so this runs on Linux. Quote ratios of one run, never
+figures of two.
 """
 
 import asyncio
@@ -62,8 +63,8 @@ def serve(kind: str, port: int) -> None:
 
     app, key = bare, "none"
     if kind == "modelyard":
-        from modelyard.compose import open_platform
         from modelyard.asgi import asgi_app
+        from modelyard.compose import open_platform
 
         platform = open_platform()
         app, key = asgi_app(platform), platform.keys.create("acme").secret

@@ -111,15 +111,25 @@ class Raw:
         execute("COMMIT")
 
 
-def median_us(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median time of each action, run in turns."""
-    times: dict[str, list[float]] = {name: [] for name in actions}
+def median_us(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
+    """The median time and processor time of each action, run in turns."""
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():
-            started = time.perf_counter()
+            wall, cpu = time.perf_counter(), time.thread_time()
             action()
-            times[name].append(time.perf_counter() - started)
-    return {name: round(statistics.median(spent) * 1e6, 2) for name, spent in times.items()}
+            cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+            spent[name].append((wall * 1e6, cpu * 1e6))
+    return {
+        name: {"wall": round(statistics.median(wall), 2), "cpu": round(statistics.median(cpu), 2)}
+        for name, (wall, cpu) in ((name, zip(*times, strict=True)) for name, times in spent.items())
+    }
+
+
+def ratios(times: dict[str, dict[str, float]], target: float) -> dict[str, Any]:
+    """The times, and the second of them over the first."""
+    first, second = times.values()
+    return times | {"ratio": {kind: round(second[kind] / first[kind], 2) for kind in first}, "target": target}
 
 
 def appends(folder: Path, durability: str, rounds: int) -> dict[str, Any]:
@@ -128,16 +138,10 @@ def appends(folder: Path, durability: str, rounds: int) -> dict[str, Any]:
     raw = Raw(path, "FULL" if durability == "power" else "NORMAL")
     ours, theirs = fill(store, 2, "running")
     one = median_us({"raw": lambda: raw.append(theirs), "store": lambda: append(store, ours)}, rounds)
-    hundred = median_us(
-        {"raw": lambda: raw.append(theirs, 100), "store": lambda: append(store, ours, 100)}, rounds // 10
-    )
+    batch = median_us({"raw": lambda: raw.append(theirs, 100), "store": lambda: append(store, ours, 100)}, rounds // 10)
     raw.connection.close()
     store.close()
-    return {
-        "one": one | {"ratio": round(one["store"] / one["raw"], 2), "target": 1.5},
-        "batch of 100, per event": {name: value / 100 for name, value in hundred.items()}
-        | {"ratio": round(hundred["store"] / hundred["raw"], 2), "target": 1.25},
-    }
+    return {"one": ratios(one, 1.5), "batch of 100": ratios(batch, 1.25)}
 
 
 def rate(store: Store, threads: int, calls: int) -> float:
@@ -172,19 +176,17 @@ def grouping(folder: Path) -> dict[str, Any]:
 
 
 def claims(stores: Mapping[int, Store], rounds: int) -> dict[str, Any]:
-    """Claims with a short and a long queue; what is claimed is queued again, so that both keep their length."""
+    """Claims with a short and a long queue."""
 
     def turn(store: Store) -> Callable[[], None]:
         return lambda: claim(store)
 
     for queued, store in stores.items():
         fill(store, queued + rounds)
-    times = median_us({f"{queued} queued": turn(store) for queued, store in stores.items()}, rounds)
-    short, long = times.values()
-    return times | {"ratio": round(long / short, 2), "target": 1.5}
+    return ratios(median_us({f"{queued} queued": turn(store) for queued, store in stores.items()}, rounds), 1.5)
 
 
-def memory(rounds: int) -> dict[str, float]:
+def memory(rounds: int) -> dict[str, dict[str, float]]:
     store = MemoryStore(RECORDS)
     (job_id,) = fill(store, 1, "running")
     return median_us(

@@ -201,8 +201,8 @@ class RegisteredEntry:
             answers_as=answers_as,
             **{name: getattr(entry, name) for name in same},
             **{f"price_{f.name}": getattr(entry.pricing, f.name) for f in attrs.fields(Pricing)},
-            supported_sampling_parameters=tuple(entry.supported_sampling_parameters),
-            supported_features=tuple(entry.supported_features),
+            supported_sampling_parameters=tuple(parameter.value for parameter in entry.supported_sampling_parameters),
+            supported_features=tuple(feature.value for feature in entry.supported_features),
             country_codes=tuple(place.country_code for place in entry.datacenters),
             deprecation_date=entry.deprecation_date.isoformat() if entry.deprecation_date else None,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
 
 
 class Role(StrEnum):
@@ -44,7 +44,7 @@ class Part:
 
     type: str
     text: str = ""
-    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
 
 @attrs.frozen
@@ -71,7 +71,7 @@ class Tool:
 
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    parameters: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
     strict: bool = False
 
 
@@ -105,7 +105,7 @@ class ResponseFormat:
 
     type: ResponseType = ResponseType.TEXT
     name: str = ""
-    schema: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    schema: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
     strict: bool = False
 
 
@@ -120,13 +120,13 @@ class Sampling:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = attrs.field(converter=frozen_mapping, factory=dict)
+    logit_bias: Mapping[int, float] = attrs.field(converter=frozen_mapping, default=EMPTY)
     seed: int | None = None
 
 
 @attrs.frozen
 class CompletionRequest:
-    """A validated request. `model` is a name from the catalogue or of a trained model (see `domain.training.ModelName`).
+    """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.training.ModelName`).
 
     `max_tokens` bounds each choice, prompt not counted; None means up to the model's limit. `logprobs` asks for the
     logprob of each sampled token, `top_logprobs` for that many alternatives. `streamed` tells a backend whether the
@@ -136,22 +136,22 @@ class CompletionRequest:
 
     model: str
     messages: tuple[Message, ...]
-    sampling: Sampling = attrs.field(factory=Sampling)
+    sampling: Sampling = Sampling()
     n: int = 1
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
     tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice = attrs.field(factory=ToolChoice)
+    tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
-    response_format: ResponseFormat = attrs.field(factory=ResponseFormat)
+    response_format: ResponseFormat = ResponseFormat()
     return_token_ids: bool = False
     streamed: bool = False
     user: str | None = None
-    metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, factory=dict)
+    metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
     store: bool = False
-    extras: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    extras: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
 
 @attrs.frozen
@@ -195,10 +195,10 @@ class Usage:
 class Delta:
     """A piece of one choice, in the order in which it was produced.
 
-    `text` is content; `tokens` is how many tokens this piece holds (an end-of-turn token counts, and may come with empty
-    text). `logprobs` and `token_ids`, where there are any, have one entry per token. `prompt_token_ids` comes once, in
-    a choice's first delta. `finish_reason` comes in a choice's last. `usage` is what the backend reports, in any delta;
-    the last report of a choice counts.
+    `text` is content; `tokens` is how many tokens this piece holds (an end-of-turn token counts, and may come with
+    empty text). `logprobs` and `token_ids`, where there are any, have one entry per token. `prompt_token_ids` comes
+    once, in a choice's first delta. `finish_reason` comes in a choice's last. `usage` is what the backend reports, in
+    any delta, of the whole request as it was given to it; its last report counts.
     """
 
     text: str = ""
@@ -281,7 +281,7 @@ class StoredCompletion:
     created_at: datetime
     request: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
     answer: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
-    metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, factory=dict)
+    metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
 
 RECORDS = (

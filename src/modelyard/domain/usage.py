@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Any
 
 import attrs
 
@@ -143,7 +144,7 @@ def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> list[UsageSum]:
     return [_sum(groups[values], dict(zip(by, values, strict=True))) for values in sorted(groups)]
 
 
-def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, str]) -> UsageSum:
+def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, Any]) -> UsageSum:
     counted = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images")
     counts = {name: sum(getattr(total, name) for total in totals) for name in counted}
     return UsageSum(**apart, **counts, cost=add(total.cost for total in totals))
@@ -205,17 +206,13 @@ RECORDS = (
         LedgerEntry,
         "ledger",
         ("id",),
-        indexes={
-            "by_entity": Index(("entity",), ("created_at",)),
-            "by_project": Index(("entity", "project"), ("created_at",)),
-            "all": Index((), ("created_at",)),
-        },
+        indexes={"by_entity": Index(("entity",), ("created_at",))},
     ),
     Record(
         UsageTotal,
         "usage_totals",
         ("entity", "day", "project", "key_id", "model"),
-        indexes={"by_entity": Index(("entity",), ("day",)), "all": Index((), ("day",))},
+        indexes={"by_entity": Index(("entity",), ("day",)), "entities": Index((), ("entity",))},
     ),
     Record(Budget, "budgets", ("id",), indexes={"by_entity": Index(("entity",))}),
     Record(

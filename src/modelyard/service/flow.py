@@ -3,25 +3,61 @@
 A flow yields effects and receives their answers; it may also yield `Emit(item)` for the caller who reads along. `run`
 and `iterate` drive it by blocking calls, `arun` and `aiterate` by awaiting, and neither knows what it is about.
 
-A caller who goes away is told to the flow as `Abandoned`, raised at the effect where it waits. The flow may still ask
-for effects, to book what was produced, and then ends.
+A caller who goes away is told to the flow as `Abandoned`, raised at the effect where it waits, when the backends' work
+has stopped. The flow may still ask for effects, to book what was produced, and then ends. What is under way on another
+thread or in the store is never left behind: the flow hears of its outcome first.
 """
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import AsyncBackend, Backend, ServedModel, Store, Tx
+from modelyard.service.ports import log
+from modelyard.service.source import Source
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Abandoned(Exception):  # noqa: N818 - it is news, not an error
+class Abandoned(Exception):
     """The caller reads no further."""
+
+
+class Effect(Protocol):
+    """Something that a flow needs. It knows both ways to get it; its answer goes back to the flow, and so does what it
+    raises.
+    """
+
+    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+        """By blocking calls."""
+        ...
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+        """Without blocking the event loop."""
+        ...
+
+
+Flow = Generator[Effect, Any, T]
+
+
+# ---- what a flow may ask for -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Emit:
+    """An item for the caller who reads along; answered with None. The drivers hand it over themselves."""
+
+    item: Any
+
+    def perform(self, talk: "BlockingTalk[Any]") -> None:
+        """Nobody reads along any more."""
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> None:
+        """Nobody reads along any more."""
 
 
 @attrs.frozen
@@ -32,6 +68,16 @@ class Transact:
     step: Callable[[Tx], Any]
     durable: bool = True
 
+    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+        """In this thread."""
+        return self.store.transact(self.step, self.durable)
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+        """In place unless the store blocks."""
+        if self.store.blocking:
+            return await talk.wait(self.store.atransact(self.step, self.durable))
+        return self.store.transact(self.step, self.durable)
+
 
 @attrs.frozen
 class Call:
@@ -40,271 +86,81 @@ class Call:
     function: Callable[[], Any]
     blocking: bool
 
+    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+        """In this thread."""
+        return self.function()
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+        """In place unless it may wait."""
+        return await talk.in_thread(self.function) if self.blocking else self.function()
+
 
 @attrs.frozen
 class Await:
     """Answered with what the function's awaitable gives; `otherwise` is the same thing without an event loop."""
 
-    function: Callable[[], Any]
+    function: Callable[[], Awaitable[Any]]
     otherwise: Callable[[], Any]
+
+    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+        """In this thread."""
+        return self.otherwise()
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+        """In the task that drives the flow, and cancelled with it."""
+        return await self.function()
 
 
 @attrs.frozen
 class Open:
-    """Answered with a `Source` of the backend's deltas, which the driver closes when the flow ends."""
+    """Answered with a `Source` of the backend's deltas, which the driver closes when the flow has ended."""
 
     backend: Backend | AsyncBackend
     request: CompletionRequest
     model: ServedModel
 
+    def perform(self, talk: "BlockingTalk[Any]") -> Source:
+        """Raises RuntimeError for a backend that is asynchronous only where an event loop runs already."""
+        return talk.opened(Source.of(self.backend, self.request, self.model))
 
-@attrs.define(eq=False)
-class Source:
-    """An open stream of deltas, of one kind or the other."""
-
-    blocking: bool
-    iterator: Iterator[Delta] | None = None
-    aiterator: AsyncIterator[Delta] | None = None
-    loop: asyncio.AbstractEventLoop | None = None
-    closed: bool = False
-
-    def take_all(self) -> list[Delta]:
-        """What is left, as long as nobody closes the source meanwhile."""
-        assert self.iterator is not None
-        deltas = []
-        for delta in self.iterator:
-            deltas.append(delta)
-            if self.closed:
-                break
-        return deltas
+    async def aperform(self, talk: "AsyncTalk[Any]") -> Source:
+        """The asynchronous way where the backend has one."""
+        return talk.opened(Source.on_loop(self.backend, self.request, self.model))
 
 
 @attrs.frozen
 class Pull:
-    """Answered with the next delta, or None at the end."""
+    """Hands deltas to `take` until that returns True. Answered with whether it did; False is the end of the source."""
 
     source: Source
+    take: Callable[[Delta], bool]
+
+    def perform(self, talk: "BlockingTalk[Any]") -> bool:
+        """In this thread."""
+        return self.source.pull(self.take)
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> bool:
+        """On the loop, or for a backend that blocks in one hand-over to the executor."""
+        if self.source.adeltas is not None:
+            return await self.source.apull(self.take)
+        if self.source.blocking:
+            return await talk.in_thread(lambda: self.source.pull(self.take))
+        return self.source.pull(self.take)
 
 
 @attrs.frozen
-class PullAll:
-    """Answered with a list of all remaining deltas: one hand-over in the place of many."""
+class Close:
+    """Stop a source's work now; answered with None."""
 
     source: Source
 
+    def perform(self, talk: "BlockingTalk[Any]") -> None:
+        """In this thread."""
+        self.source.close()
 
-@attrs.frozen
-class Emit:
-    """An item for the caller who reads along; answered with None."""
-
-    item: Any
-
-
-Effect = Transact | Call | Await | Open | Pull | PullAll | Emit
-Flow = Generator[Effect, Any, T]
-
-
-# ---- the synchronous driver ------------------------------------------------------------------------------------
-
-
-def run(flow: Flow[T]) -> T:
-    """Drive a flow to its end; what it emits is dropped."""
-    items = _Items(flow)
-    for _ in items:
-        pass
-    return items.result  # type: ignore[no-any-return]
-
-
-def iterate(flow: Flow[T]) -> Iterator[Any]:
-    """Drive a flow and yield what it emits. Closing the iterator abandons the flow."""
-    return iter(_Items(flow))
-
-
-class _Items:
-    """Iterates over what a flow emits and keeps what it returns."""
-
-    def __init__(self, flow: Flow[Any]) -> None:
-        self.flow, self.result = flow, None
-
-    def __iter__(self) -> Iterator[Any]:
-        sources: list[Source] = []
-        flow, answer, error = self.flow, None, None
-        try:
-            while True:
-                try:
-                    effect = flow.send(answer) if error is None else flow.throw(error)
-                except StopIteration as end:
-                    self.result = end.value
-                    return
-                answer = error = None
-                if type(effect) is Emit:
-                    try:
-                        yield effect.item
-                    except GeneratorExit:
-                        self._abandon(sources)
-                        raise
-                    continue
-                try:
-                    answer = perform(effect, sources)
-                except Exception as failure:  # noqa: BLE001 - the flow decides
-                    error = failure
-        finally:
-            for source in sources:
-                close_source(source)
-
-    def _abandon(self, sources: list[Source]) -> None:
-        for source in sources:
-            close_source(source)
-        try:
-            effect = self.flow.throw(Abandoned())
-            while True:
-                effect = self.flow.send(None if type(effect) is Emit else perform(effect, sources))
-        except (StopIteration, Abandoned):
-            return
-
-
-def perform(effect: Effect, sources: list[Source]) -> Any:
-    """Answer one effect by blocking calls."""
-    kind = type(effect)
-    if kind is Pull:
-        return _next(effect.source)  # type: ignore[union-attr]
-    if kind is Transact:
-        return effect.store.transact(effect.step, effect.durable)  # type: ignore[union-attr]
-    if kind is Open:
-        source = _open(effect)  # type: ignore[arg-type]
-        sources.append(source)
-        return source
-    if kind is PullAll:
-        return _all(effect.source)  # type: ignore[union-attr]
-    if kind is Await:
-        return effect.otherwise()  # type: ignore[union-attr]
-    assert isinstance(effect, Call)
-    return effect.function()
-
-
-def _open(effect: Open) -> Source:
-    if hasattr(effect.backend, "stream"):
-        return Source(effect.backend.blocking, iter(effect.backend.stream(effect.request, effect.model)))
-    if _running_loop() is not None:
-        raise RuntimeError("this backend is asynchronous only: on an event loop use acomplete or astream")
-    loop = asyncio.new_event_loop()
-    return Source(True, aiterator=aiter(effect.backend.astream(effect.request, effect.model)), loop=loop)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _next(source: Source) -> Delta | None:
-    if source.iterator is not None:
-        return next(source.iterator, None)
-    assert source.loop is not None
-    assert source.aiterator is not None
-    return source.loop.run_until_complete(_anext(source.aiterator))
-
-
-def _all(source: Source) -> list[Delta]:
-    if source.iterator is not None:
-        return source.take_all()
-    deltas = []
-    while (delta := _next(source)) is not None:
-        deltas.append(delta)
-    return deltas
-
-
-def close_source(source: Source) -> None:
-    """Stop the backend's work. Idempotent."""
-    if source.closed:
-        return
-    source.closed = True
-    if source.iterator is not None and hasattr(source.iterator, "close"):
-        source.iterator.close()
-    if source.loop is not None:
-        if inspect.isasyncgen(source.aiterator):
-            source.loop.run_until_complete(source.aiterator.aclose())
-        source.loop.close()
-
-
-# ---- the asynchronous driver --------------------------------------------------------------------------------------
-
-
-async def arun(flow: Flow[T]) -> T:
-    """Drive a flow to its end on the running event loop, which it never blocks; what it emits is dropped."""
-    driver = _AsyncItems(flow)
-    async for _ in driver.items():
-        pass
-    return driver.result  # type: ignore[no-any-return]
-
-
-def aiterate(flow: Flow[T]) -> AsyncIterator[Any]:
-    """Drive a flow on the running event loop and yield what it emits. Closing the iterator abandons the flow."""
-    return _AsyncItems(flow).items()
-
-
-class _AsyncItems:
-    """The asynchronous twin of `_Items`."""
-
-    def __init__(self, flow: Flow[Any]) -> None:
-        self.flow, self.result = flow, None
-
-    async def items(self) -> AsyncIterator[Any]:
-        sources: list[Source] = []
-        flow, answer, error = self.flow, None, None
-        try:
-            while True:
-                try:
-                    effect = flow.send(answer) if error is None else flow.throw(error)
-                except StopIteration as end:
-                    self.result = end.value
-                    return
-                answer = error = None
-                try:
-                    if type(effect) is Emit:
-                        yield effect.item
-                        continue
-                    answer = await aperform(effect, sources)
-                except (GeneratorExit, asyncio.CancelledError):
-                    await asyncio.shield(self._abandon(sources))
-                    raise
-                except Exception as failure:  # noqa: BLE001 - the flow decides
-                    error = failure
-        finally:
-            for source in sources:
-                await aclose_source(source)
-
-    async def _abandon(self, sources: list[Source]) -> None:
-        for source in sources:
-            await aclose_source(source)
-        try:
-            effect = self.flow.throw(Abandoned())
-            while True:
-                effect = self.flow.send(None if type(effect) is Emit else await aperform(effect, sources))
-        except (StopIteration, Abandoned):
-            return
-
-
-async def aperform(effect: Effect, sources: list[Source]) -> Any:
-    """Answer one effect without blocking the event loop."""
-    kind = type(effect)
-    if kind is Pull:
-        return await _apull(effect.source)  # type: ignore[union-attr]
-    if kind is Transact:
-        if effect.store.blocking:  # type: ignore[union-attr]
-            return await effect.store.atransact(effect.step, effect.durable)  # type: ignore[union-attr]
-        return effect.store.transact(effect.step, effect.durable)  # type: ignore[union-attr]
-    if kind is Open:
-        source = _aopen(effect)  # type: ignore[arg-type]
-        sources.append(source)
-        return source
-    if kind is PullAll:
-        return await _apull_all(effect.source)  # type: ignore[union-attr]
-    if kind is Await:
-        return await effect.function()  # type: ignore[union-attr]
-    assert isinstance(effect, Call)
-    return await in_executor(effect.function) if effect.blocking else effect.function()
+    async def aperform(self, talk: "AsyncTalk[Any]") -> None:
+        """On the loop, or in the executor."""
+        await talk.close(self.source)
 
 
 async def in_executor(function: Callable[[], T]) -> T:
@@ -312,37 +168,175 @@ async def in_executor(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
-def _aopen(effect: Open) -> Source:
-    if hasattr(effect.backend, "astream"):
-        return Source(False, aiterator=aiter(effect.backend.astream(effect.request, effect.model)))
-    return Source(effect.backend.blocking, iter(effect.backend.stream(effect.request, effect.model)))
+# ---- the drivers -----------------------------------------------------------------------------------------------
 
 
-async def _anext(aiterator: AsyncIterator[Delta]) -> Delta | None:
-    return await anext(aiterator, None)
+def run(flow: Flow[T]) -> T:
+    """Drive a flow to its end; what it emits is dropped."""
+    talk = BlockingTalk(flow)
+    for _ in talk.items():
+        pass
+    return talk.result
 
 
-async def _apull(source: Source) -> Delta | None:
-    if source.aiterator is not None:
-        return await _anext(source.aiterator)
-    iterator = source.iterator
-    assert iterator is not None
-    return await in_executor(lambda: next(iterator, None)) if source.blocking else next(iterator, None)
+def iterate(flow: Flow[Any]) -> Generator[Any, None, None]:
+    """Drive a flow and yield what it emits. Closing the iterator abandons the flow."""
+    return BlockingTalk(flow).items()
 
 
-async def _apull_all(source: Source) -> list[Delta]:
-    if source.aiterator is not None:
-        return [delta async for delta in source.aiterator]
-    return await in_executor(source.take_all) if source.blocking else source.take_all()
+async def arun(flow: Flow[T]) -> T:
+    """Drive a flow to its end on the running event loop, which it never blocks; what it emits is dropped."""
+    talk = AsyncTalk(flow)
+    async for _ in talk.items():
+        pass
+    return talk.result
 
 
-async def aclose_source(source: Source) -> None:
-    """Stop the backend's work. Idempotent."""
-    if source.closed:
-        return
-    source.closed = True
-    if inspect.isasyncgen(source.aiterator):
-        await source.aiterator.aclose()
-    elif source.iterator is not None and hasattr(source.iterator, "close"):
-        close = source.iterator.close
-        await in_executor(close) if source.blocking else close()
+def aiterate(flow: Flow[Any]) -> AsyncGenerator[Any, None]:
+    """Drive a flow on the running event loop and yield what it emits. Closing the iterator abandons the flow."""
+    return AsyncTalk(flow).items()
+
+
+class Talk(Generic[T]):
+    """A flow under way: whether it `waits` for an answer, what it opened and, at its end, what it returned."""
+
+    result: T
+
+    def __init__(self, flow: Flow[T]) -> None:
+        self._flow = flow
+        self.waits = False
+        self.sources: list[Source] = []
+
+    def opened(self, source: Source) -> Source:
+        """Remember what must be closed."""
+        self.sources.append(source)
+        return source
+
+    def hear(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
+        """Tell the flow what came of its effect. Returns its next one, or None when it has ended."""
+        self.waits = False
+        try:
+            effect = self._flow.send(answer) if error is None else self._flow.throw(error)
+        except StopIteration as end:
+            self.result = end.value
+            return None
+        self.waits = True
+        return effect
+
+
+class BlockingTalk(Talk[T]):
+    """Answers effects by blocking calls."""
+
+    def items(self) -> Generator[Any, None, None]:
+        """What the flow emits."""
+        try:
+            effect = self.hear()
+            while effect is not None:
+                if type(effect) is Emit:
+                    yield effect.item
+                    effect = self.hear()
+                else:
+                    effect = self._perform(effect)
+        finally:
+            self._finish()
+
+    def _perform(self, effect: Effect) -> Effect | None:
+        try:
+            answer = effect.perform(self)
+        except Exception as error:  # noqa: BLE001 - the flow decides
+            return self.hear(error=error)
+        return self.hear(answer)
+
+    def _finish(self) -> None:
+        try:
+            if self.waits:
+                self._close_all()
+                effect = self.hear(error=Abandoned())
+                while effect is not None:
+                    effect = self._perform(effect)
+        except Abandoned:
+            pass
+        except Exception:  # noqa: BLE001 - nobody is left to tell
+            log.exception("what was abandoned could not be brought to its end")
+        finally:
+            self._close_all()
+
+    def _close_all(self) -> None:
+        for source in self.sources:
+            source.close()
+
+
+class AsyncTalk(Talk[T]):
+    """Answers effects on an event loop. `cancelled` is a cancellation that had to wait for something."""
+
+    def __init__(self, flow: Flow[T]) -> None:
+        super().__init__(flow)
+        self.cancelled: asyncio.CancelledError | None = None
+
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """What the flow emits."""
+        try:
+            effect = self.hear()
+            while effect is not None and self.cancelled is None:
+                if type(effect) is Emit:
+                    yield effect.item
+                    effect = self.hear()
+                else:
+                    effect = await self._perform(effect)
+        finally:
+            await self._finish()
+            if self.cancelled is not None:
+                raise self.cancelled
+
+    async def in_thread(self, function: Callable[[], R]) -> R:
+        """What a function that may wait returns."""
+        return await self.wait(asyncio.get_running_loop().run_in_executor(None, function))
+
+    async def wait(self, work: Awaitable[R]) -> R:
+        """The outcome of work that a cancelled task must not leave behind: it is cancelled when the work is over."""
+        future = asyncio.ensure_future(work)
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+                for source in self.sources:
+                    source.stopping = True
+        return future.result()
+
+    async def close(self, source: Source) -> None:
+        """Stop a source's work."""
+        if source.adeltas is not None:
+            try:
+                await source.aclose()
+            except asyncio.CancelledError as error:
+                self.cancelled = error
+        elif source.blocking and not source.closed:
+            await self.in_thread(source.close)
+        else:
+            source.close()
+
+    async def _perform(self, effect: Effect) -> Effect | None:
+        try:
+            answer = await effect.aperform(self)
+        except Exception as error:  # noqa: BLE001 - the flow decides
+            return self.hear(error=error)
+        return self.hear(answer)
+
+    async def _finish(self) -> None:
+        try:
+            if self.waits:
+                await self._close_all()
+                effect = self.hear(error=Abandoned())
+                while effect is not None:
+                    effect = await self._perform(effect)
+        except Abandoned:
+            pass
+        except Exception:  # noqa: BLE001 - nobody is left to tell
+            log.exception("what was abandoned could not be brought to its end")
+        finally:
+            await self._close_all()
+
+    async def _close_all(self) -> None:
+        for source in self.sources:
+            await self.close(source)

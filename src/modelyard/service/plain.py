@@ -1,0 +1,26 @@
+"""Domain values as plain JSON data, for keeping them as they were."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import attrs
+
+
+def plain(value: Any) -> Any:
+    """Mappings, lists and scalars under the fields' own names; what is None or empty is left out.
+
+    >>> from modelyard.domain.completion import Message, Role
+    >>> plain(Message(Role.USER, "hi"))
+    {'role': 'user', 'content': 'hi'}
+    """
+    if attrs.has(type(value)):
+        named = ((field.name, getattr(value, field.name)) for field in attrs.fields(type(value)))
+        return {name: plain(part) for name, part in named if part is not None and part != () and part != {}}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    return value

@@ -1,0 +1,113 @@
+"""What a backend gives, piece by piece: one kind of stream over both kinds of backend."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import cast
+
+import attrs
+
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.protocols import AsyncBackend, Backend, ServedModel
+from modelyard.service.ports import log
+
+
+@attrs.define(eq=False)
+class Source:
+    """An open stream of deltas, of a backend of one kind or the other.
+
+    A synchronous one has `deltas`, and `blocking` says that getting them may wait. An asynchronous one has `adeltas`;
+    `runner` drives them where no event loop runs.
+    """
+
+    blocking: bool
+    deltas: Generator[Delta, None, None] | None = None
+    adeltas: AsyncIterator[Delta] | None = None
+    runner: asyncio.Runner | None = None
+    stopping: bool = False
+    closed: bool = False
+
+    @classmethod
+    def of(cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel) -> "Source":
+        """For blocking calls: an asynchronous backend gets an event loop of its own.
+
+        Raises RuntimeError for such a backend where an event loop runs already.
+        """
+        if hasattr(backend, "stream"):
+            return cls._synchronous(cast(Backend, backend), request, model)
+        if _on_event_loop():
+            raise RuntimeError("this backend is asynchronous only: on an event loop use acomplete or astream")
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        return cls(True, adeltas=backend.astream(request, model), runner=runner)
+
+    @classmethod
+    def on_loop(cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel) -> "Source":
+        """For an event loop: asynchronous where the backend can be."""
+        if hasattr(backend, "astream"):
+            return cls(False, adeltas=backend.astream(request, model))
+        return cls._synchronous(backend, request, model)
+
+    @classmethod
+    def _synchronous(cls, backend: Backend, request: CompletionRequest, model: ServedModel) -> "Source":
+        return cls(backend.blocking, _lazily(backend, request, model))
+
+    def pull(self, take: Callable[[Delta], bool]) -> bool:
+        """Hand deltas to `take` until it returns True or the source is to stop; False at the end."""
+        if self.runner is not None:
+            return self.runner.run(self.apull(take))
+        assert self.deltas is not None
+        return any(take(delta) or self.stopping for delta in self.deltas)
+
+    async def apull(self, take: Callable[[Delta], bool]) -> bool:
+        """The same on an event loop."""
+        assert self.adeltas is not None
+        async for delta in self.adeltas:
+            if take(delta):
+                return True
+        return False
+
+    def close(self) -> None:
+        """Stop the backend's work. Idempotent; a fault of the backend while it stops is logged and changes nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if self.deltas is not None:
+                self.deltas.close()
+            elif self.runner is not None:
+                self.runner.run(self._aclose())
+        except Exception:  # noqa: BLE001 - the answer is complete, or given up
+            log.exception(_STOPPING)
+        finally:
+            if self.runner is not None:
+                self.runner.close()
+
+    async def aclose(self) -> None:
+        """The same for an asynchronous source on its event loop."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            await self._aclose()
+        except Exception:  # noqa: BLE001 - the answer is complete, or given up
+            log.exception(_STOPPING)
+
+    async def _aclose(self) -> None:
+        aclose = getattr(self.adeltas, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
+_STOPPING = "a backend failed while it was stopped"
+
+
+def _lazily(backend: Backend, request: CompletionRequest, model: ServedModel) -> Generator[Delta, None, None]:
+    """Nothing of the backend runs before the first pull, so all of it runs where it may block."""
+    yield from backend.stream(request, model)
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""Whether a model can do what a request asks: what it cannot is refused by name, never ignored."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import CompletionRequest, Part, ResponseType, Sampling, ToolMode
+from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
+from modelyard.protocols import Capabilities
+
+_OFF: dict[str, tuple[Any, ...]] = {field.name: (field.default,) for field in attrs.fields(Sampling)}
+_OFF |= {"top_k": (None, 0, -1), "logit_bias": ({},)}
+
+_FORMATS = {ResponseType.JSON_OBJECT: "json_mode", ResponseType.JSON_SCHEMA: "structured_outputs"}
+
+
+def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilities: Capabilities) -> None:
+    """Raise `UnsupportedParameter` naming everything that this model cannot honour."""
+    missing = _sampling(request.sampling, capabilities) + _details(request, capabilities)
+    problems = [Problem((name,), f"{entry.id} does not support this; leave it out") for name in missing]
+    for at, message in enumerate(request.messages):
+        if type(message.content) is tuple:
+            problems += _modalities(at, message.content, entry)
+    if problems:
+        raise UnsupportedParameter(problems)
+
+
+def _sampling(sampling: Sampling, capabilities: Capabilities) -> list[str]:
+    can = capabilities.parameters
+    return [name for name, off in _OFF.items() if name not in can and getattr(sampling, name) not in off]
+
+
+def _details(request: CompletionRequest, capabilities: Capabilities) -> list[str]:
+    made_up = capabilities.synthesises_structure
+    needed = _FORMATS.get(request.response_format.type)
+    refused = {
+        "logprobs": request.logprobs and not capabilities.logprobs,
+        "top_logprobs": request.top_logprobs > capabilities.top_logprobs,
+        "return_token_ids": request.return_token_ids and not capabilities.token_ids,
+        "tools": request.tools and not capabilities.tools,
+        "tool_choice": request.tool_choice.mode is ToolMode.REQUIRED and not (capabilities.forced_tools or made_up),
+        "response_format": needed is not None and not (getattr(capabilities, needed) or made_up),
+    }
+    return [name for name, is_refused in refused.items() if is_refused]
+
+
+def _modalities(at: int, parts: Sequence[Part], entry: CatalogueEntry) -> Iterator[Problem]:
+    for place, part in enumerate(parts):
+        if modality_of(part) not in entry.input_modalities:
+            yield Problem(("messages", at, "content", place), f"{entry.id} takes no {part.type}")
+
+
+def modality_of(part: Part) -> str:
+    """What a part is made of: "image" for `image_url`, "audio" for `input_audio`, and so on."""
+    return part.type.removeprefix("input_").removesuffix("_url")
+
+
+def images(request: CompletionRequest) -> int:
+    """How many images the messages hold."""
+    parts = [part for message in request.messages if type(message.content) is tuple for part in message.content]
+    return len([part for part in parts if modality_of(part) == "image"])
+
+
+def check_tool_choice(request: CompletionRequest) -> None:
+    """Raise `InvalidInput` when a tool must be called that is not there."""
+    choice = request.tool_choice
+    if choice.mode is not ToolMode.REQUIRED:
+        return
+    if not request.tools:
+        raise InvalidInput.at("tool_choice", msg="needs tools")
+    if choice.name is not None and all(tool.name != choice.name for tool in request.tools):
+        raise InvalidInput.at("tool_choice", msg=f"names {choice.name!r}, which is none of the tools")
+
+
+def room(entry: CatalogueEntry, prompt_tokens: int | None, max_tokens: int | None) -> int:
+    """How many tokens a choice may have: what was asked for, else as many as fit.
+
+    Raises `ContextLengthExceeded`, and `InvalidInput` beyond the model's `max_output_length`.
+    """
+    if max_tokens is not None and max_tokens > entry.max_output_length:
+        raise InvalidInput.at("max_tokens", msg=f"must be at most {entry.max_output_length} for {entry.id}")
+    prompt = prompt_tokens or 0
+    wanted = 1 if max_tokens is None else max_tokens
+    if prompt + wanted > entry.context_length:
+        raise ContextLengthExceeded(
+            [
+                Problem(
+                    ("messages",),
+                    f"This model's maximum context length is {entry.context_length} tokens. However, you asked for "
+                    f"{prompt + wanted} tokens ({prompt} in the messages, {wanted} in the completion); "
+                    "shorten the messages or the completion.",
+                    "context_length_exceeded",
+                )
+            ]
+        )
+    return min(entry.max_output_length, entry.context_length - prompt) if max_tokens is None else max_tokens

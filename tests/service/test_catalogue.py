@@ -1,0 +1,343 @@
+"""The catalogue: what is listed is what answers, and a name means one model or is refused."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.backends.echo import EchoBackend
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.identity import Principal, Scope, host
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.training import Checkpoint, Model
+from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound
+from modelyard.protocols import Store
+from modelyard.service.catalogue import Catalogue, resolve
+from modelyard.service.completion import Chat
+from modelyard.service.ports import Ports, Settings
+from modelyard.stores.memory import MemoryStore
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.system import SystemClock
+from modelyard.testing.run_twice import RunTwiceStore
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOST = host("acme")
+READER = Principal("reader", "acme", Scope("acme"), "key-1")
+
+
+def make(backend: Any = None, store: Store | None = None) -> Ports:
+    ids = count(1)
+    return Ports(
+        store=store or RunTwiceStore(MemoryStore(RECORDS)),
+        artifacts=MemoryArtifacts(lambda size: hashlib.shake_128(str(next(ids)).encode()).digest(size)),
+        backend=backend or EchoBackend(("echo", "base")),
+        trainers=(),
+        clock=SystemClock(),
+        ids=lambda: f"id-{next(ids):06}",
+        randomness=bytes,
+        observer=None,
+        settings=Settings(),
+    )
+
+
+@pytest.fixture
+def ports() -> Ports:
+    return make()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Store]:
+    store = SqliteStore(str(tmp_path / "yard.db"), RECORDS)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def catalogue(ports: Ports) -> Catalogue:
+    return Catalogue(ports, HOST)
+
+
+def like(entry: CatalogueEntry, **changes: Any) -> CatalogueEntry:
+    return attrs.evolve(entry, **changes)
+
+
+class Changing(EchoBackend):
+    """A backend whose offer changes."""
+
+    def __init__(self, models: Sequence[str]) -> None:
+        super().__init__(("echo",))
+        self.models = list(models)
+
+    def entries(self) -> list[CatalogueEntry]:
+        (echo,) = super().entries()
+        return [attrs.evolve(echo, id=model) for model in self.models]
+
+
+# ---- the list ----------------------------------------------------------------------------------------------------
+
+
+def test_what_the_backend_offers_is_listed_by_id(catalogue: Catalogue) -> None:
+    assert [entry.id for entry in catalogue.entries()] == ["base", "echo"]
+    assert catalogue.get("echo") == EchoBackend().entries()[0]
+
+
+def test_a_registered_entry_is_listed_sorted_and_found(catalogue: Catalogue) -> None:
+    parrot = like(catalogue.get("echo"), id="lab/a-parrot", pricing=Pricing(prompt=Decimal("0.1")))
+    catalogue.register(parrot, answers_as="echo")
+    catalogue.register(like(parrot, id="Zebra"), answers_as="echo")
+    assert [entry.id for entry in catalogue.entries()] == ["Zebra", "base", "echo", "lab/a-parrot"]
+    assert catalogue.get("lab/a-parrot") == parrot
+
+
+def test_a_registered_entry_takes_the_place_of_the_backend_s_and_of_an_earlier_one(catalogue: Catalogue) -> None:
+    dear = like(catalogue.get("echo"), pricing=Pricing(prompt=Decimal(1)))
+    catalogue.register(dear)
+    catalogue.register(like(dear, name="Second"))
+    assert catalogue.get("echo").name == "Second"
+    assert [entry.id for entry in catalogue.entries()] == ["base", "echo"]
+    catalogue.remove("echo")
+    assert catalogue.get("echo") == EchoBackend().entries()[0]
+
+
+def test_an_entry_whose_model_is_offered_no_more_is_neither_listed_nor_answered() -> None:
+    backend = Changing(["one", "two"])
+    catalogue = Catalogue(make(backend), HOST)
+    catalogue.register(like(catalogue.get("one"), id="alias"), answers_as="two")
+    backend.models.remove("two")
+    assert [entry.id for entry in catalogue.entries()] == ["one"]
+    with pytest.raises(ModelNotFound):
+        catalogue.get("alias")
+
+
+def test_what_is_listed_always_answers(ports: Ports) -> None:
+    catalogue = Catalogue(ports, HOST)
+    catalogue.register(like(catalogue.get("echo"), id="acme/books/m:step1"), answers_as="echo")
+    catalogue.register(like(catalogue.get("echo"), id="a" * 255), answers_as="echo")
+    for entry in catalogue.entries():
+        assert Chat(ports, READER).complete(model=entry.id, messages="hi").text == "hi"
+
+
+def test_ten_thousand_entries_are_listed() -> None:
+    ports = make(store=MemoryStore(RECORDS))
+    catalogue = Catalogue(ports, HOST)
+    echo = catalogue.get("echo")
+    for number in range(2_500):
+        catalogue.register(like(echo, id=f"m{number:05}"), answers_as="echo")
+    entries = [like(echo, id=f"b{number:05}") for number in range(7_500)]
+    many = Catalogue(attrs.evolve(ports, backend=_Offering([echo, *entries])), HOST)
+    listed = [entry.id for entry in many.entries()]
+    assert len(listed) == 10_001
+    assert listed == sorted(listed)
+
+
+@attrs.define(eq=False)
+class _Offering:
+    offer: list[CatalogueEntry]
+
+    def entries(self) -> list[CatalogueEntry]:
+        return self.offer
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["echo", "base", None])), max_size=12))
+def test_the_list_is_what_registering_and_removing_left(steps: list[tuple[str, str | None]]) -> None:
+    ports = make(store=MemoryStore(RECORDS))
+    catalogue, expected = Catalogue(ports, HOST), {"base": "base", "echo": "echo"}
+    for name, model in steps:
+        before = catalogue.version
+        if model is not None:
+            catalogue.register(like(catalogue.get("echo"), id=name), answers_as=model)
+            expected[name] = model
+        elif name in expected:
+            catalogue.remove(name)
+            del expected[name]
+        else:
+            with pytest.raises(ModelNotFound):
+                catalogue.remove(name)
+            assert catalogue.version == before
+            continue
+        assert catalogue.version != before
+    assert [entry.id for entry in catalogue.entries()] == sorted(expected)
+    assert {name: resolve(ports, name, READER).base_model for name in expected} == expected
+
+
+# ---- its version -------------------------------------------------------------------------------------------------
+
+
+def test_the_version_stays_while_nothing_changes_and_changes_with_the_list(catalogue: Catalogue) -> None:
+    seen = [catalogue.version, catalogue.version]
+    catalogue.register(like(catalogue.get("echo"), id="a"), answers_as="echo")
+    seen.append(catalogue.version)
+    catalogue.register(like(catalogue.get("echo"), id="a", name="Renamed"), answers_as="echo")
+    seen.append(catalogue.version)
+    catalogue.remove("a")
+    seen.append(catalogue.version)
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 4
+
+
+def test_the_version_changes_when_another_process_registers() -> None:
+    store = MemoryStore(RECORDS)
+    here, there = Catalogue(make(store=store), HOST), Catalogue(make(store=store), HOST)
+    before = here.version
+    there.register(like(there.get("echo"), id="a"), answers_as="echo")
+    assert here.version != before
+
+
+def test_the_version_changes_when_the_backend_offers_something_else() -> None:
+    backend = Changing(["one"])
+    catalogue = Catalogue(make(backend), HOST)
+    before = catalogue.version
+    assert catalogue.version == before
+    backend.models.append("two")
+    assert catalogue.version != before
+    assert [entry.id for entry in catalogue.entries()] == ["one", "two"]
+
+
+# ---- who may change it -------------------------------------------------------------------------------------------
+
+
+def test_only_the_host_changes_the_catalogue(ports: Ports) -> None:
+    reader = Catalogue(ports, READER)
+    with pytest.raises(Forbidden):
+        reader.register(reader.get("echo"))
+    with pytest.raises(Forbidden):
+        reader.remove("echo")
+    assert len(reader.entries()) == 2
+
+
+def test_an_entry_out_of_bounds_is_refused_and_nothing_is_kept(catalogue: Catalogue) -> None:
+    before = catalogue.version
+    with pytest.raises(InvalidInput, match="context_length"):
+        catalogue.register(like(catalogue.get("echo"), context_length=0))
+    assert catalogue.version == before
+
+
+@pytest.mark.parametrize("answers_as", [None, "nothing"])
+def test_an_entry_that_no_model_answers_is_refused(catalogue: Catalogue, answers_as: str | None) -> None:
+    with pytest.raises(InvalidInput, match="answers_as"):
+        catalogue.register(like(catalogue.get("echo"), id="new"), answers_as)
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "a/b", "\ud800", "é", "x" * 100_000, "../etc", "a\0b"])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_an_unknown_name_is_not_found_and_never_a_fault(
+    name: str, on_disk: bool, request: pytest.FixtureRequest
+) -> None:
+    ports = make(store=request.getfixturevalue("sqlite") if on_disk else None)
+    for ask in (lambda: Catalogue(ports, HOST).get(name), lambda: resolve(ports, name, READER)):
+        with pytest.raises(ModelNotFound) as missing:
+            ask()
+        assert len(str(missing.value)) < 2_000
+
+
+# ---- names of trained models -------------------------------------------------------------------------------------
+
+
+def train(ports: Ports, *steps: int, entity: str = "acme", project: str = "p", base: str = "base") -> Model:
+    """A model with checkpoints of these steps."""
+    model = Model(ports.ids(), entity, project, "m", base, NOW)
+    stored = ports.artifacts.put([b"weights"])
+    files = {"w.bin": {"artifact": stored.name, "size": stored.size, "digest": stored.digest}}
+    made = [
+        Checkpoint(ports.ids(), model.id, entity, project, step, NOW, "digest", files=files if step else {})
+        for step in steps
+    ]
+    ports.store.transact(lambda tx: [tx.add(record) for record in (model, *made)])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("acme/p/m", 12),
+        ("acme/p/m:latest", 12),
+        ("acme/p/m:step2", 2),
+        ("wandb-artifact:///acme/p/m", 12),
+        ("wandb-artifact://acme/p/m:step0", 0),
+        ("modelyard:///acme/p/m:step12", 12),
+    ],
+)
+def test_a_name_means_the_latest_checkpoint_or_the_step_that_it_names(ports: Ports, name: str, step: int) -> None:
+    train(ports, 0, 2, 12)
+    found = resolve(ports, name, READER)
+    assert found.base_model == "base"
+    assert found.entry.id == "base"
+    assert found.checkpoint is not None
+    assert found.checkpoint.step == step
+
+
+@pytest.mark.parametrize("name", ["acme/p/m:step3", "acme/p/m:best", "acme/p/other", "acme/q/m"])
+def test_an_unknown_step_alias_or_model_is_not_found(ports: Ports, name: str) -> None:
+    train(ports, 0, 2)
+    with pytest.raises(ModelNotFound):
+        resolve(ports, name, READER)
+
+
+@pytest.mark.parametrize("steps", [(), (0,)])
+@pytest.mark.parametrize("name", ["acme/p/m", "acme/p/m:step0"])
+def test_before_the_first_job_the_base_model_answers(ports: Ports, steps: tuple[int, ...], name: str) -> None:
+    train(ports, *steps)
+    found = resolve(ports, name, READER)
+    assert found.base_model == "base"
+    assert found.checkpoint is None or not found.checkpoint.files
+
+
+def test_a_checkpoint_s_files_are_opened_by_their_names_alone(ports: Ports) -> None:
+    train(ports, 1)
+    open_file = resolve(ports, "acme/p/m", READER).open_file
+    assert open_file is not None
+    with open_file("w.bin") as file:
+        assert file.read() == b"weights"
+    with pytest.raises(ArtifactMissing):
+        open_file("../w.bin")
+
+
+def test_a_model_whose_base_is_offered_no_more_is_not_found(ports: Ports) -> None:
+    train(ports, 1, base="gone")
+    with pytest.raises(ModelNotFound):
+        resolve(ports, "acme/p/m", READER)
+
+
+def test_a_registered_base_prices_its_checkpoints(ports: Ports) -> None:
+    catalogue = Catalogue(ports, HOST)
+    catalogue.register(like(catalogue.get("base"), id="dear", pricing=Pricing(prompt=Decimal(1))), answers_as="base")
+    train(ports, 1, base="dear")
+    found = resolve(ports, "acme/p/m", READER)
+    assert (found.base_model, found.entry.id) == ("base", "dear")
+
+
+def test_a_catalogue_id_comes_before_a_trained_model_of_that_name(ports: Ports) -> None:
+    train(ports, 1)
+    catalogue = Catalogue(ports, HOST)
+    catalogue.register(like(catalogue.get("echo"), id="acme/p/m"), answers_as="echo")
+    assert resolve(ports, "acme/p/m", READER).checkpoint is None
+    assert resolve(ports, "acme/p/m:step1", READER).checkpoint is not None
+
+
+def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_is_there(ports: Ports) -> None:
+    train(ports, 1, entity="rival")
+    held = Principal("held", "acme", Scope("acme", frozenset({"q"})), "key-2")
+    train(ports, 1)
+    told = set()
+    for principal, name in [
+        (READER, "rival/p/m"),
+        (READER, "rival/p/nothing"),
+        (READER, "rival/p/m:step99"),
+        (READER, "rival/p/m:best"),
+    ]:
+        with pytest.raises(Forbidden) as refused:
+            resolve(ports, name, principal)
+        told.add(str(refused.value))
+    assert len(told) == 1
+    with pytest.raises(Forbidden):
+        resolve(ports, "acme/p/m", held)
+    assert resolve(ports, "rival/p/m", HOST).checkpoint is not None

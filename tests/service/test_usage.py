@@ -1,0 +1,764 @@
+"""Money and limits: every cost exact, every sum that of its rows, no budget overrun and nobody refused without need."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import partial
+from itertools import count
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from modelyard.backends.echo import EchoBackend
+from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Usage
+from modelyard.domain.identity import ApiKey, Limits, Principal, Scope, host
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageSum, cost
+from modelyard.errors import BackendError, BudgetExceeded, Forbidden, InvalidInput, NotFound, RateLimited
+from modelyard.protocols import Capabilities, ServedModel, Store
+from modelyard.service.admission import book
+from modelyard.service.completion import Chat
+from modelyard.service.ports import Ports, Settings
+from modelyard.service.usage import Ledger
+from modelyard.stores.memory import MemoryStore
+from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice import RunTwiceStore
+
+HOST = host("acme")
+PRICING = Pricing(prompt=Decimal("0.001"), completion=Decimal("0.01"), request=Decimal("0.1"))
+MAX_TOKENS = 5
+WORST = Decimal("0.001") * 3 + Decimal("0.01") * MAX_TOKENS + Decimal("0.1")
+REAL = Decimal("0.001") * 3 + Decimal("0.01") * 2 + Decimal("0.1")
+ASK = {"model": "m", "messages": "x", "max_tokens": MAX_TOKENS}
+
+
+@attrs.define(eq=False)
+class Priced:
+    """Three tokens of prompt, two of answer; `during` runs between them."""
+
+    during: Callable[[], object] = lambda: None
+    blocking: bool = False
+
+    def entries(self) -> tuple[CatalogueEntry, ...]:
+        return (CatalogueEntry("m", "lab/m", "M", 0, Quantization.FP32, 1000, 100, PRICING),)
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities()
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
+        return 3
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        yield Delta("a", 1)
+        self.during()
+        yield Delta("b", 1, finish_reason=FinishReason.STOP)
+
+
+def make(backend: Any = None, store: Store | None = None, clock: ManualClock | None = None) -> Ports:
+    ids = count(1)
+    name = object()
+    return Ports(
+        store=store or RunTwiceStore(MemoryStore(RECORDS)),
+        artifacts=None,  # type: ignore[arg-type]
+        backend=backend or Priced(),
+        trainers=(),
+        clock=clock or ManualClock(),
+        ids=lambda: f"{id(name)}-{next(ids):06}",
+        randomness=bytes,
+        observer=None,
+        settings=Settings(),
+    )
+
+
+def key(limits: Limits | None = None, name: str = "key-1", *projects: str) -> Principal:
+    scope = Scope("acme", frozenset(projects) if projects else None)
+    return Principal("caller", "acme", scope, name, limits or Limits())
+
+
+def ask(ports: Ports, principal: Principal = HOST, **options: Any) -> Decimal:
+    """Ask once; the cost that was booked."""
+    before = spent(ports)
+    Chat(ports, principal).complete(**{**ASK, **options})
+    return spent(ports) - before
+
+
+def spent(ports: Ports) -> Decimal:
+    (total,) = Ledger(ports, HOST).total()
+    return total.cost
+
+
+def held(ports: Ports) -> list[Admission]:
+    return ports.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", "acme"))
+
+
+# ---- exact money -------------------------------------------------------------------------------------------------
+
+prices = st.decimals(0, 10**14, places=30, allow_nan=False, allow_infinity=False).filter(
+    lambda price: len(price.as_tuple().digits) <= 30
+)
+tokens = st.integers(0, 2**53)
+
+
+@given(st.builds(Pricing, prices, prices, prices, prices, prices), tokens, tokens, tokens, tokens)
+def test_a_cost_is_exact_whatever_the_thread_s_decimal_context(
+    pricing: Pricing, prompt: int, cached: int, completion: int, images: int
+) -> None:
+    used = Usage(prompt + cached, completion, cached, images)
+    with localcontext() as context:
+        context.prec = 3
+        booked = cost(used, pricing)
+    expected = (
+        prompt * Fraction(pricing.prompt)
+        + cached * Fraction(pricing.input_cache_read)
+        + completion * Fraction(pricing.completion)
+        + images * Fraction(pricing.image)
+        + Fraction(pricing.request)
+    )
+    assert Fraction(booked) == expected
+
+
+def test_a_completion_is_booked_at_its_price() -> None:
+    ports = make()
+    assert ask(ports) == REAL
+    (entry,) = Ledger(ports, HOST).entries().items
+    assert (entry.entity, entry.project, entry.key_id, entry.model, entry.base_model) == ("acme", "", "", "m", "m")
+    assert (entry.prompt_tokens, entry.completion_tokens, entry.cost) == (3, 2, REAL)
+
+
+# ---- sums --------------------------------------------------------------------------------------------------------
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+moments = st.builds(
+    lambda quarters, more: START + timedelta(days=quarters / 4, microseconds=more),
+    st.integers(0, 12),
+    st.integers(-1, 1),
+)
+rows = st.builds(
+    LedgerEntry,
+    id=st.uuids().map(str),
+    entity=st.sampled_from(["acme", "rival"]),
+    project=st.sampled_from(["", "p", "q"]),
+    key_id=st.sampled_from(["", "key-1", "key-2"]),
+    model=st.sampled_from(["m", "n"]),
+    base_model=st.just("m"),
+    checkpoint_step=st.none(),
+    prompt_tokens=st.integers(0, 100),
+    cached_tokens=st.just(0),
+    completion_tokens=st.integers(0, 100),
+    images=st.just(0),
+    estimated=st.booleans(),
+    cost=st.decimals(0, 10, places=25, allow_nan=False, allow_infinity=False),
+    created_at=moments,
+)
+fields = {"team": "entity", "project": "project", "model": "model", "key": "key_id"}
+
+
+def naive_sums(found: list[LedgerEntry], by: tuple[str, ...]) -> dict[tuple[str, ...], tuple[int, int, Fraction]]:
+    sums: dict[tuple[str, ...], tuple[int, int, Fraction]] = {}
+    for row in found:
+        at = tuple(row.created_at.date().isoformat() if name == "day" else getattr(row, fields[name]) for name in by)
+        requests, prompt, money = sums.get(at, (0, 0, Fraction(0)))
+        sums[at] = requests + 1, prompt + row.prompt_tokens, money + Fraction(row.cost)
+    return sums
+
+
+@settings(max_examples=60)
+@given(
+    booked=st.lists(rows, max_size=25, unique_by=lambda row: row.id),
+    by=st.lists(st.sampled_from(["team", "project", "model", "key", "day"]), unique=True, max_size=3).map(tuple),
+    since=st.none() | moments,
+    until=st.none() | moments,
+    team=st.sampled_from([None, "acme", "nobody"]),
+    project=st.sampled_from([None, "p", ""]),
+)
+def test_any_sum_over_any_period_is_that_of_its_rows(
+    booked: list[LedgerEntry],
+    by: tuple[str, ...],
+    since: datetime | None,
+    until: datetime | None,
+    team: str | None,
+    project: str | None,
+) -> None:
+    ports = make(store=MemoryStore(RECORDS))
+    for row in booked:
+        ports.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+    chosen = [
+        row
+        for row in booked
+        if (since is None or since <= row.created_at)
+        and (until is None or row.created_at < until)
+        and team in (None, row.entity)
+        and project in (None, row.project)
+    ]
+    found = Ledger(ports, HOST).total(by, since=since, until=until, team=team, project=project)
+    sums = {
+        tuple(getattr(one, name) for name in by): (one.requests, one.prompt_tokens, Fraction(one.cost)) for one in found
+    }
+    assert sums == (naive_sums(chosen, by) or ({} if by else {(): (0, 0, Fraction(0))}))
+    assert list(sums) == sorted(sums)
+
+
+@pytest.mark.parametrize("hour", [0, 12])
+def test_a_period_holds_its_first_moment_and_not_its_last(hour: int) -> None:
+    ports, moment, tick = make(), START + timedelta(hours=hour), timedelta(microseconds=1)
+    for number, at in enumerate((moment - tick, moment, moment + tick)):
+        row = LedgerEntry(str(number), "acme", "", "", "m", "m", None, 1, 0, 1, 0, False, Decimal(1), at)
+        ports.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+    ledger = Ledger(ports, HOST)
+    for since, until, rows_ in ((moment, moment + tick, 1), (moment, None, 2), (None, moment, 1), (moment, moment, 0)):
+        (total,) = ledger.total(since=since, until=until)
+        assert total.requests == total.cost == rows_
+
+
+@settings(max_examples=40)
+@given(st.lists(rows, max_size=12, unique_by=lambda row: row.id), st.integers(1, 5), st.sampled_from([None, "acme"]))
+def test_pages_of_the_ledger_are_its_rows_in_the_order_of_their_time(
+    booked: list[LedgerEntry], limit: int, team: str | None
+) -> None:
+    ports = make(store=MemoryStore(RECORDS))
+    for row in booked:
+        ports.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+    ledger, found, after = Ledger(ports, HOST), [], None
+    while True:
+        page = ledger.entries(after=after, limit=limit, team=team)
+        found += page.items
+        if not page.has_more:
+            break
+        assert len(page.items) == limit
+        after = page.items[-1].id
+    chosen = [row for row in booked if team in (None, row.entity)]
+    assert found == sorted(chosen, key=lambda row: (row.created_at, row.id))
+
+
+def test_booking_the_same_completion_again_changes_nothing() -> None:
+    ports = make()
+    ask(ports)
+    (entry,) = Ledger(ports, HOST).entries().items
+    ports.store.transact(lambda tx: book(tx, entry, None, None))
+    assert Ledger(ports, HOST).total() == [UsageSum(requests=1, prompt_tokens=3, completion_tokens=2, cost=REAL)]
+
+
+def test_a_key_sees_its_entity_alone_and_one_of_some_projects_sees_those() -> None:
+    ports = make()
+    ask(ports, HOST, team="rival")
+    ask(ports, key(), project="p")
+    ask(ports, key(), project="q")
+    ask(ports, key())
+    ask(ports, key(None, "key-2", "p", "r"))
+    whole, part = Ledger(ports, key()), Ledger(ports, key(None, "key-2", "p", "r"))
+    assert [(one.team, one.project) for one in whole.total(["team", "project"])] == [
+        ("acme", ""),
+        ("acme", "p"),
+        ("acme", "q"),
+    ]
+    assert [(one.project, one.requests) for one in part.total(["project"])] == [("", 1), ("p", 1)]
+    assert {row.project for row in part.entries()} == {"", "p"}
+    assert [row.key_id for row in part.entries() if not row.project] == ["key-2"]
+    for refused in (lambda: whole.total(team="rival"), lambda: part.entries(project="q")):
+        with pytest.raises(Forbidden):
+            refused()
+
+
+def test_a_row_of_another_tenant_is_neither_found_nor_a_cursor() -> None:
+    ports = make()
+    ask(ports, HOST, team="rival")
+    (foreign,) = Ledger(ports, HOST).entries(team="rival").items
+    told, mine = set(), Ledger(ports, key())
+    assert Ledger(ports, HOST).entry(foreign.id) == foreign
+    for after in (foreign.id, "nothing"):
+        for look in (partial(mine.entry, after), partial(mine.entries, after=after)):
+            with pytest.raises(NotFound) as missing:
+                look()
+            told.add(str(missing.value).replace(after, ""))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"by": ["weather"]},
+        {"by": "team"},
+        {"since": datetime(2026, 1, 1)},
+        {"until": datetime.max.replace(tzinfo=UTC)},
+    ],
+)
+def test_a_sum_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(options))):
+        Ledger(make(), HOST).total(**options)
+
+
+# ---- budgets -----------------------------------------------------------------------------------------------------
+
+
+class Counting(MemoryStore):
+    """Counts transactions."""
+
+    def __init__(self) -> None:
+        super().__init__(RECORDS)
+        self.transactions = 0
+
+    def transact(self, step: Any, durable: bool = True) -> Any:
+        self.transactions += 1
+        return super().transact(step, durable)
+
+
+def test_without_a_budget_or_a_limit_a_completion_is_one_transaction_and_holds_nothing() -> None:
+    store = Counting()
+    ports = make(Priced(during=lambda: held(ports) and pytest.fail("something is held")), store)
+    ask(ports, key())
+    assert store.transactions == 1
+
+
+def test_a_budget_s_worst_case_is_reserved_while_the_backend_works_and_the_real_cost_is_spent() -> None:
+    seen: list[Budget | None] = []
+    ports = make(Priced(during=lambda: seen.append(Ledger(ports, HOST).budget())))
+    Ledger(ports, HOST).set_budget(1)
+    ask(ports)
+    assert seen[0] is not None
+    assert (seen[0].reserved, seen[0].spent) == (WORST, 0)
+    after = Ledger(ports, HOST).budget()
+    assert after is not None
+    assert (after.reserved, after.spent, after.remaining) == (0, REAL, 1 - REAL)
+    assert held(ports) == []
+
+
+def test_a_request_is_refused_only_when_it_could_pass_the_limit() -> None:
+    ports = make()
+    ledger = Ledger(ports, HOST)
+    ledger.set_budget(WORST)
+    assert ask(ports) == REAL
+    with pytest.raises(BudgetExceeded, match="USD"):
+        ask(ports)
+    ledger.set_budget(WORST + REAL)
+    assert ask(ports) == REAL
+    assert held(ports) == []
+
+
+def test_n_choices_are_reserved_for() -> None:
+    ports = make()
+    Ledger(ports, HOST).set_budget(WORST + Decimal("0.04"))
+    with pytest.raises(BudgetExceeded):
+        ask(ports, n=2)
+    Ledger(ports, HOST).set_budget(WORST + Decimal("0.05"))
+    ask(ports, n=2)
+
+
+def test_both_the_entity_s_and_the_key_s_budget_bind_and_a_refusal_reserves_on_neither() -> None:
+    ports = make()
+    ledger = Ledger(ports, HOST)
+    add_key(ports, "key-1")
+    ledger.set_budget(10)
+    ledger.set_budget("0.01", key_id="key-1")
+    with pytest.raises(BudgetExceeded):
+        ask(ports, key())
+    entity, of_key = ledger.budget(), ledger.budget(key_id="key-1")
+    assert entity is not None
+    assert of_key is not None
+    assert entity.reserved == of_key.reserved == 0
+    assert ask(ports, key(name="key-2")) == REAL
+    ledger.set_budget(10, key_id="key-1")
+    ask(ports, key())
+    budgets = ledger.budget(), ledger.budget(key_id="key-1"), ledger.budget(key_id="key-2")
+    assert [budget and budget.spent for budget in budgets] == [2 * REAL, REAL, None]
+
+
+def add_key(ports: Ports, name: str, entity: str = "acme") -> None:
+    ports.store.transact(lambda tx: tx.add(ApiKey(name, "my_x", name, name, entity, (), START)))
+
+
+def test_a_budget_of_an_unknown_or_foreign_key_is_refused() -> None:
+    ports = make()
+    add_key(ports, "theirs", "rival")
+    for name in ("nobody", "theirs"):
+        with pytest.raises(NotFound):
+            Ledger(ports, HOST).set_budget(1, key_id=name)
+
+
+@pytest.mark.parametrize("limit", [1.5, True, "ten", "-1", "NaN", "Infinity", "1e40", "1e-40", None])
+def test_a_limit_must_be_an_exact_amount(limit: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit"):
+        Ledger(make(), HOST).set_budget(limit)
+
+
+def test_only_the_host_sets_budgets_and_a_key_reads_its_entity_s() -> None:
+    ports = make()
+    Ledger(ports, HOST).set_budget(3)
+    mine = Ledger(ports, key())
+    budget = mine.budget()
+    assert budget is not None
+    assert budget.limit == 3
+    for refused in (lambda: mine.set_budget(9), mine.remove_budget, lambda: mine.budget(entity="rival")):
+        with pytest.raises(Forbidden):
+            refused()
+
+
+def test_a_budget_that_is_removed_and_set_anew_while_a_request_runs_is_neither_negative_nor_overrun() -> None:
+    def replace_budget() -> None:
+        ledger.remove_budget()
+        assert ledger.set_budget(1).reserved == WORST
+
+    ports = make(Priced(during=replace_budget))
+    ledger = Ledger(ports, HOST)
+    ledger.set_budget(1)
+    ask(ports)
+    budget = ledger.budget()
+    assert budget is not None
+    assert (budget.reserved, budget.spent) == (0, REAL)
+    ledger.remove_budget()
+    ledger.remove_budget()
+    assert ledger.budget() is None
+
+
+class Fails(Exception):
+    pass
+
+
+def fails() -> None:
+    raise Fails
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_backend_that_fails_half_way_is_booked_for_what_it_made_and_holds_nothing(streamed: bool) -> None:
+    ports = make(Priced(during=fails))
+    ledger = Ledger(ports, HOST)
+    ledger.set_budget(1)
+    chat = Chat(ports, HOST)
+    with pytest.raises(BackendError):
+        list(chat.stream(**ASK)) if streamed else chat.complete(**ASK)
+    (entry,) = ledger.entries().items
+    budget = ledger.budget()
+    assert budget is not None
+    assert (entry.completion_tokens, entry.cost) == (1, REAL - Decimal("0.01"))
+    assert (budget.reserved, budget.spent) == (0, entry.cost)
+    assert held(ports) == []
+
+
+def test_a_backend_that_makes_nothing_costs_nothing_and_holds_nothing() -> None:
+    class Broken(Priced):
+        def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+            raise Fails
+
+    ports = make(Broken())
+    Ledger(ports, HOST).set_budget(1)
+    with pytest.raises(BackendError):
+        ask(ports)
+    budget = Ledger(ports, HOST).budget()
+    assert budget is not None
+    assert (budget.reserved, budget.spent, spent(ports)) == (0, 0, 0)
+    assert held(ports) == []
+
+
+@pytest.mark.parametrize("fitting", [16, 10, 0])
+def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int) -> None:
+    """All that are let in run at once, so that the worst cases of all stand side by side."""
+    arrived, change = count(1), threading.Condition()
+    settled = 0
+
+    def one_more() -> None:
+        nonlocal settled
+        with change:
+            settled = next(arrived)
+            change.notify_all()
+            assert change.wait_for(lambda: settled == 16, timeout=20)
+
+    ports = make(Priced(during=one_more), MemoryStore(RECORDS))
+    ledger = Ledger(ports, HOST)
+    ledger.set_budget(WORST * fitting)
+
+    def attempt(_: int) -> bool:
+        try:
+            Chat(ports, HOST).complete(**ASK)
+        except BudgetExceeded:
+            one_more()
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        outcomes = list(pool.map(attempt, range(16)))
+    budget = ledger.budget()
+    assert outcomes.count(True) == fitting
+    assert budget is not None
+    assert (budget.reserved, budget.spent) == (0, REAL * fitting)
+    assert held(ports) == []
+
+
+def test_no_commit_of_a_crowd_overruns_its_budget() -> None:
+    class Watching(MemoryStore):
+        worst = Decimal(0)
+
+        def transact(self, step: Any, durable: bool = True) -> Any:
+            def watched(tx: Any) -> Any:
+                outcome = step(tx)
+                budget = tx.get(Budget, "acme")
+                self.worst = max(self.worst, budget.spent + budget.reserved)
+                return outcome
+
+            return super().transact(watched if self._tables[Budget].rows else step, durable)
+
+    store = Watching(RECORDS)
+    ports = make(store=store)
+    limit = WORST * 3 + REAL * 17
+    Ledger(ports, HOST).set_budget(limit)
+
+    def attempt(_: int) -> bool:
+        try:
+            Chat(ports, HOST).complete(**ASK)
+        except BudgetExceeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        let_in = list(pool.map(attempt, range(64))).count(True)
+    assert 0 < store.worst <= limit
+    assert spent(ports) == REAL * let_in <= limit
+    assert let_in >= 18
+
+
+# ---- limits of a key ---------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 10), st.lists(st.floats(0, 30), max_size=60))
+def test_a_rate_never_lets_in_more_than_it_says_and_never_fewer(per_minute: int, pauses: list[float]) -> None:
+    clock = ManualClock()
+    ports = make(clock=clock, store=MemoryStore(RECORDS))
+    caller = key(Limits(requests_per_minute=per_minute))
+    tokens, let_in = Fraction(per_minute), 0
+    for pause in pauses:
+        clock.advance(pause)
+        tokens = min(Fraction(per_minute), tokens + Fraction(pause) * per_minute / 60)
+        try:
+            ask(ports, caller)
+        except RateLimited as refused:
+            told = refused.retry_after
+        else:
+            told = None
+        if told is None:
+            assert tokens > 1 - Fraction(1, 10**6)
+            tokens, let_in = max(Fraction(0), tokens - 1), let_in + 1
+        else:
+            assert tokens < 1
+            assert told == pytest.approx(float((1 - tokens) * 60 / per_minute), abs=1e-6)
+    assert let_in <= per_minute + sum(pauses) * per_minute / 60 + 1e-6
+
+
+def test_after_the_time_that_a_refusal_names_the_request_is_let_in() -> None:
+    clock = ManualClock()
+    ports, caller = make(clock=clock), key(Limits(requests_per_minute=7))
+    for _ in range(7):
+        ask(ports, caller)
+    for _ in range(20):
+        with pytest.raises(RateLimited) as refused:
+            ask(ports, caller)
+        clock.advance(refused.value.retry_after)
+        ask(ports, caller)
+
+
+def test_a_rate_is_the_key_s_own_and_the_host_has_none() -> None:
+    ports = make()
+    limits = Limits(requests_per_minute=1)
+    ask(ports, key(limits))
+    with pytest.raises(RateLimited):
+        ask(ports, key(limits))
+    ask(ports, key(limits, "key-2"))
+    ask(ports)
+
+
+def test_a_machine_that_was_started_anew_has_the_rate_it_had_left() -> None:
+    old = ManualClock()
+    old.advance(10_000)
+    store = MemoryStore(RECORDS)
+    caller = key(Limits(requests_per_minute=1))
+    ask(make(clock=old, store=store), caller)
+    young = ManualClock()
+    ports = make(clock=young, store=store)
+    with pytest.raises(RateLimited) as refused:
+        ask(ports, caller)
+    assert refused.value.retry_after <= 60
+    young.advance(1)
+    assert store.read(lambda snapshot: snapshot.get(RateWindow, "key-1")).tokens == 0
+
+
+def test_a_refused_request_takes_no_token_of_the_rate() -> None:
+    clock = ManualClock()
+    ports = make(clock=clock)
+    caller = key(Limits(requests_per_minute=1))
+    Ledger(ports, HOST).set_budget(0)
+    with pytest.raises(BudgetExceeded):
+        ask(ports, caller)
+    Ledger(ports, HOST).remove_budget()
+    ask(ports, caller)
+
+
+def test_of_sixteen_threads_of_a_key_exactly_as_many_as_allowed_run_at_once_and_later_all_may() -> None:
+    arrived, change = count(1), threading.Condition()
+    settled = 0
+
+    def one_more() -> None:
+        nonlocal settled
+        with change:
+            settled = next(arrived)
+            change.notify_all()
+            assert change.wait_for(lambda: settled >= 16, timeout=20)
+
+    ports = make(Priced(during=one_more), MemoryStore(RECORDS))
+    caller = key(Limits(concurrent_requests=4))
+
+    def attempt(_: int) -> bool:
+        try:
+            Chat(ports, caller).complete(**ASK)
+        except RateLimited:
+            one_more()
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(attempt, range(16))).count(True) == 4
+    assert held(ports) == []
+    Chat(ports, caller).complete(**ASK)
+
+
+def test_a_stream_holds_its_slot_until_it_is_closed() -> None:
+    ports = make()
+    chat = Chat(ports, key(Limits(concurrent_requests=1)))
+    stream = chat.stream(**ASK)
+    next(stream)
+    with pytest.raises(RateLimited):
+        chat.complete(**ASK)
+    stream.close()
+    chat.complete(**ASK)
+
+
+def test_a_cancelled_task_gives_back_its_slot_and_its_reservation() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go.wait(10)
+
+    ports = make(Priced(during=wait, blocking=True))
+    Ledger(ports, HOST).set_budget(1)
+
+    async def main() -> None:
+        task = asyncio.create_task(Chat(ports, key(Limits(concurrent_requests=1))).acomplete(**ASK))
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    budget = Ledger(ports, HOST).budget()
+    assert held(ports) == []
+    assert budget is not None
+    assert (budget.reserved, budget.spent) == (0, spent(ports))
+    assert spent(ports) > 0
+
+
+# ---- what dead processes left behind -----------------------------------------------------------------------------
+
+
+def leave_behind(ports: Ports, reserved: Decimal, budgets: tuple[str, ...] = ("acme",)) -> None:
+    """What a process that was killed leaves in the store."""
+    left = Admission("dead-1", "key-1", "acme", budgets, reserved, START)
+
+    def step(tx: Any) -> None:
+        tx.add(left)
+        for budget in budgets:
+            tx.replace(tx.get(Budget, budget).reserve(reserved))
+
+    ports.store.transact(step)
+
+
+def test_a_dead_process_s_reservation_is_given_back_after_a_quarter_of_an_hour_of_stillness() -> None:
+    clock = ManualClock()
+    ports = make(clock=clock)
+    Ledger(ports, HOST).set_budget(WORST)
+    leave_behind(ports, WORST)
+    with pytest.raises(BudgetExceeded):
+        ask(ports)
+    clock.advance(15 * 60)
+    with pytest.raises(BudgetExceeded):
+        ask(ports)
+    clock.advance(1)
+    assert ask(ports) == REAL
+    budget = Ledger(ports, HOST).budget()
+    assert budget is not None
+    assert (budget.reserved, budget.spent) == (0, REAL)
+    assert held(ports) == []
+
+
+def test_a_dead_process_s_slot_is_given_back_too() -> None:
+    clock = ManualClock()
+    ports, caller = make(clock=clock), key(Limits(concurrent_requests=1))
+    leave_behind(ports, Decimal(0), ())
+    with pytest.raises(RateLimited):
+        ask(ports, caller)
+    clock.advance(15 * 60 + 1)
+    assert ask(ports, caller) == REAL
+
+
+def test_only_what_this_platform_itself_has_watched_counts_as_still() -> None:
+    clock = ManualClock()
+    ports = make(clock=clock)
+    Ledger(ports, HOST).set_budget(WORST)
+    leave_behind(ports, WORST)
+    clock.advance(10_000)
+    with pytest.raises(BudgetExceeded):
+        ask(ports)
+    assert len(held(ports)) == 1
+
+
+def test_a_request_of_one_s_own_is_never_taken_for_dead() -> None:
+    clock = ManualClock()
+    refusals = []
+
+    def another() -> None:
+        for _ in range(2):
+            clock.advance(10_000)
+            with pytest.raises(BudgetExceeded):
+                ask(ports)
+            refusals.append(len(held(ports)))
+
+    backend = Priced(during=another)
+    ports = make(backend, clock=clock)
+    Ledger(ports, HOST).set_budget(WORST)
+    ask(ports)
+    assert refusals == [1, 1]
+
+
+def test_what_was_taken_for_dead_and_comes_to_its_end_after_all_is_booked_once() -> None:
+    clock = ManualClock()
+    store = MemoryStore(RECORDS)
+
+    def taken_away() -> None:
+        for _ in range(2):
+            clock.advance(10_000)
+            try:
+                ask(others)
+            except BudgetExceeded:
+                continue
+
+    others = make(store=store, clock=clock)
+    ports = make(Priced(during=taken_away), store, clock)
+    Ledger(ports, HOST).set_budget(WORST)
+    Chat(ports, HOST).complete(**ASK)
+    budget = Ledger(ports, HOST).budget()
+    assert budget is not None
+    assert (budget.reserved, budget.spent) == (0, 2 * REAL)
+    assert held(ports) == []
+
+
+def test_the_echo_model_is_free_and_passes_an_exhausted_budget() -> None:
+    ports = make(EchoBackend())
+    Ledger(ports, HOST).set_budget(0)
+    assert Chat(ports, HOST).complete(model="echo", messages="hi").text == "hi"
