@@ -102,7 +102,8 @@ def same_scheme(text: str) -> str:
 
 def object_id(name: str) -> str:
     """The name in a reference of a thing that is called `name`: lower case, spaces and slashes as `_`, other
-    characters than word characters, `.`, `_` and `-` dropped, at most 128."""
+    characters than word characters, `.`, `_` and `-` dropped, at most 128.
+    """
     return re.sub(r"[^\w.-]", "", re.sub(r"[\s/]", "_", name.lower()))[:128]
 
 
@@ -232,7 +233,8 @@ def judged(index: int, row: Mapping[str, Any], output: str, value: object) -> Ro
 
 def summarise(scorer: str, rows: Iterable[RowResult]) -> Mapping[str, Any]:
     """Counts and the mean over the scored rows, None when there is none: `scored + unscored + scorer_errors +
-    model_errors = trials`."""
+    model_errors = trials`.
+    """
     counts: Counter[Outcome] = Counter()
     scores = []
     for row in rows:

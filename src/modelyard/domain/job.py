@@ -120,8 +120,9 @@ class Claim:
 
 @attrs.frozen
 class JobEvent:
-    """Something that happened to a job. `seq` is dense from 1. (job, type, step) is its identity: a step that runs again
-    after a crash keeps the event's id and place, and replaces its data. `step` is 0 for events that are no step."""
+    """Something that happened to a job. `seq` is dense from 1. (job, type, step) is its identity: a step that runs
+    again after a crash keeps the event's id and place, and replaces its data. `step` is 0 for events that are no step.
+    """
 
     job_id: str
     seq: int

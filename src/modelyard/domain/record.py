@@ -26,9 +26,12 @@ class Index:
     order: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Record:
-    """A kind of record: its class, table, primary key, unique keys and indexes. Column names are checked at import."""
+    """A kind of record: its class, table, primary key, unique keys and indexes. Column names are checked at import.
+
+    A declaration equals itself alone, so that what is worked out from one can be kept with it.
+    """
 
     cls: type
     table: str

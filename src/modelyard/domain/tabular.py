@@ -1,9 +1,9 @@
 """The tabular language model: one softmax over tokens, small enough for pure Python, that really learns.
 
 The logit of a token is a seeded prior plus the sum of value x weight over the features that are active at its place:
-the last one, two and three tokens, hashed words of the prompt, and each of the prompt's telling words together with
-the last token. No table is keyed by whole prompts, so what is learnt from one prompt carries over to others that share
-words with it.
+the last one, two, three and five tokens, the stems of the prompt's telling words, and each of these together with the
+last token and the number of the sentence. No table is keyed by whole prompts, so what is learnt from one prompt carries
+over to others that share words with it.
 
 A weight belongs to a (feature, token) pair, and exists only for pairs that training has met (`tabular_learning`). So at
 each place only a few dozen logits differ from those that the prompt alone gives, and the softmax is normalised exactly
@@ -15,8 +15,8 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
-from operator import itemgetter, mul
+from itertools import islice
+from operator import ge, mul
 from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
@@ -43,39 +43,51 @@ Row = Mapping[int, float]
 
 # ---- features --------------------------------------------------------------------------------------------------
 
-_BIAS, _PROMPT_WORD, _KEY_WORD, _LAST_ONE, _LAST_TWO, _LAST_THREE = (kind << 45 for kind in range(6))
-_WORD = re.compile(r"\w+")
-_EARLIER_MESSAGE = 0.3
-_TELLING_LENGTH = 6
-_KEY_WORDS = 3
-# Squared lengths: what is active all along an answer must move less at each of its places.
-_BIAS_VALUE, _PROMPT_NORM, _KEY_NORM = 0.5, 0.3, 3.0
+_BIAS, _PROMPT_WORD, _KEY_WORD, _LAST_ONE, _LAST_TWO, _LAST_THREE, _LAST_FIVE = (kind << 45 for kind in range(7))
+_REACH = 5
+_FULL_STOP = ord(".")
+_WORD = re.compile(r"\w+(?:-\w+)*")
+_STEM = 4
+_TELLING_LENGTH = 5
+_TELLING_WORDS = 6
+_EARLIER_MESSAGE = 0.1
+_COMMON_WORD = 0.2
+_COMMON = """
+a about again all am an and any are at be been but by can could did do does for from get give had has have how i if
+in into is it its may me my need no not of on one or our out please should so some something tell than that the
+their them then there they this to up us use want was we were what when where which who why will with would you your
+"""
+_COMMON_WORDS = frozenset(_COMMON.split())
+# Squared lengths: what is active all along an answer must move less at each of its places. The values of a place add up
+# to less than 7, so that with weights within the limit no logit is too large for `exp`.
+_BIAS_VALUE, _PROMPT_NORM, _KEY_NORM = 0.5, 0.3, 3.3
+_ONE_VALUE, _TWO_VALUE, _THREE_VALUE, _FIVE_VALUE = 0.4, 0.6, 0.8, 0.6
 
 
 @attrs.frozen
 class PromptFeatures:
-    """A prompt as features: `constant` ones are active all along the answer, `keys` join the answer's last token."""
+    """A prompt as features: `constant` ones are active all along an answer, `keys` join its last token and sentence."""
 
     constant: Features
     keys: Features
 
 
 def prompt_features(messages: Sequence[Message]) -> PromptFeatures:
-    """The features of a conversation: its words, hashed with the role that said them.
+    """The features of a conversation: the stems of its most telling words, hashed with the role that said them.
 
-    The last user message and what follows it count in full, earlier messages less, and long words more than short
-    ones. The strongest words are the keys.
+    The last user message and what follows it count in full, earlier messages little; long words more than short ones,
+    and the commonest words of English little. A stem is the first letters of a word, so that its forms meet.
     """
     words = _word_values(messages)
-    strongest = dict(sorted(words.items(), key=lambda item: (-item[1], -len(item[0]), item[0]))[:_KEY_WORDS])
-    constant = ((_PROMPT_WORD | _hash(word), value) for word, value in _scaled(words, _PROMPT_NORM))
-    keys = ((_KEY_WORD | _hash(word) << TOKEN_BITS, value) for word, value in _scaled(strongest, _KEY_NORM))
+    telling = dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:_TELLING_WORDS])
+    constant = ((_PROMPT_WORD | _hash(word), value) for word, value in _scaled(telling, _PROMPT_NORM))
+    keys = ((_KEY_WORD | _hash(word) << 2 * TOKEN_BITS, value) for word, value in _scaled(telling, _KEY_NORM))
     return PromptFeatures(((_BIAS, _BIAS_VALUE), *constant), tuple(keys))
 
 
 def _hash(word: str) -> int:
-    """One of 2^32 buckets, the same in every process."""
-    return crc32(word.encode(errors="replace"))
+    """One of 2^27 buckets, the same in every process."""
+    return crc32(word.encode(errors="replace")) >> 5
 
 
 def _word_values(messages: Sequence[Message]) -> dict[str, float]:
@@ -85,8 +97,14 @@ def _word_values(messages: Sequence[Message]) -> dict[str, float]:
     for place, message in enumerate(messages):
         share = 1.0 if place >= last else _EARLIER_MESSAGE
         for word in _WORD.findall(message.text.casefold()):
-            values[f"{message.role}:{word}"] = share * min(len(word), _TELLING_LENGTH) / _TELLING_LENGTH
+            stem = f"{message.role}:{word[:_STEM]}"
+            values[stem] = max(values.get(stem, 0.0), share * _worth(word))
     return values
+
+
+def _worth(word: str) -> float:
+    """How much a word is likely to tell: from its length alone, without looking at any data."""
+    return min(len(word), _TELLING_LENGTH) / _TELLING_LENGTH * (_COMMON_WORD if word in _COMMON_WORDS else 1.0)
 
 
 def _scaled(values: Mapping[str, float], squared_length: float) -> list[tuple[str, float]]:
@@ -112,19 +130,21 @@ class Adapter:
 
     def parameters(self) -> tuple["array[int]", "array[float]"]:
         """Two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights (float64)."""
-        pairs = sorted(
-            (feature << TOKEN_BITS | token, weight)
-            for feature, row in self.rows.items()
-            for token, weight in row.items()
-        )
-        return array("q", map(itemgetter(0), pairs)), array("d", map(itemgetter(1), pairs))
+        ids: list[int] = []
+        weights: list[float] = []
+        for feature in sorted(self.rows):
+            row = self.rows[feature]
+            tokens = sorted(row)
+            ids.extend([feature << TOKEN_BITS | token for token in tokens])
+            weights.extend(map(row.__getitem__, tokens))
+        return array("q", ids), array("d", weights)
 
     @classmethod
     def from_parameters(cls, ids: Sequence[int], weights: Sequence[float]) -> "Adapter":
         """The adapter with these columns. Raises ValueError when they are not what `parameters` gives."""
-        if len(ids) != len(weights) or any(left >= right for left, right in pairwise(ids)):
+        if len(ids) != len(weights) or any(map(ge, ids, islice(ids, 1, None))):
             raise ValueError("an adapter needs one weight for each parameter id, and ids in ascending order")
-        if not all(abs(weight) <= WEIGHT_LIMIT for weight in weights) or (ids and ids[0] < 0):
+        if not all(map(WEIGHT_LIMIT.__ge__, map(abs, weights))) or (ids and ids[0] < 0):
             raise ValueError(f"an adapter's ids start at 0 and its weights lie within +-{WEIGHT_LIMIT:g}")
         rows: dict[int, dict[int, float]] = {}
         for parameter, weight in zip(ids, weights, strict=True):
@@ -216,12 +236,14 @@ class Scorer:
         self._logits = [logit - top for logit in logits]
         self.exps = list(map(math.exp, self._logits))
         self._total = math.fsum(self.exps)
-        self._energy = math.fsum(map(mul, self.exps, self._logits))
+        self._energies = list(map(mul, self.exps, self._logits))
+        self._energy = math.fsum(self._energies)
 
     def next_logprobs(self, context: Sequence[int]) -> list[float]:
         """The log-probability of every token, as the next one of an answer that has begun with `context`."""
-        padded = (END_OF_TURN, END_OF_TURN, END_OF_TURN, *context[-3:])
-        logits, exps = self._softmax(padded[-1], _active(self.features.keys, *padded[:-4:-1]))
+        recent = (*_BEFORE, *context[-_REACH:])[-_REACH:]
+        active = _active(self.features.keys, recent, context.count(_FULL_STOP))
+        logits, exps = self._softmax(recent[-1], active)
         log_total = math.log(self._normaliser(exps))
         return [logit - log_total for logit in logits]
 
@@ -236,8 +258,9 @@ class Scorer:
 
     def entropy(self, place: Place) -> float:
         """The entropy (nats) of the distribution at a place."""
-        moved = (_x_log_x(exp) - self.exps[token] * self._logits[token] for token, exp in place.exps.items())
-        return max(0.0, math.log(place.total) - (self._energy + math.fsum(moved)) / place.total)
+        energies = [exp * math.log(exp) for exp in place.exps.values() if exp]
+        rest = self._energy - math.fsum(map(self._energies.__getitem__, place.exps))
+        return max(0.0, math.log(place.total) - (rest + math.fsum(energies)) / place.total)
 
     def _softmax(self, last: int, active: Features) -> tuple[list[float], dict[int, float]]:
         """All logits, and the exponentials of those that differ from the prompt's own."""
@@ -257,22 +280,32 @@ class Scorer:
         return rest + math.fsum(exps.values())
 
 
-def contexts(features: PromptFeatures, ids: Iterable[int]) -> Iterator[Context]:
+_BEFORE = (END_OF_TURN,) * _REACH
+
+
+def contexts(features: PromptFeatures, ids: Sequence[int]) -> Iterator[Context]:
     """Every token of an answer with its context; an answer begins as if after an end of turn."""
-    last = second = third = END_OF_TURN
-    for target in ids:
-        yield target, last, _active(features.keys, last, second, third)
-        last, second, third = target, last, second
+    padded = (*_BEFORE, *ids)
+    sentence = 0
+    for place, target in enumerate(ids):
+        recent = padded[place : place + _REACH]
+        yield target, recent[-1], _active(features.keys, recent, sentence)
+        sentence += target == _FULL_STOP
 
 
-def _active(keys: Features, last: int, second: int, third: int) -> Features:
-    """The features of a place, beside the prompt's constant ones."""
+def _active(keys: Features, recent: Sequence[int], sentence: int) -> Features:
+    """The features of a place beside the prompt's constant ones: after these tokens, in this sentence of an answer."""
+    fifth, fourth, third, second, last = recent
+    joined = sentence % VOCABULARY_SIZE << TOKEN_BITS | last
     two = last << TOKEN_BITS | second
+    three = two << TOKEN_BITS | third
+    five = (three << TOKEN_BITS | fourth) << TOKEN_BITS | fifth
     return (
-        *[(key | last, value) for key, value in keys],
-        (_LAST_ONE | last, 1.0),
-        (_LAST_TWO | two, 1.0),
-        (_LAST_THREE | two << TOKEN_BITS | third, 1.0),
+        *[(key | joined, value) for key, value in keys],
+        (_LAST_ONE | last, _ONE_VALUE),
+        (_LAST_TWO | two, _TWO_VALUE),
+        (_LAST_THREE | three, _THREE_VALUE),
+        (_LAST_FIVE | five, _FIVE_VALUE),
     )
 
 
@@ -280,7 +313,3 @@ def _add(logits: list[float], rows: Iterable[tuple[Row, float]]) -> None:
     for row, value in rows:
         for token, weight in row.items():
             logits[token] += value * weight
-
-
-def _x_log_x(x: float) -> float:
-    return x * math.log(x) if x else 0.0

@@ -174,10 +174,10 @@ class Learner:
         for feature, derivatives in gradient.rows.items():
             rate = LOGITS_PER_RATE * learning_rate * places / (gradient.places[feature] + 1)
             row = self._rows[feature]
-            for token, derivative in zip(list(row), derivatives, strict=True):
-                row[token] -= rate * derivative
-            if not all(abs(weight) <= WEIGHT_LIMIT for weight in row.values()):
+            weights = [weight - rate * derivative for weight, derivative in zip(row.values(), derivatives, strict=True)]
+            if not max(map(abs, weights)) <= WEIGHT_LIMIT:
                 raise _diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
+            row.update(zip(row, weights, strict=True))
 
     def _refuse_lost(self, traces: Sequence[Trace], learning_rate: float, step: int) -> None:
         losses = [-place.logprob for trace in traces for place in trace.places]

@@ -15,7 +15,8 @@ from modelyard.domain.record import Index, Record, frozen_mapping
 @attrs.frozen
 class Model:
     """A trainable model: a name for a line of checkpoints that starts at `base_model`. `last_step` is the highest step
-    that ever was, so that no step number is used twice."""
+    that ever was, so that no step number is used twice.
+    """
 
     id: str
     entity: str
@@ -31,7 +32,7 @@ class Model:
 class Checkpoint:
     """Weights after one job. Step 0 is the untouched base and has no files.
 
-    `files` maps each file name to `{"artifact", "size", "digest"}`; `digest` is that of the mapping of names to digests.
+    `files` maps file names to `{"artifact", "size", "digest"}`; `digest` is that of the mapping of names to digests.
     `parent_id` is the checkpoint that training started from.
     """
 
@@ -57,6 +58,7 @@ class Tombstone:
 
     id: str
     entity: str
+    project: str
     parent: str
     step: int
     created_at: datetime
@@ -273,7 +275,7 @@ class ModelName:
 
 @attrs.frozen
 class DatasetName:
-    """`modelyard:///<entity>/<project>/<name>:v<N>` (or `wandb-artifact:///...`), taken apart; `version` None = latest."""
+    """`modelyard:///<entity>/<project>/<name>:v<N>` (or `wandb-artifact:///...`) in parts; `version` None = latest."""
 
     entity: str
     project: str

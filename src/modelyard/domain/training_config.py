@@ -126,13 +126,13 @@ class SFTConfig:
         _refuse(problems)
 
     def _rate_problems(self) -> list[Problem]:
-        message = "must be a finite number above 0"
+        message = "must be a finite number, 0 or more"
         if not isinstance(self.learning_rate, tuple):
-            return [] if _is_rate(self.learning_rate) else [Problem(("learning_rate",), message)]
+            return [] if _is_amount(self.learning_rate) else [Problem(("learning_rate",), message)]
         if not self.learning_rate:
             return [Problem(("learning_rate",), "must name at least one rate")]
         rates = enumerate(self.learning_rate)
-        return [Problem(("learning_rate", place), message) for place, rate in rates if not _is_rate(rate)]
+        return [Problem(("learning_rate", place), message) for place, rate in rates if not _is_amount(rate)]
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:

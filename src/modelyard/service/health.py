@@ -12,6 +12,7 @@ from modelyard.errors import ModelyardError, NoWorker
 from modelyard.protocols import Snapshot
 from modelyard.service.ports import Ports, log
 from modelyard.service.worker import alive
+from modelyard.version import __version__
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class Health:
             artifacts=artifacts,
             worker=worker,
             queue=queue,
-            version=_version(),
+            version=__version__,
             store_engine=_text(known.get("engine")),
             store_version=_text(known.get("version")),
             durability=self.ports.store.durability,
@@ -111,12 +112,6 @@ def _words(failure: Exception) -> str:
 def _oldest_queued(snapshot: Snapshot) -> datetime | None:
     first = [job for place in (Place.READY, Place.WAITING) for job in snapshot.page(Job, "by_place", place, limit=1)]
     return min((job.created_at for job in first), default=None)
-
-
-def _version() -> str:
-    from importlib import metadata  # noqa: PLC0415 - slow to load, and needed for this check alone
-
-    return metadata.version("modelyard")
 
 
 def _text(value: object) -> str | None:

@@ -76,11 +76,11 @@ class Keys:
             self.principal.require(named)
         return tuple(key for key in self._all(named) if self._sees(key))
 
-    def get(self, id: str) -> ApiKey:  # noqa: A002 - the field's word
+    def get(self, id: str) -> ApiKey:
         """One key. Raises `NotFound`."""
         return self.ports.store.read(lambda snapshot: self._found(snapshot, id))
 
-    def revoke(self, id: str) -> ApiKey:  # noqa: A002 - the field's word
+    def revoke(self, id: str) -> ApiKey:
         """End a key for ever; idempotent. Raises `NotFound`."""
         now = self.ports.clock.now()
         return self.ports.store.transact(lambda tx: self._revoke(tx, id, now))

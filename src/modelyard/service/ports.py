@@ -18,14 +18,13 @@ class Settings:
     """What a host may turn. Times are in seconds, sizes in bytes.
 
     `lease` is how long a worker may be still before its job is given to another; `poll` how often a worker looks for
-    work. `max_crashes` is how often a job may kill its worker without progress. `save_every` is how many optimizer
-    steps lie between two saved states.
+    work. `max_crashes` is how often a job may kill its worker without progress. `strict_parameters` refuses chat fields
+    that nobody knows; `reference_mode` says how strictly evaluation references are taken (`RefMode`).
     """
 
     lease: float = 30.0
     poll: float = 0.5
     max_crashes: int = 3
-    save_every: int = 10
     max_data_body: int = 512 * 2**20
     max_chat_body: int = 8 * 2**20
     max_control_body: int = 2**20

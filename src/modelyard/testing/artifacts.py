@@ -6,8 +6,6 @@ class TestMyArtifacts(ArtifactContract):
         return MyArtifacts()
 """
 
-# ruff: noqa: D102 - the names of the tests are their sentences
-
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -9,8 +9,6 @@ It asks each law of one offered model, the first one unless the fixture `model` 
 backend does not declare.
 """
 
-# ruff: noqa: D102 - the names of the tests are their sentences
-
 import asyncio
 import json
 import math

@@ -9,7 +9,7 @@ from modelyard.protocols import Snapshot, Store, Tx
 T = TypeVar("T")
 
 
-class _Undone(Exception):  # noqa: N818 - nothing has gone wrong
+class _Undone(Exception):
     """Ends a step whose writes are to be undone."""
 
 

@@ -17,7 +17,7 @@ Action = tuple[str, Item]
 actions: st.SearchStrategy[Action] = st.tuples(st.sampled_from(["add", "replace", "remove"]), items)
 
 
-class Refused(Exception):  # noqa: N818 - a rule says no, nothing is wrong
+class Refused(Exception):
     """Ends a step that is to be undone."""
 
 

@@ -1,7 +1,5 @@
 """What a store owes to records: its verbs, its listings and the values that it keeps."""
 
-# ruff: noqa: D102 - the names of the tests are their sentences
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any

@@ -1,7 +1,5 @@
 """What a store owes to steps, to callers at the same time, and as a whole."""
 
-# ruff: noqa: D102 - the names of the tests are their sentences
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterable

@@ -13,8 +13,6 @@ The trainer should save a state every few steps. Whoever trains another model th
 the fixtures `examples` and `groups`: at least six rows of each, where RL finds something to learn.
 """
 
-# ruff: noqa: D102 - the names of the tests are their sentences
-
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,0 +1,1 @@
+"""Where a claimed job runs: in the calling thread, or in threads."""

@@ -1,0 +1,38 @@
+"""Jobs in the calling thread: deterministic, for tests and small tools."""
+
+import logging
+from collections.abc import Callable
+from itertools import count
+
+from modelyard.domain.job import Claim
+from modelyard.protocols import Executor
+
+log = logging.getLogger("modelyard")
+
+
+class InlineExecutor:
+    """Runs a job to its end before `submit` returns. An interrupt passes through to the caller."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+        """Run the job."""
+        try:
+            run(claim)
+        except Exception:
+            log.exception("job %s raised in the executor", claim.job_id)
+        return f"inline-{next(self._numbers)}"
+
+    def poll(self, handle: str) -> bool:
+        """False: what was submitted has ended."""
+        return False
+
+    def cancel(self, handle: str) -> None:
+        """Nothing is left to end."""
+
+    def close(self) -> None:
+        """Nothing is left to wait for."""
+
+
+_conforms: type[Executor] = InlineExecutor

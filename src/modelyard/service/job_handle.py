@@ -1,0 +1,168 @@
+"""A training job in the hands of the program that asked for it: wait for it, watch it, cancel it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import ENDED, Job, JobStatus
+from modelyard.domain.training import Checkpoint, TrainingEvent, TrainingJob
+from modelyard.errors import JobFailed, NotFound
+from modelyard.protocols import Tx
+from modelyard.service.flow import in_executor
+from modelyard.service.hold import Hold
+from modelyard.service.job import announce, request_cancel
+from modelyard.service.ports import Ports
+from modelyard.service.runner import Runner, never
+from modelyard.service.training_view import events_page, found_job
+from modelyard.service.worker import alive
+
+FIRST_PAUSE = 0.005
+EVENTS_AT_ONCE = 100
+
+
+class JobHandle:
+    """One training job.
+
+    While some worker is alive, `wait` and `events` wait for it. Without one they run the queue in the calling thread,
+    as far as this job.
+
+        job = platform.training.sft("bots/support", examples)
+        for event in job.events():
+            print(event.type, event.data)
+        checkpoint = job.result()
+    """
+
+    def __init__(self, ports: Ports, principal: Principal, job_id: str) -> None:
+        self.ports, self.principal, self.id = ports, principal, job_id
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"
+
+    def refresh(self) -> TrainingJob:
+        """The job as it is now. Raises `NotFound`."""
+        return TrainingJob.of(self.ports.store.read(lambda snapshot: found_job(snapshot, self.principal, self.id)))
+
+    @property
+    def status(self) -> JobStatus:
+        """Where it stands now."""
+        return self.refresh().status
+
+    @property
+    def step(self) -> int | None:
+        """The step of the checkpoint that it made, if it has."""
+        return self.refresh().step
+
+    def cancel(self) -> TrainingJob:
+        """End it: at once while it waits, at its next step while it runs. Idempotent; one that has ended stays so."""
+        return cancel_job(self.ports, self.principal, self.id)
+
+    # ---- waiting
+
+    def wait(self, timeout: float | None = None) -> TrainingJob:
+        """The job, when it has succeeded. Raises `JobFailed`; and TimeoutError after `timeout` seconds."""
+        until = None if timeout is None else self.ports.clock.monotonic() + timeout
+        with closing(self._turns()) as turns:
+            for _ in turns:
+                if until is not None and self.ports.clock.monotonic() >= until:
+                    break
+        job = self.refresh()
+        if job.status not in ENDED:
+            raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} seconds")
+        if job.status is not JobStatus.SUCCEEDED:
+            raise JobFailed(job.id, job.status, job.error_message or "")
+        return job
+
+    def result(self, timeout: float | None = None) -> Checkpoint:
+        """Its checkpoint, once it has succeeded. Raises `JobFailed`, TimeoutError, and `NotFound` if it was deleted."""
+        job = self.wait(timeout)
+        found = self.ports.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
+        if found is None:
+            raise NotFound("Checkpoint", f"step {job.step}")
+        return found
+
+    # ---- watching
+
+    def events(self, after: str | None = None) -> Iterator[TrainingEvent]:
+        """Its events, live, until it has ended; from the one behind the id `after` on, or from the first.
+
+        Where this runs the job itself, leaving the loop gives the job back to the queue.
+        """
+        return self._events(after, never)
+
+    async def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+        """The same on an event loop, which it never blocks: the work is done in the loop's executor."""
+        gone, lock = threading.Event(), threading.Lock()
+        events = self._events(after, gone.is_set)
+
+        def pull() -> TrainingEvent | None:
+            with lock:
+                return next(events, None)
+
+        def close() -> None:
+            with lock:
+                events.close()
+
+        try:
+            while (event := await in_executor(pull)) is not None:
+                yield event
+        finally:
+            gone.set()
+            await asyncio.shield(in_executor(close))
+
+    # ---- how it is waited for
+
+    def _events(self, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
+        with closing(self._turns()) as turns:
+            for _ in turns:
+                for event in self._new_events(after):
+                    yield event
+                    after = event.id
+                if stop():
+                    return
+
+    def _new_events(self, after: str | None) -> Iterator[TrainingEvent]:
+        while True:
+            page = events_page(self.ports, self.id, after, EVENTS_AT_ONCE)
+            yield from page
+            if not page.has_more:
+                return
+            after = page.items[-1].id
+
+    def _turns(self) -> Generator[None, None, None]:
+        """Yields whenever something may have happened, for the last time after the job's end."""
+        runner, first = Runner(self.ports), min(FIRST_PAUSE, self.ports.settings.poll)
+        pause = first
+        while True:
+            job = self.refresh()
+            yield
+            if job.status in ENDED:
+                return
+            hold = self._next_of_lane(runner, job.model_id)
+            if hold is None:
+                self.ports.clock.wait(threading.Event(), pause)
+                pause = min(2 * pause, self.ports.settings.poll)
+            else:
+                with runner.beating():
+                    yield from runner.steps(hold)
+                pause = first
+
+    def _next_of_lane(self, runner: Runner, lane: str) -> Hold | None:
+        """What this thread is to run: this job or one ahead of it, unless a worker is there for that."""
+        runner.take_over()
+        return None if alive(self.ports) else runner.claim(lane)
+
+
+def cancel_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
+    """Cancel a training job in the principal's name. Raises `NotFound`."""
+    event_id, now = ports.ids(), ports.clock.now()
+
+    def step(tx: Tx) -> tuple[Job, Job]:
+        before = found_job(tx, principal, job_id)
+        return before, request_cancel(tx, job_id, event_id, principal.name, now)
+
+    before, job = ports.store.transact(step)
+    if job.status is not before.status:
+        announce(ports, job)
+    return TrainingJob.of(job)

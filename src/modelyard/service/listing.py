@@ -1,0 +1,80 @@
+"""Pages of records in an index, with cursors that outlive the record that they name."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from modelyard.domain.page import Order, Page, check_limit
+from modelyard.domain.record import by_class
+from modelyard.domain.schema import RECORDS
+from modelyard.errors import InvalidInput, RecordNotFound
+from modelyard.protocols import Snapshot
+from modelyard.service.ports import Ports
+
+R = TypeVar("R")
+
+BATCH = 200
+
+Cursor = tuple[object, ...]
+"""What `page(..., after=)` takes."""
+
+_DECLARED = by_class(RECORDS)
+
+
+def maybe(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
+    """The record with this key, or None."""
+    try:
+        return snapshot.get(cls, *key)
+    except RecordNotFound:
+        return None
+
+
+def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
+    """The cursor behind a record of `cls`, or behind anything that has the columns of its place."""
+    return _DECLARED[cls].cursor(index, record)
+
+
+def everything(_: object) -> bool:
+    """Keeps all."""
+    return True
+
+
+def read_page(
+    ports: Ports,
+    cls: type[R],
+    index: str,
+    *where: object,
+    after: Callable[[Snapshot], Cursor] | None = None,
+    limit: int,
+    order: Order = "asc",
+    keep: Callable[[R], bool] = everything,
+) -> Page[R]:
+    """A page of the records of an index that `keep` keeps, read a batch at a time.
+
+    `after` looks the cursor up. Raises `InvalidInput`, and what `after` raises.
+    """
+    check_limit(limit)
+    if order not in ("asc", "desc"):
+        raise InvalidInput.at("order", msg="must be 'asc' or 'desc'")
+    cursor = None if after is None else ports.store.read(after)
+    size = limit + 1 if keep is everything else BATCH
+    found: list[R] = []
+    while len(found) <= limit:
+        batch = ports.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
+        found += filter(keep, batch)
+        if len(batch) < size:
+            break
+        cursor = cursor_at(cls, index, batch[-1])
+    return Page.cut(found, limit)
+
+
+def _batch(
+    cls: type[R],
+    index: str,
+    where: tuple[object, ...],
+    after: Cursor | None,
+    limit: int,
+    descending: bool,
+    snapshot: Snapshot,
+) -> list[R]:
+    return snapshot.page(cls, index, *where, after=after, limit=limit, descending=descending)

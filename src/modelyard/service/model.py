@@ -1,0 +1,252 @@
+"""Trainable models, their checkpoints, and what is logged to them (specification 4.3)."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import BinaryIO
+
+import attrs
+
+from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.training import Checkpoint, Model, TrajectoryGroup, TrajectoryLog
+from modelyard.errors import InvalidInput, NotFound
+from modelyard.formats.training import read_groups
+from modelyard.protocols import Snapshot, StoredArtifact
+from modelyard.service.job import announce
+from modelyard.service.listing import everything, maybe, read_page
+from modelyard.service.model_rules import (
+    Gone,
+    add_log,
+    artifacts_of,
+    checkpoint_place,
+    create,
+    delete_some,
+    delete_steps,
+    log_place,
+    model_place,
+)
+from modelyard.service.ports import Ports
+from modelyard.service.training_data import GroupData, Means, groups_of, kept_only_if_named, store_groups
+
+MAX_STEPS = 1000
+JOBS_AT_ONCE = 100
+KNOWN_SHOWN = 20
+
+
+@attrs.frozen
+class DeletedModel:
+    """What went with a model."""
+
+    model_id: str
+    deleted_checkpoints: int
+    deleted_run: bool
+
+
+@attrs.frozen
+class DeletedCheckpoints:
+    """How many checkpoints went, and which steps there were not."""
+
+    deleted_count: int
+    not_found_steps: tuple[int, ...]
+
+
+class Models:
+    """The trainable models that a principal may see.
+
+    model = platform.models.create("support", project="bots", base_model="tabular-mini")
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    # ---- models
+
+    def base_models(self) -> tuple[str, ...]:
+        """The ids of the models that training can start from: those that are served here and that a trainer trains."""
+        trainers = self.ports.trainers
+        served = {entry.id for entry in self.ports.backend.entries()}
+        return tuple(sorted(model for model in served if any(trainer.trains(model) for trainer in trainers)))
+
+    def create(
+        self, name: str, *, project: str, base_model: str, entity: str | None = None, return_existing: bool = False
+    ) -> Model:
+        """A new model, whose checkpoint of step 0 is the untouched base.
+
+        A name that is taken is refused with `Conflict`; with `return_existing` its model is returned if it has the same
+        base model. Raises `InvalidInput`, `Forbidden`.
+        """
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        for field, value in {"name": name, "project": project, "entity": entity}.items():
+            check_name(value, field)
+        self._check_base(base_model)
+        model = Model(self.ports.ids(), entity, project, name, base_model, self.ports.clock.now())
+        checkpoint_id = self.ports.ids()
+        return self.ports.store.transact(lambda tx: create(tx, model, checkpoint_id, return_existing))
+
+    def _check_base(self, base_model: str) -> None:
+        known = self.base_models()
+        if base_model not in known:
+            listed = ", ".join(known[:KNOWN_SHOWN]) or "none"
+            raise InvalidInput.at("base_model", msg=f"no such base model; known ones are: {listed}")
+
+    def get(self, model_id: str) -> Model:
+        """One model. Raises `NotFound`."""
+        return self.ports.store.read(lambda snapshot: self._found(snapshot, model_id))
+
+    def find(self, project: str, name: str, *, entity: str | None = None) -> Model | None:
+        """The model of this name, or None. Raises `Forbidden`."""
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        return self.ports.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
+
+    def list(
+        self,
+        *,
+        project: str | None = None,
+        entity: str | None = None,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[Model]:
+        """Models of an entity, or of one project of it, in the order of their creation.
+
+        `after` is the id of a model, which may have been deleted since. Raises `Forbidden`, `NotFound`.
+        """
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        index, *where = ("by_entity", entity) if project is None else ("by_project", entity, project)
+        cursor = None if after is None else partial(model_place, index, self.principal.scope, entity, after)
+        keep = everything if self.principal.scope.projects is None else self._sees
+        return read_page(self.ports, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+
+    def delete(self, model_id: str) -> DeletedModel:
+        """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
+
+        Safe to call again after a crash. Raises `NotFound`.
+        """
+        gone = Gone()
+        while not gone.all:
+            gone = self._delete_some(model_id)
+        return DeletedModel(model_id, gone.checkpoints, deleted_run=False)
+
+    # ---- checkpoints
+
+    def checkpoints(
+        self, model_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
+    ) -> Page[Checkpoint]:
+        """The checkpoints of a model by step. `after` is the id of one, which may have been deleted since."""
+        model = self.get(model_id)
+        cursor = None if after is None else partial(checkpoint_place, model.id, after)
+        return read_page(self.ports, Checkpoint, "by_model", model.id, after=cursor, limit=limit, order=order)
+
+    def checkpoint(self, model_id: str, step: int) -> Checkpoint:
+        """The checkpoint of a step. Raises `NotFound`."""
+        return self.ports.store.read(lambda snapshot: self._step(snapshot, self._found(snapshot, model_id), step))
+
+    def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> DeletedCheckpoints:
+        """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
+
+        Raises `Conflict` when a running job needs one of them, `NotFound`, `InvalidInput`.
+        """
+        asked = tuple(dict.fromkeys(steps))
+        if len(asked) > MAX_STEPS:
+            raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
+        gone = self.ports.store.transact(lambda tx: delete_steps(tx, self._found(tx, model_id), asked))
+        self._remove_files(artifacts_of(gone))
+        deleted = {checkpoint.step for checkpoint in gone}
+        return DeletedCheckpoints(len(gone), tuple(step for step in asked if step not in deleted))
+
+    def open_file(self, model_id: str, step: int, name: str) -> BinaryIO:
+        """A file of a checkpoint, opened for reading. Raises `NotFound`, `ArtifactMissing`."""
+        files = self.checkpoint(model_id, step).files
+        if name not in files:
+            raise NotFound("File", name)
+        return self.ports.artifacts.open(files[name]["artifact"])
+
+    # ---- logs
+
+    def log(self, model_id: str, groups: GroupData | StoredArtifact, split: str = "train") -> TrajectoryLog:
+        """Keep trajectory groups of a split, such as "val", with their mean reward and metrics.
+
+        Groups are values or plain dicts in the wire's shape, read as they come; or an artifact that holds them as
+        `formats.training` writes them, which belongs to the log unless this raises. Raises `NotFound`, `InvalidInput`.
+        """
+        model, means = self.get(model_id), Means()
+        check_name(split, "split")
+        if isinstance(groups, StoredArtifact):
+            with self.ports.artifacts.open(groups.name) as file:
+                count = sum(1 for _ in means.over(read_groups(file)))
+            return self._log(model, split, groups, count, means)
+        stored, count = store_groups(self.ports.artifacts, means.over(groups_of(groups)))
+        with kept_only_if_named(self.ports.artifacts, stored):
+            return self._log(model, split, stored, count, means)
+
+    def logs(
+        self,
+        model_id: str,
+        *,
+        split: str | None = None,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[TrajectoryLog]:
+        """What was logged to a model, or to one split of it, in order. `after` is the id of a log."""
+        model = self.get(model_id)
+        index, *where = ("by_model", model.id) if split is None else ("by_split", model.id, split)
+        cursor = None if after is None else partial(log_place, index, model.id, after)
+        return read_page(self.ports, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
+
+    def logged(self, log_id: str) -> Iterator[TrajectoryGroup]:
+        """The groups of one log, read as they are asked for. Raises `NotFound`."""
+        log = self.ports.store.read(lambda snapshot: maybe(snapshot, TrajectoryLog, log_id))
+        if log is None or not self.principal.scope.covers(log.entity, log.project):
+            raise NotFound("Log", log_id)
+        with self.ports.artifacts.open(log.artifact) as file:
+            yield from read_groups(file)
+
+    # ---- steps
+
+    def _sees(self, model: Model) -> bool:
+        return self.principal.scope.covers(model.entity, model.project)
+
+    def _found(self, snapshot: Snapshot, model_id: str) -> Model:
+        model = maybe(snapshot, Model, model_id)
+        if model is None or not self._sees(model):
+            raise NotFound("Model", model_id)
+        return model
+
+    def _step(self, snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
+        checkpoint = snapshot.find(Checkpoint, "step", model.id, step)
+        if checkpoint is None:
+            raise NotFound("Checkpoint", f"{model.name}:step{step}")
+        return checkpoint
+
+    def _log(self, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means) -> TrajectoryLog:
+        log = TrajectoryLog(
+            self.ports.ids(),
+            model.id,
+            model.entity,
+            model.project,
+            split,
+            model.last_step,
+            stored.name,
+            groups,
+            means.trajectories,
+            means.reward,
+            means.metrics,
+            self.ports.clock.now(),
+        )
+        return self.ports.store.transact(lambda tx: add_log(tx, self._found(tx, model.id), log))
+
+    def _delete_some(self, model_id: str) -> Gone:
+        event_ids, now = [self.ports.ids() for _ in range(JOBS_AT_ONCE)], self.ports.clock.now()
+        gone = self.ports.store.transact(lambda tx: delete_some(tx, self._found(tx, model_id), event_ids, now))
+        for job in gone.jobs:
+            announce(self.ports, job)
+        self._remove_files(gone.files)
+        return gone
+
+    def _remove_files(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.ports.artifacts.remove(name)

@@ -1,0 +1,163 @@
+"""The rules of models and checkpoints, as functions of a transaction: they hold on every store."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.identity import Scope
+from modelyard.domain.job import Job
+from modelyard.domain.training import Checkpoint, Model, Tombstone, TrajectoryLog
+from modelyard.errors import Conflict, NotFound
+from modelyard.protocols import Snapshot, Tx
+from modelyard.service.job import cancel, head, later
+from modelyard.service.listing import BATCH, Cursor, cursor_at, maybe
+
+R = TypeVar("R", bound=Any)
+
+BY_DELETION = "the deletion of its model"
+
+
+# ---- making ------------------------------------------------------------------------------------------------------
+
+
+def create(tx: Tx, model: Model, checkpoint_id: str, return_existing: bool) -> Model:
+    """Keep a new model and its checkpoint of step 0; or answer the one that has its name. Raises `Conflict`."""
+    existing = tx.find(Model, "name", model.entity, model.project, model.name)
+    if existing is not None:
+        return _agreeing(existing, model, return_existing)
+    newest = tx.page(Model, "by_entity", model.entity, limit=1, descending=True)
+    model = attrs.evolve(model, created_at=later(model.created_at, newest))
+    tx.add(model)
+    tx.add(Checkpoint(checkpoint_id, model.id, model.entity, model.project, 0, model.created_at, digest({})))
+    return model
+
+
+def _agreeing(existing: Model, asked: Model, return_existing: bool) -> Model:
+    name = f"{existing.entity}/{existing.project}/{existing.name}"
+    if existing.base_model != asked.base_model:
+        raise Conflict(
+            f"model {name} exists with the base model {existing.base_model!r}, not {asked.base_model!r}; "
+            "choose another name, or delete the model first"
+        )
+    if not return_existing:
+        raise Conflict(
+            f"model {name} exists already with the base model {existing.base_model!r} that was asked for; "
+            "set return_existing to use it, or choose another name"
+        )
+    return existing
+
+
+def add_log(tx: Tx, model: Model, log: TrajectoryLog) -> TrajectoryLog:
+    """Keep a log of a model, behind those before it."""
+    newest = tx.page(TrajectoryLog, "by_model", model.id, limit=1, descending=True)
+    log = attrs.evolve(log, created_at=later(log.created_at, newest))
+    tx.add(log)
+    return log
+
+
+# ---- deleting ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Gone:
+    """What a step deleted: ended jobs, checkpoints, and the names of the files that no record names any more."""
+
+    jobs: Sequence[Job] = ()
+    checkpoints: int = 0
+    files: Sequence[str] = ()
+    all: bool = False
+
+
+def delete_some(tx: Tx, model: Model, event_ids: Sequence[str], now: datetime) -> Gone:
+    """End the jobs of a model, as many as there are ids for their events; and delete it when none is left."""
+    jobs: list[Job] = []
+    for event_id in event_ids:
+        job = head(tx, model.id)
+        if job is None:
+            return _delete_rest(tx, model, jobs)
+        jobs.append(cancel(tx, job, event_id, BY_DELETION, now))
+    return Gone(jobs)
+
+
+def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> Gone:
+    """Delete a model that has no jobs any more: its logs first, some at a time, then all the rest at once."""
+    logs = tx.page(TrajectoryLog, "by_model", model.id, limit=BATCH)
+    for log in logs:
+        tx.remove(TrajectoryLog, log.id)
+    files = [log.artifact for log in logs]
+    if len(logs) == BATCH:
+        return Gone(jobs, files=files)
+    checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
+    _remove_all(tx, Tombstone, "by_parent", model.id)
+    tx.remove(Model, model.id)
+    tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at))
+    return Gone(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
+
+
+def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
+    removed: list[R] = []
+    while found := tx.page(cls, index, *where, limit=BATCH):
+        for record in found:
+            tx.remove(cls, record.id)
+        removed += found
+    return removed
+
+
+def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
+    """The names of the checkpoints' files in the artifact store."""
+    return (file["artifact"] for checkpoint in checkpoints for file in checkpoint.files.values())
+
+
+def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
+    """Delete the checkpoints of these steps, and answer those that there were. Raises `Conflict` if one is in use."""
+    found = [tx.find(Checkpoint, "step", model.id, step) for step in steps]
+    checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
+    _refuse_used(tx, model, checkpoints)
+    for checkpoint in checkpoints:
+        tx.remove(Checkpoint, checkpoint.id)
+        place = (checkpoint.entity, checkpoint.project, model.id, checkpoint.step, checkpoint.created_at)
+        tx.add(Tombstone(checkpoint.id, *place))
+    return checkpoints
+
+
+def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> None:
+    job = head(tx, model.id)
+    if job is None:
+        return
+    used = {job.result.get("parent_id"), job.result.get("reference_id")}
+    steps = [str(checkpoint.step) for checkpoint in checkpoints if checkpoint.id in used]
+    if steps:
+        raise Conflict(f"job {job.id} is training from step {' and '.join(steps)}; wait for it to end, or cancel it")
+
+
+# ---- where a listing goes on -------------------------------------------------------------------------------------
+
+
+def model_place(index: str, scope: Scope, entity: str, model_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a model of an entity, which may have been deleted. Raises `NotFound`."""
+    model = maybe(snapshot, Model, model_id) or maybe(snapshot, Tombstone, model_id)
+    if model is None or model.entity != entity or not scope.covers(model.entity, model.project):
+        raise NotFound("Model", model_id)
+    if isinstance(model, Tombstone) and model.parent:
+        raise NotFound("Model", model_id)
+    return cursor_at(Model, index, model)
+
+
+def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a checkpoint of a model, which may have been deleted. Raises `NotFound`."""
+    checkpoint = maybe(snapshot, Checkpoint, checkpoint_id) or maybe(snapshot, Tombstone, checkpoint_id)
+    parent = checkpoint.parent if isinstance(checkpoint, Tombstone) else checkpoint and checkpoint.model_id
+    if parent != model_id:
+        raise NotFound("Checkpoint", checkpoint_id)
+    return cursor_at(Checkpoint, "by_model", checkpoint)
+
+
+def log_place(index: str, model_id: str, log_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a log of a model. Raises `NotFound`."""
+    log = maybe(snapshot, TrajectoryLog, log_id)
+    if log is None or log.model_id != model_id:
+        raise NotFound("Log", log_id)
+    return cursor_at(TrajectoryLog, index, log)

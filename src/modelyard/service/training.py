@@ -1,0 +1,281 @@
+"""SFT and RL jobs: asking for them, and reading what came of them (specification 4.3)."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.training import Checkpoint, Dataset, DatasetName, Model, ModelName, TrainingEvent, TrainingJob
+from modelyard.domain.training_config import AssistantTurns, BatchSize, RLConfig, SFTConfig
+from modelyard.errors import InvalidInput, NotFound, Problem
+from modelyard.formats.training import read_examples
+from modelyard.protocols import Snapshot, StoredArtifact, Tx
+from modelyard.service.job import announce, enqueue
+from modelyard.service.job_handle import JobHandle, cancel_job
+from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
+from modelyard.service.model import Models
+from modelyard.service.ports import Ports
+from modelyard.service.training_data import (
+    ExampleData,
+    GroupData,
+    examples_of,
+    groups_of,
+    kept_only_if_named,
+    store_examples,
+    store_groups,
+)
+from modelyard.service.training_view import events_page, found_job, visible
+
+SEED_BYTES = 6
+
+
+class Training:
+    """The training jobs that a principal may see.
+
+    job = platform.training.sft("bots/support", "examples.jsonl", learning_rate=1e-4)
+    checkpoint = job.result()
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    # ---- asking for a job
+
+    def sft(
+        self,
+        model: Model | str,
+        data: ExampleData | str | os.PathLike[str],
+        *,
+        learning_rate: float | Sequence[float] | None = None,
+        batch_size: BatchSize | None = None,
+        assistant_turns: AssistantTurns | None = None,
+    ) -> JobHandle:
+        """Fine-tune a model on examples, in their order.
+
+        `model` is a model, its id or its name ("project/name", "entity/project/name"). `data` are examples, as values
+        or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
+        now. The same model, URL and configuration asked for again while the first job has not ended is that job.
+        Raises `InvalidInput`, `NotFound`, `Forbidden`, `RateLimited`.
+        """
+        rates = (
+            learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
+        )
+        asked = {"learning_rate": rates, "batch_size": batch_size, "assistant_turns": assistant_turns}
+        config, target = SFTConfig.resolve(asked), self._model(model)
+        if isinstance(data, str) and "://" in data:
+            return self._sft_on_dataset(target, config, data)
+        stored, rows = self._keep_examples(data)
+        with kept_only_if_named(self.ports.artifacts, stored):
+            _check_rows(config, rows)
+            return self._ask(JobKind.SFT, target, config, {**_own(stored), "rows": rows})
+
+    def rl(self, model: Model | str, groups: GroupData | StoredArtifact, **options: Any) -> JobHandle:
+        """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
+
+        `groups` are values or plain dicts, read as they come; or an artifact that holds them as `formats.training`
+        writes them, which belongs to the job unless this raises. Raises `InvalidInput`, `NotFound`, `RateLimited`.
+        """
+        unknown = sorted(options.keys() - {*(field.name for field in attrs.fields(RLConfig)), "loss_fn"})
+        if unknown:
+            raise InvalidInput([Problem((name,), "is no option of RL training") for name in unknown])
+        config, target = RLConfig.resolve(options), self._model(model)
+        if isinstance(groups, StoredArtifact):
+            return self._ask(JobKind.RL, target, config, _own(groups))
+        stored, _ = store_groups(self.ports.artifacts, groups_of(groups))
+        with kept_only_if_named(self.ports.artifacts, stored):
+            return self._ask(JobKind.RL, target, config, _own(stored))
+
+    # ---- datasets
+
+    def upload(
+        self, project: str, name: str, data: ExampleData | str | os.PathLike[str], *, entity: str | None = None
+    ) -> Dataset:
+        """Keep examples as the next version of a dataset; the same rows again are the version that has them.
+
+        Raises `InvalidInput`, `Forbidden`.
+        """
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        for field, value in {"name": name, "project": project, "entity": entity}.items():
+            check_name(value, field)
+        stored, rows = self._keep_examples(data)
+        with kept_only_if_named(self.ports.artifacts, stored):
+            _check_not_empty(rows)
+            place = (entity, project, name)
+            asked = Dataset(
+                self.ports.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self.ports.clock.now()
+            )
+            dataset = self.ports.store.transact(lambda tx: _add_version(tx, asked))
+        if dataset.id != asked.id:
+            self.ports.artifacts.remove(stored.name)
+        return dataset
+
+    # ---- reading and cancelling
+
+    def job(self, job_id: str) -> JobHandle:
+        """The handle of a job. Raises `NotFound`."""
+        self.get(job_id)
+        return JobHandle(self.ports, self.principal, job_id)
+
+    def get(self, job_id: str) -> TrainingJob:
+        """One job. Raises `NotFound`."""
+        return TrainingJob.of(self.ports.store.read(lambda snapshot: found_job(snapshot, self.principal, job_id)))
+
+    def events(
+        self, job_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
+    ) -> Page[TrainingEvent]:
+        """Events of a job, behind the one with the id `after`. Raises `NotFound`."""
+        self.get(job_id)
+        return events_page(self.ports, job_id, after, limit, order)
+
+    def cancel(self, job_id: str) -> TrainingJob:
+        """End a job: at once while it waits, at its next step while it runs. Idempotent. Raises `NotFound`."""
+        return cancel_job(self.ports, self.principal, job_id)
+
+    def list(
+        self,
+        *,
+        model: Model | str | None = None,
+        status: JobStatus | None = None,
+        project: str | None = None,
+        entity: str | None = None,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[TrainingJob]:
+        """Jobs of an entity in the order of their creation: all, or those of a project, a model, a status.
+
+        `model` may also be the id of a model that was deleted. Raises `Forbidden`, `NotFound`, `InvalidInput`.
+        """
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        lane = None if model is None else self._lane(model)
+        sees = visible(self.principal)
+
+        def keep(job: Job) -> bool:
+            return (
+                sees(job) and job.entity == entity and project in (None, job.project) and status in (None, job.status)
+            )
+
+        index, *where = _index(entity, project, lane, status)
+        cursor = None if after is None else partial(self._place, index, after)
+        page = read_page(self.ports, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+        return page.map(TrainingJob.of)
+
+    # ---- how a job is made
+
+    def _model(self, model: Model | str) -> Model:
+        """A model by value, id or name. Raises `NotFound`, `Forbidden`."""
+        models = Models(self.ports, self.principal)
+        if isinstance(model, Model) or "/" not in model:
+            return models.get(model.id if isinstance(model, Model) else model)
+        named = ModelName.parse(model if model.count("/") > 1 else f"{self.principal.entity}/{model}")
+        found = None if named is None else models.find(named.project, named.name, entity=named.entity)
+        if found is None:
+            raise NotFound("Model", model)
+        return found
+
+    def _keep_examples(self, data: ExampleData | str | os.PathLike[str]) -> tuple[StoredArtifact, int]:
+        if not isinstance(data, str | os.PathLike):
+            return store_examples(self.ports.artifacts, examples_of(data))
+        if self.principal.scope.entity is not None:
+            raise InvalidInput.at("data", msg="only the host may name a file; send a dataset's URL")
+        with open(data, "rb") as file:
+            return store_examples(self.ports.artifacts, read_examples(file))
+
+    def _sft_on_dataset(self, model: Model, config: SFTConfig, url: str) -> JobHandle:
+        dataset = self.ports.store.read(lambda snapshot: self._dataset(snapshot, url))
+        _check_rows(config, dataset.rows)
+        data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
+        fingerprint = digest([model.id, dataset.url, attrs.asdict(config)])
+        return self._ask(JobKind.SFT, model, config, data, fingerprint)
+
+    def _dataset(self, snapshot: Snapshot, url: str) -> Dataset:
+        named = DatasetName.parse(url)
+        if named is None:
+            msg = "must be a dataset's URL, such as modelyard:///<entity>/<project>/<name>:v0"
+            raise InvalidInput.at("training_data_url", msg=msg)
+        self.principal.require(named.entity, named.project)
+        found = _version(snapshot, named)
+        if found is None:
+            raise NotFound("Dataset", url)
+        return found
+
+    def _ask(
+        self, kind: JobKind, model: Model, config: SFTConfig | RLConfig, data: Mapping[str, Any], fingerprint: str = ""
+    ) -> JobHandle:
+        seed = int.from_bytes(self.ports.randomness(SEED_BYTES), "big")
+        spec = {"config": attrs.asdict(config), "seed": seed, **data}
+        now = self.ports.clock.now()
+        asked = Job(
+            self.ports.ids(), kind, model.entity, model.project, model.id, now, spec=spec, fingerprint=fingerprint
+        )
+        job = self.ports.store.transact(lambda tx: self._enqueue(tx, asked))
+        if job.id == asked.id:
+            announce(self.ports, job)
+        return JobHandle(self.ports, self.principal, job.id)
+
+    def _enqueue(self, tx: Tx, job: Job) -> Job:
+        if maybe(tx, Model, job.lane) is None:
+            raise NotFound("Model", job.lane)
+        step = job.spec["config"].get("kl_penalty_reference_step")
+        if step is not None and tx.find(Checkpoint, "step", job.lane, step) is None:
+            raise InvalidInput.at("kl_penalty_reference_step", msg=f"the model has no checkpoint of step {step}")
+        return enqueue(tx, job, self.ports.settings.max_queued_jobs)
+
+    def _lane(self, model: Model | str) -> str:
+        if isinstance(model, Model):
+            return model.id
+        return self._model(model).id if "/" in model else model
+
+    def _place(self, index: str, job_id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(Job, index, found_job(snapshot, self.principal, job_id))
+
+
+def _own(stored: StoredArtifact) -> Mapping[str, Any]:
+    """Data that belong to one job, as its spec names them."""
+    return {"artifact": stored.name, "digest": stored.digest}
+
+
+def _check_not_empty(rows: int) -> None:
+    if not rows:
+        raise InvalidInput.at("data", msg="has no rows; give at least one example")
+
+
+def _check_rows(config: SFTConfig, rows: int) -> None:
+    _check_not_empty(rows)
+    config.learning_rates(rows)
+
+
+def _index(entity: str, project: str | None, lane: str | None, status: JobStatus | None) -> tuple[str, ...]:
+    """The narrowest index for a listing, and the values to look up in it."""
+    if lane is not None:
+        return "of_lane", lane
+    if status is not None:
+        return "by_status", entity, status
+    return ("by_entity", entity) if project is None else ("by_project", entity, project)
+
+
+def _version(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
+    place = (named.entity, named.project, named.name)
+    if named.version is not None:
+        return snapshot.find(Dataset, "version", *place, named.version)
+    latest = snapshot.page(Dataset, "by_name", *place, limit=1, descending=True)
+    return latest[0] if latest else None
+
+
+def _add_version(tx: Tx, asked: Dataset) -> Dataset:
+    place = (asked.entity, asked.project, asked.name)
+    same = tx.page(Dataset, "by_digest", *place, asked.digest, limit=1, descending=True)
+    if same:
+        return same[0]
+    latest = tx.page(Dataset, "by_name", *place, limit=1, descending=True)
+    dataset = attrs.evolve(asked, version=latest[0].version + 1 if latest else 0)
+    tx.add(dataset)
+    return dataset

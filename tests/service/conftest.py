@@ -1,0 +1,241 @@
+"""A small yard for the tests of models, jobs and training: everything in memory, time moved by hand, one history."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import attrs
+import pytest
+
+from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.backends.echo import EchoBackend
+from modelyard.domain.completion import Message, Role
+from modelyard.domain.identity import Principal, Scope, host
+from modelyard.domain.job import Job, JobEvent, JobKind
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.training import Example, Model, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.executors.inline import InlineExecutor
+from modelyard.protocols import (
+    Randomness,
+    SavedState,
+    Started,
+    Step,
+    Store,
+    TrainContext,
+    Trained,
+    TrainItem,
+)
+from modelyard.service.job_handle import JobHandle
+from modelyard.service.model import Models
+from modelyard.service.ports import Ports, Settings
+from modelyard.service.runner import Runner
+from modelyard.service.training import Training
+from modelyard.service.worker import Worker
+from modelyard.stores.memory import MemoryStore
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice import RunTwiceStore
+
+BASE = "base-model"
+STATE = "state.json"
+WEIGHTS = "weights.bin"
+SAVE_EVERY = 2
+
+
+@attrs.define
+class HashTrainer:
+    """Its weights are a chain of digests: any step lost, doubled or swapped gives other weights.
+
+    `before` is called before each item with the name of what is to come, such as "step 3": a place for faults.
+    """
+
+    before: Callable[[str], object] = lambda _: None
+
+    def trains(self, base_model: str) -> bool:
+        return base_model == BASE
+
+    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
+        rates = config.learning_rates(sum(1 for _ in data))
+        rows = [f"{row.messages[-1].text} {rate}" for row, rate in zip(_batches(config, data), rates, strict=True)]
+        return self._train(rows, context)
+
+    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+        reference = _digest(context.reference(WEIGHTS)) if context.reference and context.reference_files else ""
+        rows = [f"{[one.reward for one in group.trajectories]} {config.learning_rate} {reference}" for group in data]
+        return self._train(rows, context)
+
+    def _train(self, rows: Sequence[str], context: TrainContext) -> Iterator[TrainItem]:
+        weights, first = self._begin(context)
+        self.before("started")
+        yield Started(len(rows))
+        for number, row in enumerate(rows[first:], first + 1):
+            self.before(f"step {number}")
+            weights = hashlib.sha256(f"{weights}{row}{context.seed}".encode()).hexdigest()
+            yield Step(number, {"loss": 1 / number, "num_trainable_tokens": len(row)})
+            if number % SAVE_EVERY == 0:
+                self.before(f"state {number}")
+                yield SavedState(number, {STATE: [json.dumps([weights, number]).encode()]})
+        self.before("trained")
+        yield Trained({WEIGHTS: [weights.encode()]}, {"loss": 0.5})
+
+    def _begin(self, context: TrainContext) -> tuple[str, int]:
+        if context.resume is not None:
+            with context.resume(STATE) as file:
+                weights, step = json.load(file)
+            assert step == context.resume_step
+            return weights, step
+        return (_text(context.parent(WEIGHTS)) if context.parent_files else BASE), 0
+
+
+def _batches(config: SFTConfig, data: Iterable[Example]) -> list[Example]:
+    return list(data)[:: config.rows_per_batch]
+
+
+def _text(file: BinaryIO) -> str:
+    with file:
+        return file.read().decode()
+
+
+def _digest(file: BinaryIO) -> str:
+    return hashlib.sha256(_text(file).encode()).hexdigest()
+
+
+def examples(size: int, tag: str = "") -> list[Example]:
+    return [
+        Example((Message(Role.USER, f"question {number}"), Message(Role.ASSISTANT, f"answer {tag}{number}")))
+        for number in range(size)
+    ]
+
+
+def groups(*rewards: float) -> list[TrajectoryGroup]:
+    return [TrajectoryGroup((Trajectory((), reward), Trajectory((), -reward))) for reward in rewards]
+
+
+def numbered_ids() -> Callable[[], str]:
+    numbers = count(1)
+    return lambda: f"00000000-0000-7000-8000-{next(numbers):012x}"
+
+
+def numbered_bytes() -> Randomness:
+    numbers = count(1)
+    return lambda size: hashlib.shake_128(str(next(numbers)).encode()).digest(size)
+
+
+@attrs.define(eq=False)
+class Yard:
+    """What a platform is made of, as the host sees it."""
+
+    ports: Ports
+    trainer: HashTrainer
+    clock: ManualClock
+    seen: list[object]
+    principal: Principal = attrs.field(factory=lambda: host("acme"))
+    examples = staticmethod(examples)
+    groups = staticmethod(groups)
+    abandoned: list[object] = attrs.field(factory=list)
+
+    @classmethod
+    def build(cls, store: Store | None = None, **settings: Any) -> "Yard":
+        trainer, clock, seen = HashTrainer(), ManualClock(), []
+        ports = Ports(
+            store=store or MemoryStore(RECORDS),
+            artifacts=MemoryArtifacts(numbered_bytes()),
+            backend=EchoBackend((BASE, "echo")),
+            trainers=(trainer,),
+            clock=clock,
+            ids=numbered_ids(),
+            randomness=lambda size: bytes(size),
+            observer=seen.append,
+            settings=Settings(**{"poll": 1.0, **settings}),
+        )
+        return cls(ports, trainer, clock, seen)
+
+    @property
+    def models(self) -> Models:
+        return Models(self.ports, self.principal)
+
+    @property
+    def training(self) -> Training:
+        return Training(self.ports, self.principal)
+
+    def as_tenant(self, entity: str, *projects: str) -> "Yard":
+        scope = Scope(entity, frozenset(projects) if projects else None)
+        return attrs.evolve(self, principal=Principal("key", entity, scope, "key-id"))
+
+    def model(self, name: str = "m", project: str = "p") -> Model:
+        return self.models.create(name, project=project, base_model=BASE, return_existing=True)
+
+    def sft(self, rows: int = 10, model: str = "m", tag: str = "") -> JobHandle:
+        return self.training.sft(self.model(model), examples(rows, tag))
+
+    def runner(self) -> Runner:
+        return Runner(self.ports)
+
+    def worker(self) -> Worker:
+        return Worker(self.ports, InlineExecutor())
+
+    def claim(self, runner: Runner | None = None) -> Any:
+        hold = (runner or self.runner()).claim()
+        assert hold is not None
+        return hold
+
+    def abandon(self, items: int) -> Iterator[None]:
+        """A worker claims the next job, stores so many items, and is never heard of again."""
+        runner = self.runner()
+        steps = runner.steps(self.claim(runner))
+        for _ in range(items):
+            next(steps)
+        self.abandoned.append(steps)
+        return steps
+
+    def lose_worker(self, successor: Runner | None = None) -> None:
+        """Let the lease of whoever holds a job run out, and a successor take the job away."""
+        runner = successor or self.runner()
+        runner.take_over()
+        self.clock.advance(self.ports.settings.lease)
+        runner.take_over()
+
+    def job(self, job_id: str) -> Job:
+        return self.ports.store.read(lambda snapshot: snapshot.get(Job, job_id))
+
+    def events(self, job_id: str) -> list[JobEvent]:
+        return self.ports.store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job_id, limit=1000))
+
+    def story(self, job_id: str) -> list[tuple[str, int]]:
+        return [(event.type, event.step) for event in self.events(job_id)]
+
+    def files(self) -> set[str]:
+        return set(self.ports.artifacts.names())
+
+    def new_job(self, lane: str, kind: JobKind = JobKind.SFT, **fields: Any) -> Job:
+        return Job(self.ports.ids(), kind, "acme", "p", lane, self.clock.now(), **fields)
+
+
+@pytest.fixture(params=[MemoryStore, lambda records: RunTwiceStore(MemoryStore(records))], ids=["once", "twice"])
+def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
+    """A yard on a store in memory, and on one that runs every step twice."""
+    built = Yard.build(request.param(RECORDS))
+    yield built
+    for steps in built.abandoned:
+        steps.close()
+
+
+@pytest.fixture
+def yard_on_disk(tmp_path: Path) -> Iterator[Yard]:
+    """A yard in a SQLite file."""
+    store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+    built = Yard.build(store)
+    yield built
+    for steps in built.abandoned:
+        steps.close()
+    store.close()
+
+
+@pytest.fixture(scope="session")
+def build() -> type[Yard]:
+    """For a yard with settings of one's own."""
+    return Yard

@@ -1,0 +1,358 @@
+"""The rules of the queue, one by one."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard.domain.job import ENDED, Job, JobKind, JobStatus, NewEvent, Place, SupersededEvent
+from modelyard.errors import Conflict, LeaseLost, RateLimited
+from modelyard.service.job import (
+    cancel,
+    claim,
+    claim_of,
+    crash,
+    end,
+    enqueue,
+    fail,
+    fenced,
+    heartbeat,
+    ready,
+    record_events,
+    request_cancel,
+    requeue,
+    save_resume,
+    succeed,
+    take_away,
+)
+
+MANY = 1000
+
+
+def put(yard: Any, lane: str = "lane", **fields: Any) -> Job:
+    job = yard.new_job(lane, **fields)
+    return yard.ports.store.transact(lambda tx: enqueue(tx, job, MANY))
+
+
+def take(yard: Any, lane: str | None = None) -> Job:
+    job = yard.ports.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), lane))
+    assert job is not None
+    return job
+
+
+def step(yard: Any, job: Job, number: int, **data: float) -> Job:
+    event = NewEvent(yard.ports.ids(), "gradient_step", data or {"loss": 1.0}, number)
+    now = yard.clock.now()
+    return yard.ports.store.transact(lambda tx: record_events(tx, claim_of(job), [event], now))
+
+
+def settle(yard: Any, job: Job, how: Any, *more: Any) -> Job:
+    event_id, now = yard.ports.ids(), yard.clock.now()
+    return yard.ports.store.transact(lambda tx: how(tx, tx.get(Job, job.id), event_id, *more, now))
+
+
+def places(yard: Any, *jobs: Job) -> list[Place]:
+    return [yard.job(job.id).place for job in jobs]
+
+
+# ---- lanes -------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_first_job_of_a_lane_is_ready_and_its_end_makes_the_next_one_ready(yard: Any) -> None:
+    first, second, third = (put(yard) for _ in range(3))
+    assert places(yard, first, second, third) == [Place.READY, Place.WAITING, Place.WAITING]
+    settle(yard, take(yard), succeed)
+    assert places(yard, first, second, third) == [Place.DONE, Place.READY, Place.WAITING]
+    settle(yard, take(yard), fail, "why")
+    assert places(yard, first, second, third) == [Place.DONE, Place.DONE, Place.READY]
+
+
+def test_jobs_of_different_lanes_are_claimed_side_by_side_the_oldest_first(yard: Any) -> None:
+    for lane in ("b", "a", "b", "c"):
+        put(yard, lane)
+    assert [take(yard).lane for _ in range(3)] == ["b", "a", "c"]
+    assert yard.ports.store.transact(lambda tx: claim(tx, "worker", yard.clock.now())) is None
+
+
+def test_a_claim_may_be_limited_to_one_lane(yard: Any) -> None:
+    put(yard, "a")
+    job = put(yard, "b")
+    assert take(yard, "b").id == job.id
+    assert yard.ports.store.read(lambda s: ready(s, "b")) is None
+
+
+def test_jobs_come_in_the_order_of_their_creation_even_when_the_clock_goes_back(yard: Any) -> None:
+    first = put(yard)
+    yard.clock.jump(-3600)
+    second = put(yard)
+    assert second.created_at > first.created_at
+    assert take(yard).id == first.id
+
+
+def test_a_full_queue_refuses_and_keeps_nothing(yard: Any) -> None:
+    put(yard)
+    refused = yard.new_job("other")
+    with pytest.raises(RateLimited, match="1 jobs wait"):
+        yard.ports.store.transact(lambda tx: enqueue(tx, refused, 1))
+    assert yard.ports.store.read(lambda s: s.count(Job, "by_entity", "acme")) == 1
+
+
+def test_an_equal_request_is_the_same_job_until_that_has_ended(yard: Any) -> None:
+    first = put(yard, fingerprint="same")
+    assert put(yard, fingerprint="same").id == first.id
+    assert put(yard, fingerprint="other").id != first.id
+    running = take(yard)
+    assert put(yard, fingerprint="same").id == first.id
+    settle(yard, running, succeed)
+    again = put(yard, fingerprint="same")
+    assert again.id != first.id
+    assert put(yard, fingerprint="same").id == again.id
+
+
+# ---- the fence ---------------------------------------------------------------------------------------------------
+
+
+def writes(yard: Any, job: Job) -> dict[str, Any]:
+    token, event, now = claim_of(job), NewEvent(yard.ports.ids(), "gradient_step", {}, 99), yard.clock.now()
+    return {
+        "heartbeat": lambda tx: heartbeat(tx, token),
+        "event": lambda tx: record_events(tx, token, [event], now),
+        "state": lambda tx: save_resume(tx, token, 99, {}, now),
+        "end": lambda tx: succeed(tx, fenced(tx, token), "id", now),
+        "requeue": lambda tx: requeue(tx, fenced(tx, token), "id", now),
+    }
+
+
+@pytest.mark.parametrize("gone", ["requeued", "claimed anew", "ended", "erased"])
+@pytest.mark.parametrize("write", ["heartbeat", "event", "state", "end", "requeue"])
+def test_every_write_of_a_worker_is_refused_once_its_job_is_no_longer_its_own(yard: Any, gone: str, write: str) -> None:
+    put(yard)
+    job = take(yard)
+    if gone == "erased":
+        yard.ports.store.transact(lambda tx: tx.remove(Job, job.id))
+    else:
+        settle(yard, job, succeed if gone == "ended" else requeue)
+    if gone == "claimed anew":
+        take(yard)
+    kept = None if gone == "erased" else yard.job(job.id)
+    with pytest.raises(LeaseLost):
+        yard.ports.store.transact(writes(yard, job)[write])
+    assert kept is None or yard.job(job.id) == kept
+
+
+def test_each_claim_has_an_epoch_of_its_own_and_counts_as_an_attempt(yard: Any) -> None:
+    put(yard)
+    first = take(yard)
+    settle(yard, first, requeue)
+    second = take(yard)
+    assert (first.epoch, second.epoch, second.attempts) == (1, 2, 2)
+    assert second.started_at == first.started_at
+
+
+# ---- events ------------------------------------------------------------------------------------------------------
+
+
+def test_events_have_a_dense_seq_and_commit_with_the_job_s_progress(yard: Any) -> None:
+    put(yard)
+    job = take(yard)
+    for number in (1, 2, 3):
+        after = step(yard, job, number)
+        assert (after.last_seq, after.progress) == (number, number)
+    settle(yard, job, succeed)
+    assert [event.seq for event in yard.events(job.id)] == [1, 2, 3, 4]
+    assert yard.job(job.id).last_seq == 4
+
+
+def test_a_batch_of_events_is_one_write_and_all_or_none_of_it(yard: Any) -> None:
+    put(yard)
+    job = take(yard)
+    batch = [NewEvent(yard.ports.ids(), "gradient_step", {"loss": 1.0}, number) for number in (1, 2)]
+    now = yard.clock.now()
+    after = yard.ports.store.transact(lambda tx: record_events(tx, claim_of(job), batch, now, total=7))
+    assert (after.last_seq, after.progress, after.total) == (2, 2, 7)
+    doubled = [NewEvent("id", "gradient_step", {}, 3), NewEvent("id", "gradient_step", {}, 4)]
+    with pytest.raises(Exception, match="JobEvent"):
+        yard.ports.store.transact(lambda tx: record_events(tx, claim_of(job), doubled, now))
+    assert yard.story(job.id) == [("gradient_step", 1), ("gradient_step", 2)]
+
+
+def test_a_step_that_runs_again_keeps_its_id_and_place_and_its_old_data_are_kept_aside(yard: Any) -> None:
+    put(yard)
+    job = take(yard)
+    for number in (1, 2):
+        step(yard, job, number, loss=float(number))
+    before = yard.events(job.id)
+    settle(yard, job, requeue)
+    step(yard, again := take(yard), 2, loss=20.0)
+    step(yard, again, 3, loss=30.0)
+    after = yard.events(job.id)
+    assert [(event.id, event.seq, event.created_at) for event in after[:2]] == [
+        (event.id, event.seq, event.created_at) for event in before
+    ]
+    assert [event.data["loss"] for event in after] == [1.0, 20.0, 30.0]
+    step(yard, again, 2, loss=21.0)
+    (old,) = yard.ports.store.read(lambda s: s.page(SupersededEvent, "by_event", before[1].id))
+    assert (old.epoch, old.data) == (1, {"loss": 2.0})
+
+
+def test_the_times_of_a_job_never_go_back(yard: Any) -> None:
+    put(yard)
+    yard.clock.advance(10)
+    job = take(yard)
+    yard.clock.jump(-3600)
+    step(yard, job, 1)
+    yard.clock.advance(1)
+    step(yard, job, 2)
+    done = settle(yard, job, succeed)
+    times = [done.created_at, done.started_at, *(event.created_at for event in yard.events(job.id)), done.ended_at]
+    assert times == sorted(times)
+
+
+# ---- ends --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "ended", "failed"),
+    [
+        (JobKind.SFT, "training_ended", "training_failed"),
+        (JobKind.RL, "training_ended", "training_failed"),
+        (JobKind.EVALUATE, "evaluation_ended", "evaluation_failed"),
+        (JobKind.RESCORE, "evaluation_ended", "evaluation_failed"),
+    ],
+)
+def test_the_last_event_tells_how_a_job_of_each_kind_ended(yard: Any, kind: JobKind, ended: str, failed: str) -> None:
+    for lane, how, more in (("a", succeed, ()), ("b", fail, ("why",)), ("c", cancel, ("me",))):
+        put(yard, lane, kind=kind)
+        settle(yard, take(yard), how, *more)
+    jobs = yard.ports.store.read(lambda s: s.page(Job, "by_entity", "acme"))
+    last = [yard.events(job.id)[-1] for job in jobs]
+    assert [event.type for event in last] == [ended, failed, failed]
+    assert [dict(event.data) for event in last] == [{}, {"error_message": "why"}, {"error_message": "cancelled by me"}]
+    assert [job.error_message for job in jobs] == [None, "why", "cancelled by me"]
+    assert all(job.ended_at is not None for job in jobs)
+
+
+@pytest.mark.parametrize("status", sorted(ENDED))
+def test_an_ended_job_ends_no_second_time(yard: Any, status: JobStatus) -> None:
+    put(yard)
+    job = take(yard)
+    now = yard.clock.now()
+    yard.ports.store.transact(lambda tx: end(tx, tx.get(Job, job.id), status, NewEvent("e", "over"), now))
+    for how, more in ((succeed, ()), (fail, ("why",)), (cancel, ("me",)), (requeue, ())):
+        with pytest.raises(Conflict):
+            settle(yard, job, how, *more)
+    assert yard.story(job.id) == [("over", 0)]
+
+
+# ---- cancelling --------------------------------------------------------------------------------------------------
+
+
+def ask_to_cancel(yard: Any, job: Job, by: str = "me") -> Job:
+    event_id, now = yard.ports.ids(), yard.clock.now()
+    return yard.ports.store.transact(lambda tx: request_cancel(tx, job.id, event_id, by, now))
+
+
+def test_a_job_that_waits_is_cancelled_at_once_and_the_lane_goes_on(yard: Any) -> None:
+    first, second, third = (put(yard) for _ in range(3))
+    assert ask_to_cancel(yard, second).status is JobStatus.CANCELLED
+    assert places(yard, first, third) == [Place.READY, Place.WAITING]
+    assert ask_to_cancel(yard, first).status is JobStatus.CANCELLED
+    assert places(yard, third) == [Place.READY]
+    assert yard.story(first.id) == yard.story(second.id) == [("training_failed", 0)]
+
+
+def test_a_running_job_is_marked_and_its_worker_s_next_write_tells(yard: Any) -> None:
+    put(yard)
+    job = take(yard)
+    assert ask_to_cancel(yard, job).status is JobStatus.RUNNING
+    assert step(yard, job, 1).cancelled_by == "me"
+
+
+@pytest.mark.parametrize("how", [requeue, fail, crash])
+def test_a_job_marked_for_cancellation_ends_as_cancelled_however_its_worker_leaves_it(yard: Any, how: Any) -> None:
+    put(yard)
+    job = take(yard)
+    ask_to_cancel(yard, job)
+    now = yard.clock.now()
+    rest = {requeue: (now,), fail: ("why", now), crash: (now, 1)}[how]
+    done = yard.ports.store.transact(lambda tx: how(tx, tx.get(Job, job.id), "e", *rest))
+    assert (done.status, done.error_message) == (JobStatus.CANCELLED, "cancelled by me")
+    assert yard.story(job.id) == [("training_failed", 0)]
+
+
+def test_cancelling_again_changes_nothing_and_the_first_one_counts(yard: Any) -> None:
+    put(yard)
+    job = take(yard)
+    ask_to_cancel(yard, job, "one")
+    assert ask_to_cancel(yard, job, "two").cancelled_by == "one"
+    done = settle(yard, job, requeue)
+    assert ask_to_cancel(yard, job, "three") == done
+
+
+def test_cancelling_after_the_end_changes_nothing(yard: Any) -> None:
+    put(yard)
+    done = settle(yard, take(yard), succeed)
+    assert ask_to_cancel(yard, done) == done
+
+
+# ---- lost workers ------------------------------------------------------------------------------------------------
+
+
+def lose(yard: Any, job: Job, most: int = 3) -> Job | None:
+    now = yard.clock.now()
+    return yard.ports.store.transact(lambda tx: take_away(tx, tx.get(Job, job.id), f"event-{job.epoch}", now, most))
+
+
+def test_a_job_that_loses_its_worker_again_and_again_without_a_step_fails(yard: Any) -> None:
+    put(yard)
+    for _ in range(2):
+        lost = lose(yard, take(yard))
+        assert lost is not None
+        assert lost.status is JobStatus.QUEUED
+    lost = lose(yard, take(yard))
+    assert lost is not None
+    assert lost.status is JobStatus.FAILED
+    assert "lost its worker 3 times without any progress" in (lost.error_message or "")
+
+
+def test_a_new_step_forgives_earlier_crashes_and_a_repeated_one_does_not(yard: Any) -> None:
+    put(yard)
+    for _ in range(2):
+        lose(yard, take(yard))
+    job = step(yard, take(yard), 1)
+    assert job.crashes == 0
+    for _ in range(2):
+        lose(yard, job)
+        job = step(yard, take(yard), 1)
+    assert job.crashes == 2
+    lost = lose(yard, job)
+    assert lost is not None
+    assert lost.status is JobStatus.FAILED
+
+
+def test_a_later_saved_state_forgives_earlier_crashes_and_an_equal_one_does_not(yard: Any) -> None:
+    put(yard)
+    now = yard.clock.now()
+    for step_number, crashes in ((2, 0), (2, 1), (4, 0)):
+        job = take(yard)
+        saved = yard.ports.store.transact(lambda tx, n=step_number, j=job: save_resume(tx, claim_of(j), n, {}, now))
+        assert saved.crashes == crashes
+        lose(yard, job)
+
+
+def test_a_job_is_not_taken_away_if_it_moved_since_it_was_looked_at(yard: Any) -> None:
+    put(yard)
+    seen = take(yard)
+    yard.ports.store.transact(lambda tx: heartbeat(tx, claim_of(seen)))
+    now = yard.clock.now()
+    assert yard.ports.store.transact(lambda tx: take_away(tx, seen, "e", now, 3)) is None
+    ended = settle(yard, seen, succeed)
+    for stale in (seen, ended, attrs.evolve(seen, id="gone")):
+        assert yard.ports.store.transact(lambda tx, stale=stale: take_away(tx, stale, "e", now, 3)) is None
+
+
+def test_a_job_that_was_taken_away_is_again_the_first_of_its_lane(yard: Any) -> None:
+    first, second = put(yard), put(yard)
+    lose(yard, take(yard))
+    assert places(yard, first, second) == [Place.READY, Place.WAITING]
+    assert take(yard).id == first.id

@@ -1,0 +1,219 @@
+"""A search for histories of the queue in which the rules and a plain model of them disagree."""
+
+from typing import Any
+
+import attrs
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from modelyard.domain.job import Claim, Job, JobEvent, JobKind, NewEvent, Place
+from modelyard.domain.schema import RECORDS
+from modelyard.errors import LeaseLost
+from modelyard.service.job import (
+    claim,
+    claim_of,
+    enqueue,
+    fail,
+    fenced,
+    heartbeat,
+    record_events,
+    request_cancel,
+    requeue,
+    succeed,
+    take_away,
+)
+from modelyard.stores.memory import MemoryStore
+from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice import RunTwiceStore
+
+LANES = ("a", "b")
+MAX_CRASHES = 3
+
+
+@attrs.define
+class Expected:
+    """What the model knows of a job."""
+
+    lane: str
+    status: str = "queued"
+    epoch: int = 0
+    steps: int = 0
+    crashes: int = 0
+    cancelled: bool = False
+    story: list[tuple[str, int]] = attrs.field(factory=list)
+
+    def over(self, status: str, event: str) -> None:
+        self.status = status
+        self.story.append((event, 0))
+
+    def returned(self) -> None:
+        if self.cancelled:
+            self.over("cancelled", "training_failed")
+        else:
+            self.status = "queued"
+
+
+class QueueMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = RunTwiceStore(MemoryStore(RECORDS))
+        self.clock = ManualClock()
+        self.jobs: dict[str, Expected] = {}
+        self.claims: list[Claim] = []
+        self.numbers = iter(range(1_000_000))
+
+    def id(self) -> str:
+        return f"id-{next(self.numbers):06d}"
+
+    def transact(self, how: Any, *more: Any) -> Any:
+        return self.store.transact(lambda tx: how(tx, *more))
+
+    def held(self, token: Claim) -> Expected | None:
+        """The job, if the claim should still be worth something."""
+        job = self.jobs[token.job_id]
+        return job if job.status == "running" and job.epoch == token.epoch else None
+
+    def write(self, token: Claim, how: Any, *more: Any) -> Expected | None:
+        job = self.held(token)
+        try:
+            self.transact(how, *more)
+        except LeaseLost:
+            assert job is None
+        else:
+            assert job is not None
+        return job
+
+    # ---- what may happen
+
+    @rule(lane=st.sampled_from(LANES))
+    def enqueue(self, lane: str) -> None:
+        job = Job(self.id(), JobKind.SFT, "acme", "p", lane, self.clock.now())
+        self.transact(enqueue, job, 1000)
+        self.jobs[job.id] = Expected(lane)
+
+    @rule(lane=st.sampled_from((None, *LANES)))
+    def claim(self, lane: str | None) -> None:
+        job = self.transact(claim, f"worker-{len(self.claims)}", self.clock.now(), lane)
+        ready = [id for id in self.heads() if self.jobs[id].status == "queued" and lane in (None, self.jobs[id].lane)]
+        assert (job.id if job else None) == (min(ready) if ready else None)
+        if job is not None:
+            expected = self.jobs[job.id]
+            expected.status, expected.epoch = "running", expected.epoch + 1
+            self.claims.append(claim_of(job))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def heartbeat(self, data: st.DataObject) -> None:
+        token = data.draw(st.sampled_from(self.claims))
+        self.write(token, heartbeat, token)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def record(self, data: st.DataObject) -> None:
+        token = data.draw(st.sampled_from(self.claims))
+        steps = self.jobs[token.job_id].steps
+        number = data.draw(st.integers(1, steps + 1)) if token.epoch > 1 else steps + 1
+        event = NewEvent(self.id(), "gradient_step", {"epoch": token.epoch}, number)
+        job = self.write(token, record_events, token, [event], self.clock.now())
+        if job is not None and number > job.steps:
+            job.steps, job.crashes = number, 0
+            job.story.append(("gradient_step", number))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), well=st.booleans())
+    def finish(self, data: st.DataObject, well: bool) -> None:
+        token, now = data.draw(st.sampled_from(self.claims)), self.clock.now()
+        event_id = self.id()
+
+        def step(tx: Any) -> None:
+            job = fenced(tx, token)
+            if well and not job.cancelled_by:
+                succeed(tx, job, event_id, now)
+            else:
+                fail(tx, job, event_id, "why", now)
+
+        job = self.write(token, step)
+        if job is not None and job.cancelled:
+            job.over("cancelled", "training_failed")
+        elif job is not None:
+            job.over(*(("succeeded", "training_ended") if well else ("failed", "training_failed")))
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def stop_in_order(self, data: st.DataObject) -> None:
+        token, event_id, now = data.draw(st.sampled_from(self.claims)), self.id(), self.clock.now()
+        job = self.write(token, lambda tx: requeue(tx, fenced(tx, token), event_id, now))
+        if job is not None:
+            job.returned()
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        token = data.draw(st.sampled_from(self.claims))
+        seen = self.store.read(lambda s: s.get(Job, token.job_id))
+        taken = self.transact(take_away, seen, self.id(), self.clock.now(), MAX_CRASHES)
+        job = self.jobs[token.job_id]
+        assert (taken is not None) == (job.status == "running")
+        if taken is None:
+            return
+        job.crashes += 1
+        if job.crashes < MAX_CRASHES or job.cancelled:
+            job.returned()
+        else:
+            job.over("failed", "training_failed")
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.jobs)))
+        self.transact(request_cancel, job_id, self.id(), "me", self.clock.now())
+        job = self.jobs[job_id]
+        if job.status == "queued":
+            job.over("cancelled", "training_failed")
+        elif job.status == "running":
+            job.cancelled = True
+
+    @rule(seconds=st.sampled_from((-100, 0, 1)))
+    def clock_jumps(self, seconds: int) -> None:
+        self.clock.jump(seconds)
+
+    # ---- what must hold
+
+    def heads(self) -> list[str]:
+        """The first job of each lane that has not ended."""
+        left = {lane: [id for id, job in self.jobs.items() if job.lane == lane and self.alive(job)] for lane in LANES}
+        return [ids[0] for ids in left.values() if ids]
+
+    def alive(self, job: Expected) -> bool:
+        return job.status in ("queued", "running")
+
+    @invariant()
+    def records_agree(self) -> None:
+        heads = self.heads()
+        for job_id, expected in self.jobs.items():
+            job = self.store.read(lambda s, job_id=job_id: s.get(Job, job_id))  # type: ignore[misc]
+            assert job.status == expected.status
+            assert (job.epoch, job.progress, job.last_seq) == (expected.epoch, expected.steps, len(expected.story))
+            assert job.place == self.place(job_id, expected, heads)
+            assert (job.ended_at is not None) == job.ended
+
+    def place(self, job_id: str, expected: Expected, heads: list[str]) -> Place:
+        if not self.alive(expected):
+            return Place.DONE
+        if expected.status == "running":
+            return Place.CLAIMED
+        return Place.READY if job_id in heads else Place.WAITING
+
+    @invariant()
+    def events_are_dense_and_tell_the_story(self) -> None:
+        for job_id, expected in self.jobs.items():
+            events = self.store.read(lambda s, job_id=job_id: s.page(JobEvent, "by_job", job_id, limit=1000))  # type: ignore[misc]
+            assert [event.seq for event in events] == list(range(1, len(events) + 1))
+            assert [(event.type, event.step) for event in events] == expected.story
+            times = [event.created_at for event in events]
+            assert times == sorted(times)
+
+
+TestQueue = QueueMachine.TestCase
+TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,494 @@
+"""Asking for training jobs, waiting for them, watching and reading them."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard.domain.job import JobStatus
+from modelyard.errors import Forbidden, InvalidInput, JobFailed, NotFound, RateLimited
+from modelyard.service.job_handle import JobHandle
+from modelyard.system import SystemClock
+
+UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
+STORY = ["training_started", "gradient_step", "gradient_step", "training_ended"]
+
+
+def plain(number: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": f"a {number}"}]}
+
+
+def types(events: Any) -> list[str]:
+    return [event.type for event in events]
+
+
+# ---- asking ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_waits_in_the_queue_until_somebody_runs_it(yard: Any) -> None:
+    job = yard.sft(4)
+    read = job.refresh()
+    assert (read.status, read.step, read.attempts, read.training_start) == (JobStatus.QUEUED, None, 0, None)
+    assert read == yard.training.get(job.id)
+
+
+def test_examples_in_every_form_are_the_same_training(yard: Any, tmp_path: Path) -> None:
+    rows = [plain(number) for number in range(4)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    forms: list[Callable[[], Any]] = [
+        lambda: rows,
+        lambda: iter(rows),
+        lambda: yard.training.upload("p", "rows", rows).url,
+        lambda: str(file),
+        lambda: file,
+    ]
+    digests = {yard.training.sft(yard.model(f"m{number}"), form()).result().digest for number, form in enumerate(forms)}
+    assert len(digests) == 1
+
+
+def test_a_model_is_named_by_value_id_or_name(yard: Any) -> None:
+    model = yard.model()
+    for named in (model, model.id, "p/m", "acme/p/m", "modelyard:///acme/p/m"):
+        assert yard.training.sft(named, yard.examples(1)).refresh().model_id == model.id
+    for unknown in (UNKNOWN, "p/other", "p/m/", "p/ m"):
+        with pytest.raises(NotFound):
+            yard.training.sft(unknown, yard.examples(1))
+
+
+def test_the_configuration_in_force_is_kept_with_every_default(yard: Any) -> None:
+    sft = yard.training.sft(yard.model(), yard.examples(4), learning_rate=[0.1, 0.2], assistant_turns="last")
+    assert dict(sft.refresh().config) == {"learning_rate": (0.1, 0.2), "batch_size": 2, "assistant_turns": "last"}
+    rl = yard.training.rl(yard.model(), yard.groups(1.0), loss_fn="ppo", learning_rate=None)
+    assert rl.refresh().config["ppo"] is True
+    assert rl.refresh().config["epsilon"] == 0.2
+    assert rl.refresh().config["learning_rate"] == 5e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "loc"),
+    [
+        ({"learning_rate": -1.0}, ("learning_rate",)),
+        ({"learning_rate": [0.1, 0.2, 0.3]}, ("learning_rate",)),
+        ({"learning_rate": []}, ("learning_rate",)),
+        ({"batch_size": 0}, ("batch_size",)),
+        ({"assistant_turns": "first"}, ("assistant_turns",)),
+    ],
+)
+def test_a_wrong_sft_configuration_is_refused_and_nothing_is_kept(
+    yard: Any, options: dict[str, Any], loc: tuple[str, ...]
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        yard.training.sft(yard.model(), yard.examples(4), **options)
+    assert refused.value.problems[0].loc == loc
+    assert yard.files() == set()
+    assert yard.training.list().items == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "loc"),
+    [
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"ppo": True, "loss_fn": "cispo"}, "loss_fn"),
+        ({"kl_penalty_reference_step": 7}, "kl_penalty_reference_step"),
+    ],
+)
+def test_a_wrong_rl_configuration_is_refused_and_nothing_is_kept(yard: Any, options: dict[str, Any], loc: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        yard.training.rl(yard.model(), yard.groups(1.0), **options)
+    assert refused.value.problems[0].loc == (loc,)
+    assert yard.files() == set()
+
+
+def test_a_bad_row_is_refused_with_its_place_and_nothing_is_kept(yard: Any, tmp_path: Path) -> None:
+    bad = {"messages": [{"role": "nobody", "content": "?"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(plain(1)) + "\n" + json.dumps(bad))
+    for data, place in (([plain(1), bad], ("data", 1)), (tmp_path / "rows.jsonl", ("line", 2))):
+        for ask in (
+            lambda data=data: yard.training.sft(yard.model(), data),
+            lambda data=data: yard.training.upload("p", "rows", data),
+        ):
+            with pytest.raises(InvalidInput) as refused:
+                ask()
+            assert refused.value.problems[0].loc[:2] == place
+    for ask in (lambda: yard.training.sft(yard.model(), []), lambda: yard.training.upload("p", "rows", [])):
+        with pytest.raises(InvalidInput, match="no rows"):
+            ask()
+    assert yard.files() == set()
+
+
+def test_only_the_host_may_name_a_file(yard: Any, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(plain(1)))
+    yard.model()
+    tenant = yard.as_tenant("acme").training
+    for data in (file, str(file), "/etc/passwd"):
+        for ask in (lambda data=data: tenant.sft("p/m", data), lambda data=data: tenant.upload("p", "rows", data)):
+            with pytest.raises(InvalidInput, match="only the host may name a file"):
+                ask()
+
+
+def test_a_full_queue_refuses_a_job_and_its_data(build: Any) -> None:
+    yard = build.build(max_queued_jobs=2)
+    kept = [yard.sft(1), yard.sft(1)]
+    files = yard.files()
+    with pytest.raises(RateLimited):
+        yard.sft(1)
+    assert yard.files() == files
+    assert [job.id for job in yard.training.list()] == [job.id for job in kept]
+
+
+def test_the_same_history_gives_the_same_checkpoints(build: Any) -> None:
+    def history() -> list[str]:
+        yard = build.build()
+        return [yard.sft(4).result().digest, yard.training.rl("p/m", yard.groups(1.0, 0.5)).result().digest]
+
+    assert history() == history()
+
+
+# ---- datasets ----------------------------------------------------------------------------------------------------
+
+
+def test_uploads_are_versions_and_equal_rows_are_the_version_that_has_them(yard: Any) -> None:
+    first = yard.training.upload("p", "rows", [plain(1)])
+    second = yard.training.upload("p", "rows", [plain(2)])
+    again = yard.training.upload("p", "rows", [plain(1)])
+    assert (first.url, second.version, again) == ("modelyard:///acme/p/rows:v0", 1, first)
+    assert (first.rows, len(yard.files())) == (1, 2)
+
+
+def test_the_same_model_url_and_config_are_one_job_until_it_has_ended(yard: Any) -> None:
+    url = yard.training.upload("p", "rows", [plain(1), plain(2)]).url
+    ask = yard.training.sft
+    first = ask(yard.model(), url)
+    assert ask(yard.model(), url, batch_size=2).id == first.id
+    assert ask(yard.model(), url, batch_size=1).id != first.id
+    assert ask(yard.model("other"), url).id != first.id
+    yard.abandon(2)
+    assert ask(yard.model(), url).id == first.id
+    yard.lose_worker()
+    yard.worker().run_until_idle()
+    assert ask(yard.model(), url).id != first.id
+
+
+def test_a_url_without_version_means_the_latest_one_of_now(yard: Any) -> None:
+    yard.training.upload("p", "rows", [plain(1)])
+    url = "wandb-artifact:///acme/p/rows"
+    first = yard.training.sft(yard.model(), url)
+    assert yard.training.sft(yard.model(), url + ":latest").id == first.id
+    yard.training.upload("p", "rows", [plain(2)])
+    assert yard.training.sft(yard.model(), url).id != first.id
+
+
+def test_a_dataset_outlives_the_jobs_that_read_it(yard: Any) -> None:
+    dataset = yard.training.upload("p", "rows", [plain(1)])
+    yard.training.sft(yard.model(), dataset.url).wait()
+    yard.training.sft(yard.model(), dataset.url).cancel()
+    assert dataset.artifact in yard.files()
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("https://example.com/rows.jsonl", InvalidInput),
+        ("file:///etc/passwd", InvalidInput),
+        ("modelyard:///acme/p/rows:step1", InvalidInput),
+        ("modelyard:///acme/p/rows:v1", NotFound),
+        ("modelyard:///acme/p/none", NotFound),
+        ("modelyard:///umbrella/p/rows:v0", Forbidden),
+        ("modelyard:///acme/other/rows:v0", Forbidden),
+    ],
+)
+def test_a_url_is_looked_up_under_the_caller_s_own_scope_and_never_fetched(
+    yard: Any, url: str, error: type[Exception]
+) -> None:
+    yard.training.upload("p", "rows", [plain(1)])
+    yard.model()
+    with pytest.raises(error):
+        yard.as_tenant("acme", "p").training.sft("p/m", url)
+
+
+def test_uploads_go_where_the_key_may_write(yard: Any) -> None:
+    tenant = yard.as_tenant("acme", "p").training
+    assert tenant.upload("p", "rows", [plain(1)]).entity == "acme"
+    with pytest.raises(Forbidden):
+        tenant.upload("other", "rows", [plain(1)])
+    with pytest.raises(InvalidInput):
+        tenant.upload("p", "ro ws", [plain(1)])
+
+
+# ---- waiting -----------------------------------------------------------------------------------------------------
+
+
+def test_without_any_worker_waiting_runs_what_is_ahead_of_the_job_and_the_job(yard: Any) -> None:
+    ahead, other, job, behind = (yard.sft(2, model) for model in ("a", "b", "a", "a"))
+    assert job.wait().status is JobStatus.SUCCEEDED
+    assert [one.status.value for one in (ahead, other, behind)] == ["succeeded", "queued", "queued"]
+    assert (job.step, job.result().step) == (2, 2)
+    assert job.wait() == job.refresh()
+
+
+def test_waiting_raises_what_became_of_a_job_that_did_not_succeed(yard: Any) -> None:
+    failed, cancelled = yard.sft(2), yard.sft(2)
+    yard.trainer.before = lambda item: 1 / 0
+    with pytest.raises(JobFailed, match="ZeroDivisionError") as told:
+        failed.wait()
+    assert (told.value.job_id, told.value.status) == (failed.id, "failed")
+    cancelled.cancel()
+    with pytest.raises(JobFailed, match="cancelled by host"):
+        cancelled.result()
+
+
+def test_a_wait_that_is_over_gives_the_job_back(yard: Any) -> None:
+    job = yard.sft(10)
+    yard.trainer.before = lambda item: yard.clock.advance(1)
+    with pytest.raises(TimeoutError):
+        job.wait(timeout=3)
+    left = yard.job(job.id)
+    assert (left.status, left.crashes) == (JobStatus.QUEUED, 0)
+    assert left.progress >= 1
+    assert job.result().step == 1
+
+
+def test_a_wait_with_a_worker_elsewhere_leaves_the_work_to_it(yard: Any) -> None:
+    yard.worker().beat()
+    job = yard.sft(2)
+    yard.ports = attrs.evolve(yard.ports, clock=Hurried(yard.clock))
+    with pytest.raises(TimeoutError):
+        JobHandle(yard.ports, yard.principal, job.id).wait(timeout=5)
+    assert yard.job(job.id).attempts == 0
+
+
+@attrs.frozen
+class Hurried:
+    """A clock on which every wait of the main thread is over at once, and has taken its time."""
+
+    clock: Any
+
+    def now(self) -> Any:
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            return event.wait(seconds)
+        self.clock.advance(seconds)
+        return event.is_set()
+
+
+def test_a_wait_takes_over_when_the_worker_elsewhere_dies(yard: Any) -> None:
+    yard.worker().beat()
+    job = yard.sft(10)
+    yard.abandon(3)
+    watched = JobHandle(attrs.evolve(yard.ports, clock=Hurried(yard.clock)), yard.principal, job.id)
+    lease, poll, before = yard.ports.settings.lease, yard.ports.settings.poll, yard.clock.monotonic()
+    assert watched.wait().attempts == 2
+    assert lease <= yard.clock.monotonic() - before <= lease + 2 * poll
+
+
+def test_two_who_wait_for_one_job_run_it_once(build: Any) -> None:
+    yard = build.build(poll=0.002)
+    yard.ports = attrs.evolve(yard.ports, clock=SystemClock())
+    job = yard.sft(6)
+    both = threading.Barrier(2)
+
+    def wait() -> None:
+        both.wait()
+        job.wait()
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (job.refresh().attempts, job.step) == (1, 1)
+
+
+# ---- watching ----------------------------------------------------------------------------------------------------
+
+
+def test_events_come_live_while_the_calling_thread_runs_the_job(yard: Any) -> None:
+    job = yard.sft(4)
+    seen = []
+    for event in job.events():
+        seen.append(event)
+        assert [one.id for one in yard.training.events(job.id)] == [one.id for one in seen]
+    assert types(seen) == STORY
+    assert [event.seq for event in seen] == [1, 2, 3, 4]
+    assert [event.data.get("num_sequences") for event in seen] == [2, None, None, None]
+    assert types(job.events()) == STORY
+    assert types(job.events(after=seen[1].id)) == STORY[2:]
+
+
+def test_who_stops_watching_gives_the_job_back(yard: Any) -> None:
+    job = yard.sft(10)
+    for event in job.events():
+        if event.type == "gradient_step":
+            break
+    assert yard.job(job.id).status is JobStatus.QUEUED
+    assert types(job.events()).count("gradient_step") == 5
+
+
+def test_events_of_a_failed_job_end_with_its_reason(yard: Any) -> None:
+    job = yard.sft(2)
+    yard.trainer.before = lambda item: 1 / 0 if item == "step 1" else None
+    *_, last = job.events()
+    assert last.type == "training_failed"
+    assert last.data["error_message"] == job.refresh().error_message
+
+
+def test_events_come_on_an_event_loop_too_and_never_block_it(yard: Any) -> None:
+    job, ticks, loop_threads = yard.sft(4), 0, set()
+    yard.trainer.before = lambda item: loop_threads.add(threading.current_thread())
+
+    async def main() -> list[str]:
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        seen = [event.type async for event in job.aevents()]
+        ticking.cancel()
+        return seen
+
+    assert asyncio.run(main()) == STORY
+    assert ticks > 1
+    assert threading.current_thread() not in loop_threads
+
+
+def test_a_task_that_is_cancelled_while_it_watches_gives_the_job_back(yard: Any) -> None:
+    job = yard.sft(10)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def before(item: str) -> None:
+        if item == "step 3":
+            begun.set()
+            assert go_on.wait(20)
+
+    yard.trainer.before = before
+
+    async def watch() -> None:
+        async for _ in job.aevents():
+            pass
+
+    async def main() -> None:
+        task = asyncio.create_task(watch())
+        await asyncio.to_thread(begun.wait, 20)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert yard.job(job.id).status is JobStatus.QUEUED
+    yard.trainer.before = lambda _: None
+    assert job.result().step == 1
+
+
+def test_a_task_that_stops_watching_a_job_which_runs_elsewhere_is_let_go(yard: Any) -> None:
+    yard.worker().beat()
+    yard.ports = attrs.evolve(yard.ports, clock=SystemClock(), settings=attrs.evolve(yard.ports.settings, poll=0.005))
+    job = yard.sft(4)
+
+    async def watch() -> None:
+        async with asyncio.timeout(0.05):
+            async for _ in job.aevents():
+                pass
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(watch())
+    assert yard.job(job.id).attempts == 0
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_events_are_read_in_pages_with_a_cursor(yard: Any) -> None:
+    job, other = yard.sft(4), yard.sft(4)
+    other.wait()
+    first = yard.training.events(job.id, limit=3)
+    rest = yard.training.events(job.id, after=first.items[-1].id, limit=3)
+    assert (types(first), first.has_more, types(rest), rest.has_more) == (STORY[:3], True, STORY[3:], False)
+    assert types(yard.training.events(job.id, order="desc")) == STORY[::-1]
+    for after in (UNKNOWN, yard.training.events(other.id).items[0].id):
+        with pytest.raises(NotFound):
+            yard.training.events(job.id, after=after)
+
+
+def test_jobs_are_listed_by_model_status_and_project(yard: Any) -> None:
+    one, two, three = yard.sft(1, "a"), yard.sft(1, "b"), yard.sft(1, "a")
+    two.cancel()
+    one.wait()
+    far = yard.training.sft(yard.model("m", "far"), yard.examples(1))
+
+    def ids(**filters: Any) -> list[str]:
+        return [job.id for job in yard.training.list(**filters)]
+
+    assert ids() == [one.id, two.id, three.id, far.id]
+    assert ids(order="desc") == [far.id, three.id, two.id, one.id]
+    assert ids(model="p/a") == ids(model=yard.model("a")) == ids(model=yard.model("a").id) == [one.id, three.id]
+    assert ids(status=JobStatus.QUEUED) == [three.id, far.id]
+    assert ids(status=JobStatus.QUEUED, project="p") == ids(model="p/a", status=JobStatus.QUEUED) == [three.id]
+    assert ids(project="far") == [far.id]
+    assert ids(after=two.id, limit=1) == [three.id]
+    assert yard.training.list(limit=2).has_more
+    assert not yard.training.list(after=two.id, limit=2).has_more
+    with pytest.raises(NotFound):
+        ids(after=UNKNOWN)
+
+
+def test_jobs_of_another_look_as_if_they_did_not_exist(yard: Any) -> None:
+    job = yard.sft(2)
+    job.wait()
+    for stranger in (yard.as_tenant("umbrella"), yard.as_tenant("acme", "other")):
+        for call in (
+            lambda one: one.get(job.id),
+            lambda one: one.job(job.id),
+            lambda one: one.events(job.id),
+            lambda one: one.cancel(job.id),
+            lambda one: one.sft(yard.model().id, yard.examples(1)),
+            lambda one: one.rl(yard.model(), yard.groups(1.0)),
+            lambda one: one.list(after=job.id),
+        ):
+            with pytest.raises(NotFound):
+                call(stranger.training)
+        assert stranger.training.list().items == ()
+    assert [one.id for one in yard.as_tenant("acme", "p").training.list()] == [job.id]
+    with pytest.raises(Forbidden):
+        yard.as_tenant("acme").training.list(entity="umbrella")
+
+
+def test_a_key_s_holder_is_named_in_what_it_cancels(yard: Any) -> None:
+    job = yard.sft(2)
+    yard.as_tenant("acme").training.cancel(job.id)
+    assert job.refresh().error_message == "cancelled by key"
+    assert job.cancel().status is JobStatus.CANCELLED
+
+
+def test_other_kinds_of_jobs_are_no_training_jobs(yard: Any) -> None:
+    from modelyard.domain.job import JobKind
+
+    job = yard.new_job("lane", JobKind.EVALUATE)
+    yard.ports.store.transact(lambda tx: tx.add(job))
+    assert yard.training.list().items == ()
+    with pytest.raises(NotFound):
+        yard.training.get(job.id)
+
+
+def test_an_artifact_of_groups_can_be_trained_on_as_it_is_and_goes_with_the_job(yard: Any) -> None:
+    stored = yard.ports.artifacts.put([b'{"messages_and_choices": [], "reward": 1.0}\n{"trajectories": []}\n'])
+    with pytest.raises(InvalidInput):
+        yard.training.rl(yard.model(), stored, epsilon=-1.0)
+    assert stored.name in yard.files()
+    assert yard.training.rl(yard.model(), stored).result().step == 1
+    assert stored.name not in yard.files()

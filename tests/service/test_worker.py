@@ -1,0 +1,611 @@
+"""Workers: they run jobs, show that they live, take over from the dead, and survive whatever a trainer does."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, NoReturn, TypeVar
+
+import attrs
+import pytest
+
+from modelyard.domain.job import JobKind, JobStatus, Place, SupersededEvent, WorkerRecord
+from modelyard.domain.observed import JobChanged, LeaseTaken
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.training import Checkpoint
+from modelyard.errors import StoreBusy
+from modelyard.executors.thread import ThreadExecutor
+from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
+from modelyard.service.runner import Runner
+from modelyard.service.worker import Worker, alive
+from modelyard.stores.memory import MemoryStore
+from modelyard.system import SystemClock
+
+T = TypeVar("T")
+
+ROWS = 10
+STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, 6)), ("training_ended", 0)]
+
+
+def digest_of(yard: Any, job_id: str) -> str:
+    checkpoint_id = yard.job(job_id).result["checkpoint_id"]
+    digest: str = yard.ports.store.read(lambda s: s.get(Checkpoint, checkpoint_id)).digest
+    return digest
+
+
+@pytest.fixture
+def undisturbed(build: Any) -> str:
+    """The digest of what a job makes that nothing happens to."""
+    yard = build.build()
+    job = yard.sft(ROWS)
+    yard.worker().run_until_idle()
+    return digest_of(yard, job.id)
+
+
+def check_finished_as_if_undisturbed(yard: Any, job_id: str, digest: str) -> None:
+    assert yard.job(job_id).status is JobStatus.SUCCEEDED
+    assert yard.story(job_id) == STORY
+    assert [event.seq for event in yard.events(job_id)] == list(range(1, len(STORY) + 1))
+    assert digest_of(yard, job_id) == digest
+    assert [one.step for one in yard.models.checkpoints(yard.job(job_id).lane)] == [0, 1]
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_runs_jobs_in_the_calling_thread_until_none_is_left(yard: Any) -> None:
+    jobs = [yard.sft(4, model) for model in ("a", "b", "a")]
+    worker = yard.worker()
+    assert worker.run_next()
+    worker.run_until_idle()
+    assert not worker.run_next()
+    assert [job.status for job in jobs] == [JobStatus.SUCCEEDED] * 3
+    assert [job.step for job in jobs] == [1, 1, 2]
+
+
+def test_each_item_is_stored_before_the_next_is_asked_for(yard: Any) -> None:
+    job = yard.sft(4)
+    seen = {}
+    yard.trainer.before = lambda item: seen.setdefault(item, yard.story(job.id))
+    yard.worker().run_until_idle()
+    assert seen["started"] == []
+    assert seen["step 1"] == STORY[:1]
+    assert seen["state 2"] == STORY[:3]
+    assert seen["trained"] == STORY[:3]
+
+
+def test_a_job_leaves_its_checkpoint_s_files_and_no_others(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    yard.worker().run_until_idle()
+    (checkpoint,) = [one for one in yard.models.checkpoints(yard.job(job.id).lane) if one.step]
+    assert yard.files() == {file["artifact"] for file in checkpoint.files.values()}
+
+
+def test_the_observer_sees_every_status(yard: Any) -> None:
+    yard.sft(2)
+    yard.worker().run_until_idle()
+    assert [one.status.value for one in yard.seen if isinstance(one, JobChanged)] == ["queued", "running", "succeeded"]
+
+
+def test_a_job_goes_on_from_the_checkpoint_before_it_across_kinds(yard: Any) -> None:
+    first, second = yard.sft(4), yard.training.rl(yard.model(), yard.groups(1.0, 2.0))
+    yard.worker().run_until_idle()
+    one, two = (first.result(), second.result())
+    assert (one.step, two.step) == (1, 2)
+    assert two.parent_id == one.id
+
+
+# ---- crashes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", range(9))
+def test_a_job_whose_worker_is_lost_after_any_item_ends_as_if_nothing_had_happened(
+    yard: Any, undisturbed: str, items: int
+) -> None:
+    job = yard.sft(ROWS)
+    steps = yard.abandon(items)
+    yard.lose_worker()
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+    kept = yard.files()
+    for _ in steps:
+        pass
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+    assert yard.files() == kept
+
+
+@pytest.mark.parametrize("items", [0, 3, 5, 8])
+def test_the_same_holds_in_a_file(yard_on_disk: Any, undisturbed: str, items: int) -> None:
+    job = yard_on_disk.sft(ROWS)
+    yard_on_disk.abandon(items)
+    yard_on_disk.lose_worker()
+    yard_on_disk.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard_on_disk, job.id, undisturbed)
+
+
+def test_a_job_whose_workers_are_lost_at_every_other_item_still_ends_alike(yard: Any, undisturbed: str) -> None:
+    job = yard.sft(ROWS)
+    for items in (3, 3, 4, 4, 2):
+        yard.abandon(items)
+        yard.lose_worker()
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+def test_the_data_of_a_repeated_step_are_those_of_the_attempt_that_survived(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    yard.abandon(5)
+    before = yard.events(job.id)
+    yard.lose_worker()
+    yard.worker().run_until_idle()
+    after = yard.events(job.id)[: len(before)]
+    assert [event.id for event in before] == [event.id for event in after]
+    assert [event.epoch for event in after] == [1, 1, 1, 2]
+    old = yard.ports.store.read(lambda s: s.page(SupersededEvent, "by_event", before[3].id))
+    assert [one.epoch for one in old] == [1]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@attrs.define
+class MortalStore:
+    """Dies at its nth write, before or after the commit, and answers nothing any more."""
+
+    inner: Store
+    writes: int
+    after_commit: bool
+    blocking: bool = False
+    durability: str = "none"
+
+    def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        self.writes -= 1
+        if self.writes < 0 or (self.writes == 0 and not self.after_commit):
+            raise Killed
+        result = self.inner.transact(step, durable)
+        if self.writes == 0:
+            raise Killed
+        return result
+
+    def read(self, query: Callable[[Any], T]) -> T:
+        if self.writes <= 0:
+            raise Killed
+        return self.inner.read(query)
+
+
+@pytest.mark.parametrize("after_commit", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("writes", range(1, 12))
+def test_a_process_that_is_killed_around_any_of_its_commits_changes_nothing_in_the_end(
+    build: Any, undisturbed: str, writes: int, after_commit: bool
+) -> None:
+    yard = build.build()
+    job = yard.sft(ROWS)
+    doomed = Runner(attrs.evolve(yard.ports, store=MortalStore(yard.ports.store, writes, after_commit)))
+    try:
+        doomed.run(yard.claim(doomed))
+    except Killed:
+        yard.lose_worker()
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+def test_a_saved_state_that_is_gone_or_altered_means_beginning_anew(build: Any, undisturbed: str) -> None:
+    for harm in ("gone", "altered"):
+        yard = build.build()
+        job = yard.sft(ROWS)
+        yard.abandon(6)
+        (state,) = yard.job(job.id).resume.values()
+        yard.ports.artifacts.remove(state["artifact"])
+        if harm == "altered":
+            yard.ports.artifacts._kept[state["artifact"]] = b'["other weights", 2]'
+        yard.lose_worker()
+        yard.worker().run_until_idle()
+        check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+def test_a_worker_that_lost_its_job_writes_nothing_more_and_stops(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    zombie = yard.abandon(3)
+    yard.lose_worker()
+    before, files = yard.events(job.id), yard.files()
+    assert list(zombie) == []
+    assert yard.events(job.id) == before
+    assert yard.files() == files
+    assert yard.job(job.id).status is JobStatus.QUEUED
+
+
+def test_a_job_that_loses_three_workers_without_a_step_fails_and_the_lane_goes_on(yard: Any) -> None:
+    job, other = yard.sft(ROWS), yard.sft(2)
+    for _ in range(3):
+        yard.abandon(1)
+        yard.lose_worker()
+    assert job.status is JobStatus.FAILED
+    assert "lost its worker 3 times" in job.refresh().error_message
+    yard.worker().run_until_idle()
+    assert other.step == 1
+
+
+def test_a_lease_is_judged_by_stillness_and_not_by_any_wall_clock(yard: Any) -> None:
+    yard.sft(ROWS)
+    holder, watcher = yard.runner(), yard.runner()
+    steps = holder.steps(yard.claim(holder))
+    next(steps)
+    yard.abandoned.append(steps)
+    lease = yard.ports.settings.lease
+    watcher.take_over()
+    for _ in range(5):
+        yard.clock.advance(lease - 1)
+        yard.clock.jump(1e6)
+        holder.beat()
+        watcher.take_over()
+    assert not [one for one in yard.seen if isinstance(one, LeaseTaken)]
+    yard.clock.advance(lease)
+    watcher.take_over()
+    assert [one.from_worker for one in yard.seen if isinstance(one, LeaseTaken)] == [holder.id]
+
+
+def test_a_runner_does_not_take_its_own_jobs_away(yard: Any) -> None:
+    yard.sft(ROWS)
+    runner = yard.runner()
+    hold = yard.claim(runner)
+    yard.lose_worker(runner)
+    assert yard.job(hold.job.id).place is Place.CLAIMED
+
+
+# ---- cancelling --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", range(1, 9))
+def test_a_running_job_stops_at_its_next_item_and_leaves_nothing_behind(yard: Any, items: int) -> None:
+    job = yard.sft(ROWS)
+    runner = yard.runner()
+    steps = runner.steps(yard.claim(runner))
+    for _ in range(items):
+        next(steps)
+    job.cancel()
+    assert len(list(steps)) <= 1
+    assert job.status is JobStatus.CANCELLED
+    assert job.refresh().error_message == "cancelled by host"
+    assert yard.story(job.id)[-1] == ("training_failed", 0)
+    assert yard.files() == set()
+    assert yard.models.get(yard.job(job.id).lane).last_step == 0
+
+
+def test_a_cancellation_that_comes_before_the_last_write_wins(yard: Any) -> None:
+    job = yard.sft(4)
+    yard.trainer.before = lambda item: job.cancel() if item == "trained" else None
+    yard.worker().run_until_idle()
+    assert job.status is JobStatus.CANCELLED
+    assert [type for type, _ in yard.story(job.id)].count("training_failed") == 1
+    assert yard.files() == set()
+
+
+def test_a_cancelled_job_whose_worker_is_dead_ends_when_it_is_taken_over(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    yard.abandon(3)
+    job.cancel()
+    yard.lose_worker()
+    assert job.status is JobStatus.CANCELLED
+
+
+def test_a_cancelled_job_that_hangs_in_a_step_is_ended_after_the_lease(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    runner = yard.runner()
+    steps = runner.steps(yard.claim(runner))
+    next(steps)
+    job.cancel()
+    runner.beat()
+    yard.clock.advance(yard.ports.settings.lease - 1)
+    runner.beat()
+    assert job.status is JobStatus.RUNNING
+    yard.clock.advance(1)
+    runner.beat()
+    assert job.status is JobStatus.CANCELLED
+    assert list(steps) == []
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------
+
+
+def raising(error: BaseException, at: str) -> Callable[[str], None]:
+    def before(item: str) -> None:
+        if item == at:
+            raise error
+
+    return before
+
+
+FAULTS = (
+    ValueError(),
+    MemoryError(),
+    RecursionError(),
+    GeneratorExit(),
+    StopIteration(),
+    Killed(),
+    KeyError("\ud800\0"),
+)
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("at", ["started", "step 1", "step 4", "trained"])
+def test_whatever_a_trainer_raises_fails_its_job_alone(yard: Any, error: BaseException, at: str) -> None:
+    job, other = yard.sft(ROWS), yard.sft(2, "other")
+    yard.trainer.before = raising(error, at)
+    worker = yard.worker()
+    assert worker.run_next()
+    assert job.status is JobStatus.FAILED
+    assert "start a new job" in job.refresh().error_message
+    assert yard.story(job.id)[-1] == ("training_failed", 0)
+    yard.trainer.before = lambda _: None
+    worker.run_until_idle()
+    assert other.status is JobStatus.SUCCEEDED
+    assert len(yard.files()) == 1
+
+
+def test_an_interrupt_in_the_main_thread_gives_the_job_back_and_goes_on(yard: Any, undisturbed: str) -> None:
+    job = yard.sft(ROWS)
+    for interrupt in (KeyboardInterrupt, SystemExit):
+        yard.trainer.before = raising(interrupt(), "step 4")
+        with pytest.raises(interrupt):
+            yard.worker().run_next()
+        assert yard.job(job.id).status is JobStatus.QUEUED
+        assert yard.job(job.id).crashes == 0
+    yard.trainer.before = lambda _: None
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+def test_an_interrupt_that_a_trainer_raises_in_another_thread_fails_the_job(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    yard.trainer.before = raising(SystemExit(), "step 1")
+    thread = threading.Thread(target=yard.worker().run_next)
+    thread.start()
+    thread.join()
+    assert job.status is JobStatus.FAILED
+
+
+class Odd:
+    """A trainer that yields what it is given."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def trains(self, base_model: str) -> bool:
+        return True
+
+    def sft(self, *_: Any) -> Iterator[Any]:
+        return iter(self.items)
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        ((), "in the place of a result"),
+        ((Started(1), "nonsense"), "in the place of a result"),
+        ((Step(1, {}),), "before Started"),
+        ((Started(2), Step(2, {})), "step 2 after 0"),
+        ((Started(2), Step(1, {}), Step(1, {})), "step 1 after 1"),
+        ((Started(2), Step(1, {}), SavedState(2, {})), "saved step 2 after 1"),
+        ((Started(1), Step(1, {"loss": float("nan")})), "step 1 has loss = nan"),
+        ((Started(1), Step(1, {"loss": float("inf")})), "lower learning_rate"),
+        ((Started(1), Step(1, {"loss": "0.5"})), "no finite number"),
+        ((Started(1), Step(1, {"loss": None})), "no finite number"),
+        ((Started(1), Step(1, {"loss": True})), "no finite number"),
+        ((Started(0), Trained({}, {"loss": float("nan")})), "the result has loss"),
+        ((Started(0), Trained({"a": [b"x"], "b": iter(lambda: NoReturn.x, 1)}, {})), "AttributeError"),
+        ((Started(0), Trained({"a": [b"x"], "b": [1]}, {})), "TypeError"),
+    ],
+)
+def test_a_trainer_that_breaks_its_laws_fails_the_job_with_a_sentence_that_says_so(
+    yard: Any, items: tuple[Any, ...], told: str
+) -> None:
+    job = yard.sft(2)
+    yard.ports = attrs.evolve(yard.ports, trainers=(Odd(*items),))
+    yard.worker().run_until_idle()
+    assert job.status is JobStatus.FAILED
+    assert told in job.refresh().error_message
+    assert yard.files() == set()
+
+
+def test_a_base_model_that_nothing_here_trains_any_more_fails_the_job_by_name(yard: Any) -> None:
+    job = yard.sft(2)
+    yard.ports = attrs.evolve(yard.ports, trainers=())
+    yard.worker().run_until_idle()
+    assert "no trainer of this worker trains 'base-model'" in job.refresh().error_message
+
+
+def test_training_data_that_are_gone_fail_the_job(yard: Any) -> None:
+    job = yard.sft(2)
+    yard.ports.artifacts.remove(yard.job(job.id).spec["artifact"])
+    yard.worker().run_until_idle()
+    assert "gone" in job.refresh().error_message
+
+
+def test_a_trainer_that_cannot_be_closed_changes_nothing(yard: Any) -> None:
+    class Clinging(Odd):
+        def sft(self, *_: Any) -> Iterator[Any]:
+            yield Started(0)
+            try:
+                yield Trained({}, {})
+            finally:
+                raise RuntimeError("I will not go")
+
+    job = yard.sft(2)
+    yard.ports = attrs.evolve(yard.ports, trainers=(Clinging(),))
+    yard.worker().run_until_idle()
+    assert job.status is JobStatus.SUCCEEDED
+
+
+def test_a_store_that_is_busy_sends_the_job_back_and_it_is_not_lost(build: Any, undisturbed: str) -> None:
+    class Busy(MortalStore):
+        def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+            self.writes -= 1
+            if self.writes == 0:
+                raise StoreBusy("another process holds it")
+            return self.inner.transact(step, durable)
+
+        def read(self, query: Callable[[Any], T]) -> T:
+            return self.inner.read(query)
+
+    yard = build.build()
+    job = yard.sft(ROWS)
+    runner = Runner(attrs.evolve(yard.ports, store=Busy(yard.ports.store, 6, False)))
+    runner.run(yard.claim(runner))
+    assert yard.job(job.id).status is JobStatus.QUEUED
+    assert yard.job(job.id).crashes == 1
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+def test_handlers_are_chosen_by_kind_and_one_that_is_missing_fails_the_job(yard: Any) -> None:
+    job = yard.new_job("lane", JobKind.EVALUATE)
+    other = yard.new_job("other", JobKind.RESCORE)
+    done: list[str] = []
+
+    def evaluate(hold: Any) -> Iterator[None]:
+        done.append(hold.job.id)
+        hold.record("row_judged", {"score": 1}, step=1, total=1)
+        yield
+
+    for one in (job, other):
+        yard.ports.store.transact(lambda tx, one=one: tx.add(attrs.evolve(one, place=Place.READY)))
+    runner = Runner(yard.ports, {JobKind.EVALUATE: evaluate})
+    runner.run(yard.claim(runner))
+    runner.run(yard.claim(runner))
+    assert done == [job.id]
+    assert yard.story(job.id)[0] == ("row_judged", 1)
+    assert yard.job(other.id).status is JobStatus.FAILED
+    assert yard.job(other.id).error_message == "this worker runs no rescore jobs; start one that does"
+
+
+# ---- threads of its own ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lively(build: Any) -> Any:
+    """A yard on the real clock, whose workers look often."""
+    yard = build.build(MemoryStore(RECORDS), poll=0.002, lease=30.0)
+    yard.ports = attrs.evolve(yard.ports, clock=SystemClock())
+    return yard
+
+
+def test_a_worker_that_is_entered_runs_what_comes_and_signs_off(lively: Any) -> None:
+    with Worker(lively.ports, ThreadExecutor(2), 2) as worker:
+        assert alive(lively.ports)
+        jobs = [lively.sft(4, model) for model in ("a", "b", "a")]
+        assert [job.wait().step for job in jobs] == [1, 1, 2]
+        assert {lively.job(job.id).worker_id for job in jobs} == {worker.id}
+    assert not alive(lively.ports)
+    assert lively.ports.store.read(lambda s: s.count(WorkerRecord, "all", "worker")) == 0
+
+
+def test_jobs_of_different_models_run_side_by_side_and_those_of_one_in_order(lively: Any) -> None:
+    both, running = threading.Barrier(2, timeout=20), []
+
+    def before(item: str) -> None:
+        if item == "started":
+            running.append(threading.current_thread().name)
+            both.wait()
+
+    lively.trainer.before = before
+    with Worker(lively.ports, ThreadExecutor(4), 4):
+        first = [lively.sft(2, model) for model in ("a", "b", "a", "b")]
+        ended = [lively.job(job.wait().id).ended_at for job in first]
+    started = [lively.job(job.id).started_at for job in first]
+    assert started[2] >= ended[0]
+    assert started[3] >= ended[1]
+    assert len(running) == 4
+
+
+def test_leaving_gives_running_jobs_back_after_their_current_item(lively: Any) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def before(item: str) -> None:
+        if item == "step 3":
+            begun.set()
+            assert go_on.wait(20)
+
+    lively.trainer.before = before
+    worker = Worker(lively.ports, ThreadExecutor(1))
+    with worker:
+        job = lively.sft(ROWS)
+        assert begun.wait(20)
+        worker._stopping.set()
+        go_on.set()
+    left = lively.job(job.id)
+    assert (left.status, left.crashes, left.progress) == (JobStatus.QUEUED, 0, 3)
+    worker.stop()
+
+
+def test_the_heartbeat_goes_on_while_a_step_takes_its_time(build: Any) -> None:
+    yard = build.build(MemoryStore(RECORDS), lease=0.01, poll=0.002)
+    yard.ports = attrs.evolve(yard.ports, clock=SystemClock())
+    beats: list[int] = []
+
+    def before(item: str) -> None:
+        if item == "step 2":
+            at = yard.job(job.id).beat
+            beats.extend(iter(lambda: yard.job(job.id).beat, at + 3))
+
+    yard.trainer.before = before
+    job = yard.sft(4)
+    yard.worker().run_until_idle()
+    assert job.status is JobStatus.SUCCEEDED
+    assert beats
+
+
+def test_an_executor_that_refuses_sends_the_job_back(yard: Any) -> None:
+    class Refusing(ThreadExecutor):
+        def submit(self, *_: Any) -> str:
+            raise RuntimeError("no more threads")
+
+    job = yard.sft(2)
+    worker = Worker(yard.ports, Refusing())
+    worker.look()
+    assert yard.job(job.id).place is Place.READY
+    assert worker._runner.holds == ()
+
+
+# ---- who is alive ------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_counts_as_alive_until_it_has_stood_still_for_the_lease(yard: Any) -> None:
+    worker = yard.worker()
+    assert not alive(yard.ports)
+    worker.beat()
+    assert alive(yard.ports)
+    yard.clock.advance(yard.ports.settings.lease - 1)
+    assert alive(yard.ports)
+    worker.beat()
+    yard.clock.advance(yard.ports.settings.lease - 1)
+    assert alive(yard.ports)
+    yard.clock.advance(yard.ports.settings.lease)
+    assert not alive(yard.ports)
+
+
+def records(yard: Any) -> Mapping[str, int]:
+    found = yard.ports.store.read(lambda s: s.page(WorkerRecord, "all", "worker"))
+    return {record.id: record.beat for record in found}
+
+
+def test_the_record_of_a_dead_worker_is_removed_and_one_that_wakes_up_announces_itself_again(yard: Any) -> None:
+    frozen, other = yard.worker(), yard.worker()
+    frozen.beat()
+    other.look()
+    yard.clock.advance(yard.ports.settings.lease)
+    other.look()
+    assert records(yard) == {}
+    frozen.beat()
+    assert set(records(yard)) == {frozen.id}
+
+
+def test_closing_a_run_halfway_gives_the_job_back(yard: Any, undisturbed: str) -> None:
+    job = yard.sft(ROWS)
+    runner = yard.runner()
+    with closing(runner.steps(yard.claim(runner))) as steps:
+        for _ in range(4):
+            next(steps)
+    assert yard.job(job.id).place is Place.READY
+    assert yard.job(job.id).crashes == 0
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
