@@ -137,7 +137,8 @@ class EvaluationRunCreated:
 @attrs.frozen
 class EvaluationRunObject:
     """A run. Behind `source_evaluation_run_id` stand our additions: the exact `state`, the `reason` of a run that did
-    not complete, and whether the source run was known."""
+    not complete, and whether the source run was known.
+    """
 
     evaluation_run_id: str
     evaluation: str

@@ -1,0 +1,75 @@
+"""The platform as an ASGI application: it carries bytes between a server and `modelyard.http`, and nothing more."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, cast
+
+from modelyard.http.endpoint import ALL, Endpoint
+from modelyard.http.incoming import Incoming, Receive, Scope, Send
+from modelyard.http.lifespan import lifespan
+from modelyard.http.message import Request, Response
+from modelyard.http.route import Interface
+from modelyard.http.table import mounted_path
+from modelyard.service.platform import Platform
+
+STALLED = 60.0
+"""Seconds after which a client that does not read its stream is given up."""
+
+
+def asgi_app(
+    platform: Platform, interfaces: Iterable[Interface] = ALL, worker: bool = False
+) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """An ASGI application of the host's platform; `worker` also runs training jobs while it is served.
+
+    Its lifespan syncs the store each second; mounted below another application it gets no lifespan. The platform stays
+    the host's to close.
+    """
+    endpoint = Endpoint(platform, interfaces)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _exchange(endpoint, scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await lifespan(platform, worker, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    return application
+
+
+async def _exchange(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+    incoming = Incoming(receive)
+    try:
+        response = await endpoint.ahandle(_request(scope, incoming))
+        await _answer(response, incoming, send)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not incoming.gone or (task is not None and task.uncancel()):
+            raise
+    finally:
+        incoming.stop()
+
+
+def _request(scope: Scope, incoming: Incoming) -> Request:
+    raw = scope.get("raw_path")
+    path = mounted_path(raw and raw.decode("latin-1"), scope["path"], scope.get("root_path", ""))
+    headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+    return Request(scope["method"], path, scope["query_string"].decode("latin-1"), headers, incoming)
+
+
+async def _answer(response: Response, incoming: Incoming, send: Send) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    if isinstance(response.body, bytes):
+        await send({"type": "http.response.body", "body": response.body})
+        return
+    incoming.watch()
+    pieces = cast(AsyncIterator[bytes], response.body)
+    try:
+        async for piece in pieces:
+            async with asyncio.timeout(STALLED):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)  # pieces that are ready all at once must not keep others waiting
+    finally:
+        await cast(Any, pieces).aclose()
+    await send({"type": "http.response.body", "body": b""})

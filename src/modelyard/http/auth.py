@@ -1,0 +1,111 @@
+"""Who calls, and whom to book on: strict reading of the headers that say so."""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping
+
+from modelyard.domain.identity import NAME, Attribution, Principal
+from modelyard.errors import Unauthenticated
+from modelyard.http.message import Headers
+from modelyard.http.refusal import MalformedRequest
+from modelyard.http.route import Auth
+from modelyard.service.platform import Platform
+
+REMEMBERED_SECONDS = 1.0
+MAX_REMEMBERED = 4096
+MAX_TOKEN = 512
+MAX_BASIC = 1024
+
+CHALLENGES: Mapping[Auth, tuple[str, str]] = {
+    Auth.BEARER: ("www-authenticate", "Bearer"),
+    Auth.BASIC: ("www-authenticate", 'Basic realm="modelyard", charset="UTF-8"'),
+}
+_CREDENTIALS = re.compile(r"([A-Za-z]+) ([A-Za-z0-9._~+/-]+={0,2})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def secret_in(header: str | None, auth: Auth) -> str:
+    """The API key in an Authorization header of the route's scheme. Raises `Unauthenticated`."""
+    if header is None:
+        raise Unauthenticated(f"this needs an API key: send it as Authorization: {_example(auth)}")
+    parts = _CREDENTIALS.fullmatch(header) if len(header) <= MAX_BASIC + 8 else None
+    if parts is None or parts[1].lower() != auth.value:
+        raise Unauthenticated(f"this Authorization header cannot be read: send Authorization: {_example(auth)}")
+    if auth is Auth.BASIC:
+        return _password(parts[2])
+    if len(parts[2]) > MAX_TOKEN:
+        raise Unauthenticated(f"an API key has at most {MAX_TOKEN} characters")
+    return parts[2]
+
+
+def _example(auth: Auth) -> str:
+    return "Bearer <API key>" if auth is Auth.BEARER else "Basic <base64 of name:API key>"
+
+
+def _password(encoded: str) -> str:
+    """What follows the first colon. The name before it does not matter."""
+    try:
+        pair = base64.b64decode(encoded, validate=True).decode("utf-8")
+    except (binascii.Error, UnicodeDecodeError):
+        raise Unauthenticated("the Basic credentials are no base64 of UTF-8 text") from None
+    _, colon, password = pair.partition(":")
+    if not colon or not password or len(encoded) > MAX_BASIC or _CONTROL.search(pair):
+        raise Unauthenticated("the Basic credentials must be name:API key")
+    return password
+
+
+class Callers:
+    """Views of a platform for those who call it, each remembered for a second.
+
+    So a revoked key is refused at the latest a second after; what a view may do is checked at every use. Headers are
+    remembered by their digest, so that no secret stays in memory.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._views: dict[tuple[Auth, bytes], tuple[float, Platform]] = {}
+
+    def remembered(self, auth: Auth, header: str | None) -> Platform | None:
+        """The view that `find` gave to the same header a moment ago."""
+        if header is None:
+            return None
+        known = self._views.get((auth, _digest(header)))
+        return known[1] if known is not None and self._now() < known[0] else None
+
+    def find(self, auth: Auth, header: str | None) -> Platform:
+        """The platform as the caller sees it. May wait for the store. Raises `Unauthenticated`."""
+        principal = self._authenticate(secret_in(header, auth))
+        view = self._platform.acting_as(principal)
+        if len(self._views) >= MAX_REMEMBERED:
+            self._views.clear()
+        assert header is not None
+        self._views[auth, _digest(header)] = (self._now() + REMEMBERED_SECONDS, view)
+        return view
+
+    def _authenticate(self, secret: str) -> Principal:
+        return self._platform.keys.authenticate(secret)
+
+    def _now(self) -> float:
+        return self._platform.ports.clock.monotonic()
+
+
+def _digest(header: str) -> bytes:
+    return hashlib.sha256(header.encode("utf-8", "surrogatepass")).digest()
+
+
+def attribution(headers: Headers, principal: Principal) -> Attribution:
+    """Whom to book on: `OpenAI-Project` and `Compat-Project` are one thing, `<team>/<project>`.
+
+    Raises `MalformedRequest` when they disagree or cannot be read, `Forbidden` when the key lacks what they name.
+    """
+    one, other = headers.get("openai-project"), headers.get("compat-project")
+    if one is None and other is None:
+        return principal.attribution()
+    if one is not None and other is not None and one != other:
+        raise MalformedRequest("the headers OpenAI-Project and Compat-Project disagree; send one of them")
+    team, slash, project = (one if one is not None else other or "").partition("/")
+    if not slash or not NAME.fullmatch(team) or not NAME.fullmatch(project):
+        raise MalformedRequest("the headers OpenAI-Project and Compat-Project must read <team>/<project>")
+    return principal.attribution(team, project)

@@ -1,0 +1,129 @@
+"""The catalogue (specification 4.1) and the model lists of the chat interfaces."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.page import MAX_LIMIT
+from modelyard.domain.training import Model
+from modelyard.http.message import JSON_HEADER, Header, Response, json_response
+from modelyard.http.route import Auth, Call, Dialect, Interface, Route
+from modelyard.service.catalogue import Catalogue, resolve
+from modelyard.service.platform import Platform
+from modelyard.wire.catalogue import CatalogueBody, ListedModel, ModelList, catalogue_body, listed_model, model_list
+from modelyard.wire.json import dump
+
+PATH = "/inference/analysis/partner/models"
+_OWNER = "modelyard"
+_CACHEABLE: Header = ("cache-control", "public, max-age=0, must-revalidate")
+
+
+@attrs.frozen
+class _Kept:
+    version: object
+    body: bytes
+    etag: str
+
+
+class Listing:
+    """The catalogue's bytes, kept until the catalogue changes."""
+
+    def __init__(self) -> None:
+        self._kept: _Kept | None = None
+
+    def __call__(self, call: Call) -> Response:
+        """Answer with the catalogue, or with 304 to a client that has it."""
+        kept = self._fresh(call.platform.catalogue)
+        headers = [("etag", kept.etag), _CACHEABLE]
+        if _knows(call.headers.get("if-none-match") or "", kept.etag):
+            return Response(304, headers, b"")
+        return Response(200, [JSON_HEADER, *headers], kept.body)
+
+    def _fresh(self, catalogue: Catalogue) -> _Kept:
+        kept, version = self._kept, catalogue.version
+        if kept is None or kept.version != version:
+            body = dump(catalogue_body(catalogue.entries()))
+            kept = self._kept = _Kept(version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        return kept
+
+
+def _knows(if_none_match: str, etag: str) -> bool:
+    """Whether the client's copy, by RFC 9110 13.1.2, is this one."""
+    return if_none_match.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
+
+
+# ---- the chat format's own list ------------------------------------------------------------------------------------
+
+
+def list_models(call: Call) -> Response:
+    """List what the caller may ask: the catalogue, then the caller's trained models by their names."""
+    listed = [_listed(entry) for entry in call.platform.catalogue.entries()]
+    return json_response(model_list([*listed, *map(_trained, _models(call.platform))]))
+
+
+def show_model(call: Call) -> Response:
+    """Show one model that the caller may ask, by any name that it answers to."""
+    name = call.params["id"]
+    found = resolve(call.platform.ports, name, call.platform.principal)
+    return json_response(listed_model(name, found.entry.created, _OWNER))
+
+
+def _listed(entry: CatalogueEntry) -> Mapping[str, Any]:
+    return listed_model(entry.id, entry.created, _OWNER)
+
+
+def _trained(model: Model) -> Mapping[str, Any]:
+    return listed_model(f"{model.entity}/{model.project}/{model.name}", int(model.created_at.timestamp()), model.entity)
+
+
+def _models(platform: Platform) -> Iterator[Model]:
+    after = None
+    while True:
+        page = platform.models.list(after=after, limit=MAX_LIMIT)
+        yield from page
+        if not page.has_more:
+            return
+        after = page.items[-1].id
+
+
+def routes() -> tuple[Route, ...]:
+    """The routes, with a catalogue listing of their own."""
+    listing = Route(
+        "GET",
+        PATH,
+        Interface.BASE,
+        Auth.PUBLIC,
+        Listing(),
+        response=CatalogueBody,
+        statuses=(200, 304),
+        summary="List every model of the catalogue.",
+    )
+    return (listing, *_model_routes("/v1", Interface.TRAINING), *_model_routes("/inference/v1", Interface.INFERENCE))
+
+
+def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
+    return (
+        Route(
+            "GET",
+            f"{base}/models",
+            interface,
+            Auth.BEARER,
+            list_models,
+            response=ModelList,
+            summary="List the models that the caller may ask.",
+            dialect=Dialect.ERROR,
+        ),
+        Route(
+            "GET",
+            f"{base}/models/{{id...}}",
+            interface,
+            Auth.BEARER,
+            show_model,
+            response=ListedModel,
+            summary="Show one model that the caller may ask.",
+            dialect=Dialect.ERROR,
+        ),
+    )

@@ -1,0 +1,97 @@
+"""The whole of HTTP as one function from a request to a response, synchronous and asynchronous."""
+
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import count
+
+from modelyard.http import catalogue, completion, evaluation, health, training
+from modelyard.http.auth import Callers
+from modelyard.http.exchange import ANYONE, Exchange, Served, close
+from modelyard.http.message import FOLLOWING, Headers, Request, Response, headers_of
+from modelyard.http.openapi import document_route
+from modelyard.http.route import Body, Interface, Route
+from modelyard.http.table import Table
+from modelyard.service.flow import aiterate, in_executor, iterate
+from modelyard.service.platform import Platform
+
+ALL = tuple(Interface)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def routes() -> tuple[Route, ...]:
+    """The route table of all interfaces."""
+    return (*catalogue.routes(), *completion.ROUTES, *training.ROUTES, *evaluation.ROUTES, *health.ROUTES)
+
+
+class Endpoint:
+    """A platform behind HTTP.
+
+    `handle` and `ahandle` turn a `Request` into a `Response`; they raise nothing that a client could cause. `platform`
+    must be the host's own view. `interfaces` are those that are mounted.
+
+        endpoint = Endpoint(platform, interfaces=[Interface.BASE])
+        endpoint.handle(Request("GET", "/inference/analysis/partner/models", "", [], iter(()))).status  # 200
+    """
+
+    def __init__(self, platform: Platform, interfaces: Iterable[Interface] = ALL) -> None:
+        mounted = [route for route in routes() if route.interface in tuple(interfaces)]
+        self.table = Table([*mounted, document_route(mounted)])
+        settings, random = platform.ports.settings, platform.ports.randomness
+        self._served = Served(
+            platform,
+            platform.acting_as(ANYONE),
+            Callers(platform),
+            {
+                Body.CONTROL: settings.max_control_body,
+                Body.CHAT: settings.max_chat_body,
+                Body.DATA: settings.max_data_body,
+            },
+        )
+        self._prefix, self._count = f"req-{random(8).hex()}", count(1)
+
+    def handle(self, request: Request) -> Response:
+        """Answer. A body that is an iterator must be read to its end or closed."""
+        exchange = self._exchange(request)
+        items = iterate(exchange.flow())
+        response = exchange.finished(next(items))
+        if response.body is FOLLOWING:
+            response.body = items
+        else:
+            next(items, None)
+        return response
+
+    async def ahandle(self, request: Request) -> Response:
+        """Answer, on an event loop that is never blocked. A body that is an asynchronous iterator must be read to its
+        end or closed.
+        """
+        exchange = self._exchange(request)
+        items = aiterate(exchange.flow())
+        response = exchange.finished(await anext(items))
+        if response.body is FOLLOWING:
+            response.body = items
+        else:
+            await anext(items, None)
+            if isinstance(response.body, Iterator):
+                response.body = offloaded(response.body)
+        return response
+
+    def _exchange(self, request: Request) -> Exchange:
+        headers, doubled = headers_of(request.headers)
+        match = self.table.match(request.raw_path)
+        return Exchange(self._served, request, match, headers, doubled, self._request_id(headers))
+
+    def _request_id(self, headers: Headers) -> str:
+        named = headers.get("x-request-id")
+        if named is not None and _REQUEST_ID.fullmatch(named):
+            return named
+        return f"{self._prefix}-{next(self._count)}"
+
+
+async def offloaded(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The same pieces, each fetched by a thread of the loop's executor."""
+    try:
+        while (piece := await in_executor(lambda: next(pieces, None))) is not None:
+            yield piece
+    finally:
+        close(pieces)

@@ -1,0 +1,165 @@
+"""One request and its answer, as a flow: authenticate, read, handle, and tell what failed."""
+
+from collections.abc import Mapping
+from typing import cast
+from urllib.parse import parse_qs
+
+import attrs
+
+from modelyard.domain.identity import Principal, Scope
+from modelyard.errors import InvalidInput, Unauthenticated
+from modelyard.http.auth import CHALLENGES, Callers
+from modelyard.http.body import aread, aspool, check_length, check_media, read, spool
+from modelyard.http.failures import failed, report
+from modelyard.http.message import Header, Headers, Request, Response, check_singular
+from modelyard.http.route import Auth, Body, Call, FlowHandler, PlainHandler, Route
+from modelyard.http.table import Match
+from modelyard.service import flow
+from modelyard.service.flow import Abandoned, Await, Emit, Flow
+from modelyard.service.platform import Platform
+from modelyard.wire.json import parse
+
+ANYONE = Principal("anyone", "", Scope(""))
+"""Who calls a public route: a principal that holds nothing."""
+
+LARGE = 2**18
+"""Bytes of JSON from which on parsing is kept off the event loop."""
+
+_NO_STORE: Header = ("cache-control", "no-store")
+_MAX_QUERY_FIELDS = 1000
+
+
+@attrs.frozen
+class Served:
+    """What all exchanges of an endpoint share."""
+
+    platform: Platform
+    anyone: Platform
+    callers: Callers
+    limits: Mapping[Body, int]
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """One request on its way; `id` names it in the answer and in the log."""
+
+    served: Served
+    request: Request
+    match: Match
+    headers: Headers
+    doubled: set[str]
+    id: str
+    started: bool = False
+
+    def flow(self) -> Flow[None]:
+        """Emits the response, and behind a response whose body is `FOLLOWING` the body's pieces."""
+        try:
+            response = yield from self._answer()
+        except Abandoned:
+            raise
+        except Exception as failure:
+            if self.started:
+                report(failure, self.id)
+                raise
+            response = self._failed(failure)
+        if response is not None:
+            yield Emit(response)
+
+    def finished(self, response: Response) -> Response:
+        """The response with the headers that every answer has."""
+        self.started = True
+        response.headers.append(("x-request-id", self.id))
+        if self.match.auth is not Auth.PUBLIC:
+            response.headers.append(_NO_STORE)
+        if type(response.body) is bytes and response.status not in (204, 304):
+            response.headers.append(("content-length", str(len(response.body))))
+        if self.request.method == "HEAD":
+            close(response.body)
+            response.body = b""
+        return response
+
+    def _failed(self, failure: Exception) -> Response:
+        response = failed(failure, self.match.dialect, self.id)
+        if isinstance(failure, Unauthenticated) and self.match.auth in CHALLENGES:
+            response.headers.append(CHALLENGES[self.match.auth])
+        return response
+
+    def _answer(self) -> Flow[Response | None]:
+        if self.doubled and self.match.auth is not Auth.PUBLIC:
+            check_singular(self.doubled)
+        view = yield from self._caller()
+        method = self.request.method
+        if method == "OPTIONS" and self.match.routes:
+            return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
+        route = self.match.route(method)
+        query = self.request.query
+        call = Call(view, self.match.params, _query(query) if query else _NO_QUERY, self.headers)
+        if route.body is not Body.NONE:
+            yield from self._read(route, call)
+        if route.is_flow:
+            return (yield from cast(FlowHandler, route.handler)(call))
+        answer = cast(PlainHandler, route.handler)
+        if call.data is not None:
+            return (yield flow.Call(lambda: self._with_data(answer, call), True))  # type: ignore[no-any-return]
+        if self._store_waits:
+            return (yield flow.Call(lambda: answer(call), True))  # type: ignore[no-any-return]
+        return answer(call)
+
+    def _with_data(self, answer: PlainHandler, call: Call) -> Response:
+        """Whatever comes of it, the raw body does not stay."""
+        assert call.data is not None
+        try:
+            return answer(call)
+        finally:
+            self.served.platform.ports.artifacts.remove(call.data.name)
+
+    @property
+    def _store_waits(self) -> bool:
+        return self.served.platform.ports.store.blocking
+
+    def _caller(self) -> Flow[Platform]:
+        """The platform as the caller sees it."""
+        auth = self.match.auth
+        if auth is Auth.PUBLIC:
+            return self.served.anyone
+        header, callers = self.headers.get("authorization"), self.served.callers
+        view = callers.remembered(auth, header)
+        if view is None:
+            view = yield flow.Call(lambda: callers.find(auth, header), self._store_waits)
+        return view
+
+    def _read(self, route: Route, call: Call) -> Flow[None]:
+        """Read the body as the route takes it, and put it into the call."""
+        ports, body = self.served.platform.ports, self.request.body
+        limit = self.served.limits[route.body]
+        check_media(self.headers, route.body is Body.DATA)
+        check_length(self.headers, limit)
+        if route.body is Body.DATA:
+            call.data = yield Await(
+                lambda: aspool(body, limit, ports.artifacts), lambda: spool(body, limit, ports.clock, ports.artifacts)
+            )
+            return
+        raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, ports.clock))
+        if len(raw) > LARGE:
+            call.body = yield flow.Call(lambda: parse(raw), True)
+        elif raw:
+            call.body = parse(raw)
+
+
+def close(body: object) -> None:
+    """Close a body that can be closed."""
+    if hasattr(body, "close"):
+        body.close()
+
+
+_NO_QUERY: Mapping[str, tuple[str, ...]] = {}
+
+
+def _query(text: str) -> Mapping[str, tuple[str, ...]]:
+    """The parameters of a query, in strict UTF-8. Raises `InvalidInput`."""
+    try:
+        text.encode("ascii")
+        fields = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS)
+        return {name: tuple(values) for name, values in fields.items()}
+    except ValueError:
+        raise InvalidInput.at("query", msg="must be percent-encoded UTF-8 with at most 1000 fields") from None

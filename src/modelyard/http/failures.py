@@ -1,0 +1,139 @@
+"""What went wrong as a response: the status by the exception's class, the body in the route's dialect."""
+
+import logging
+import math
+import traceback
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from modelyard import errors
+from modelyard.http import refusal
+from modelyard.http.message import Header, Response, json_response
+from modelyard.http.route import Dialect
+from modelyard.wire.failure import chat_error, place, problem_list, sentence
+
+log = logging.getLogger("modelyard.http")
+
+
+@attrs.frozen
+class Kind:
+    """How a class of exceptions is told: its status, and a sentence for those whose own words are not for strangers."""
+
+    status: int
+    sentence: str = ""
+
+
+_INTERNAL = Kind(500, "something failed here; it was logged under this answer's x-request-id")
+
+KINDS: Mapping[type[BaseException], Kind] = {
+    errors.CallerError: Kind(400),
+    errors.InvalidInput: Kind(422),
+    errors.NotFound: Kind(404),
+    errors.Conflict: Kind(409),
+    errors.RunAlreadyFinished: Kind(400),
+    errors.Unauthenticated: Kind(401),
+    errors.Forbidden: Kind(403),
+    errors.BudgetExceeded: Kind(402),
+    errors.RateLimited: Kind(429),
+    errors.BodyTooLarge: Kind(413),
+    refusal.UnknownRoute: Kind(404),
+    refusal.MethodNotAllowed: Kind(405),
+    refusal.UnsupportedMedia: Kind(415),
+    refusal.BodyTimeout: Kind(408),
+    errors.NoWorker: Kind(503),
+    errors.BackendError: Kind(502),
+    errors.Overloaded: Kind(503),
+    errors.StoreBusy: Kind(503, "the store is busy; try again"),
+    errors.StorageFull: Kind(507, "there is no room left to store this; nothing was stored"),
+    errors.StoreClosed: Kind(503, "the platform is closing"),
+    BaseException: _INTERNAL,
+}
+
+OWN_KINDS: Mapping[Dialect, Mapping[type[BaseException], Kind]] = {
+    Dialect.ERROR: {errors.InvalidInput: Kind(400)},
+    Dialect.DETAIL: {},
+    Dialect.REASON: {errors.Conflict: Kind(400)},
+}
+
+CHAT_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+def kind_of(failure: BaseException, dialect: Dialect) -> Kind:
+    """How this exception is told: by its own class, or the nearest one above that the tables know."""
+    own = OWN_KINDS[dialect]
+    return next(kind for cls in type(failure).__mro__ if (kind := own.get(cls) or KINDS.get(cls)))
+
+
+def failed(failure: Exception, dialect: Dialect, request_id: str) -> Response:
+    """The answer to a request that raised `failure`. What is no fault of the caller is logged."""
+    kind = kind_of(failure, dialect)
+    if kind.status >= 500:
+        report(failure, request_id)
+    return json_response(_BODIES[dialect](failure, kind), kind.status, _headers(failure))
+
+
+def report(failure: Exception, request_id: str) -> None:
+    """Log a fault with its traceback on one line, so that nothing in it can pass for another line of the log."""
+    trace = "".join(traceback.format_exception(failure)).encode("unicode_escape").decode("ascii")
+    log.error("request %s failed: %s", request_id, trace)
+
+
+def _headers(failure: Exception) -> list[Header]:
+    headers = []
+    if isinstance(failure, refusal.MethodNotAllowed):
+        headers.append(("allow", failure.allow))
+    if isinstance(failure, errors.Conflict):
+        headers.append(("x-should-retry", "false"))
+    wait = 1.0 if isinstance(failure, errors.StoreBusy) else getattr(failure, "retry_after", None)
+    if wait is not None:
+        headers.append(("retry-after", str(max(1, math.ceil(wait)))))
+    return headers
+
+
+# ---- the dialects ------------------------------------------------------------------------------------------------
+
+
+def _words(failure: Exception, kind: Kind) -> str:
+    return kind.sentence or str(failure) or type(failure).__name__
+
+
+def _code(failure: Exception) -> str:
+    return failure.code if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.code
+
+
+def chat_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    """`{"error": {...}}`; every problem is in the message, because clients show nothing else."""
+    type_ = CHAT_TYPES.get(kind.status, "server_error" if kind.status >= 500 else "invalid_request_error")
+    if isinstance(failure, errors.InvalidInput) and failure.problems:
+        first = failure.problems[0]
+        # Clients look for how this one's message begins, so its place is left out.
+        whole = first.msg if isinstance(failure, errors.ContextLengthExceeded) else sentence(failure.problems)
+        return chat_error(whole, type_, failure.code, place(first) or None)
+    param = "model" if isinstance(failure, errors.ModelNotFound) else None
+    return chat_error(_words(failure, kind), type_, _code(failure), param)
+
+
+def _detail_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    if isinstance(failure, errors.InvalidInput):
+        return problem_list(failure.problems)
+    return {"detail": _words(failure, kind)}
+
+
+def _reason_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    if isinstance(failure, errors.InvalidInput):
+        return problem_list(failure.problems)
+    words = _words(failure, kind)
+    return {"reason": words, "error_code": _code(failure), "detail": words}
+
+
+_BODIES: Mapping[Dialect, Callable[[Exception, Kind], Mapping[str, object]]] = {
+    Dialect.ERROR: chat_body,
+    Dialect.DETAIL: _detail_body,
+    Dialect.REASON: _reason_body,
+}

@@ -1,0 +1,103 @@
+"""What a client sends under ASGI: its body, in bounded time, and the news that it has gone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Self
+
+from modelyard.http.body import seconds_for, too_slow
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The connection closed before the request had come in."""
+
+
+class Incoming:
+    """The one reader of a request's `receive`: of its body, and then of whether the client goes away.
+
+    When it goes, the request's own task is cancelled and `gone` says why. All this is set up when the request first
+    waits for anything, so one that never waits pays for none of it.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._began, self._size, self._complete = self._loop.time(), 0, False
+        self._reader: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer: asyncio.Handle = self._loop.call_soon(self._look)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next chunk. Raises `BodyTimeout`, `ClientGone`."""
+        if self._complete:
+            raise StopAsyncIteration
+        self._reader = asyncio.current_task()
+        try:
+            message = await self._receive()
+        except asyncio.CancelledError:
+            if self._late and self._reader is not None and not self._reader.uncancel():
+                raise too_slow() from None
+            raise
+        finally:
+            self._reader = None
+        return self._taken(message)
+
+    def _taken(self, message: Message) -> bytes:
+        if message["type"] != "http.request":
+            self.gone = True
+            raise ClientGone("the client went away while it was sending")
+        chunk: bytes = message.get("body", b"")
+        self._size += len(chunk)
+        if not message.get("more_body", False):
+            self.watch()
+        return chunk
+
+    def watch(self) -> None:
+        """Read no more of the body, and look out for the client."""
+        if not self._complete:
+            self._complete = True
+            self._timer.cancel()
+            self._timer = self._loop.call_soon(self._look)
+
+    def stop(self) -> None:
+        """Look out no longer."""
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    def _look(self) -> None:
+        """The request waits: for its body, which has a time limit, or for something else."""
+        if self._complete:
+            self._watcher = self._loop.create_task(self._until_gone())
+        else:
+            self._timer = self._loop.call_at(self._deadline, self._check_pace)
+
+    @property
+    def _deadline(self) -> float:
+        return self._began + seconds_for(self._size)
+
+    @property
+    def _late(self) -> bool:
+        return self._loop.time() >= self._deadline
+
+    def _check_pace(self) -> None:
+        if not self._late:
+            self._look()
+        elif self._reader is not None:
+            self._reader.cancel()
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if self._task is not None:
+            self._task.cancel()

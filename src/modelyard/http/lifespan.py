@@ -1,0 +1,54 @@
+"""What runs while the platform is served: the store is synced each second, and a worker works where one is wanted."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+from modelyard.errors import StoreError
+from modelyard.http.incoming import Receive, Send
+from modelyard.service.flow import in_executor
+from modelyard.service.platform import Platform
+from modelyard.service.ports import log
+
+SYNC_SECONDS = 1.0
+
+
+async def lifespan(platform: Platform, worker: bool, receive: Receive, send: Send) -> None:
+    """Speak ASGI's lifespan protocol until the server shuts down."""
+    async with AsyncExitStack() as stack:
+        await receive()
+        try:
+            await stack.enter_async_context(_served(platform, worker))
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            raise
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+@asynccontextmanager
+async def _served(platform: Platform, worker: bool) -> AsyncIterator[None]:
+    """While served: the store is synced each second, and a worker runs when it was asked for."""
+    working = platform.worker() if worker else None
+    if working is not None:
+        await in_executor(working.__enter__)
+    syncing = asyncio.create_task(_sync_each_second(platform))
+    try:
+        yield
+    finally:
+        syncing.cancel()
+        with suppress(asyncio.CancelledError):
+            await syncing
+        if working is not None:
+            await in_executor(lambda: working.__exit__(None, None, None))
+        await in_executor(platform.sync)
+
+
+async def _sync_each_second(platform: Platform) -> None:
+    while True:
+        await asyncio.sleep(SYNC_SECONDS)
+        try:
+            await in_executor(platform.sync)
+        except StoreError:
+            log.exception("the store could not be synced; it is tried again")

@@ -1,0 +1,81 @@
+"""A request and a response as values. Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more."""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+
+import attrs
+
+from modelyard.http.refusal import MalformedRequest
+from modelyard.wire.json import dump
+
+Header = tuple[str, str]
+
+
+Headers = Mapping[str, str]
+"""A request's headers by lower-case name."""
+
+SINGULAR = frozenset(
+    {"authorization", "content-type", "content-encoding", "content-length", "openai-project", "compat-project"}
+)
+"""Headers that decide something, so that two of them would be two opinions."""
+
+
+def headers_of(pairs: Sequence[Header]) -> tuple[Headers, set[str]]:
+    """Headers by name, and the names that came more than once; of those none is believed."""
+    headers = dict(pairs)
+    if len(headers) == len(pairs):
+        return headers, set()
+    names = [name for name, _ in pairs]
+    doubled = {name for name in headers if names.count(name) > 1}
+    return {name: value for name, value in headers.items() if name not in doubled}, doubled
+
+
+def check_singular(doubled: set[str]) -> None:
+    """Raise `MalformedRequest` when a header that decides something came twice."""
+    for name in sorted(doubled & SINGULAR):
+        raise MalformedRequest(f"the header {name} was sent more than once; send it once")
+
+
+@attrs.define
+class Request:
+    """What a client asks.
+
+    `raw_path` is the path as sent, percent-encoded, from the platform's mount point on; `query` is what follows the
+    question mark. Header names are lower-case, values latin-1. `body` yields its bytes as they come.
+    """
+
+    method: str
+    raw_path: str
+    query: str
+    headers: Sequence[Header]
+    body: Iterator[bytes] | AsyncIterator[bytes]
+
+
+class Following(Enum):
+    """Says that a response's body is what the flow emits behind it."""
+
+    FOLLOWING = "following"
+
+
+FOLLOWING = Following.FOLLOWING
+
+
+@attrs.define
+class Response:
+    """What is answered. An iterator is closed when the client goes away.
+
+    A handler that is a flow may emit a response whose body is `FOLLOWING`, and then the body's pieces; what it raises
+    before that fails the request.
+    """
+
+    status: int
+    headers: list[Header]
+    body: bytes | Iterator[bytes] | AsyncIterator[bytes] | Following
+
+
+JSON_HEADER = ("content-type", "application/json")
+
+
+def json_response(value: object, status: int = 200, headers: Iterable[Header] = ()) -> Response:
+    """An answer of plain JSON data."""
+    return Response(status, [JSON_HEADER, *headers], dump(value))

@@ -1,0 +1,212 @@
+"""The OpenAPI 3.1 document, generated from the route table and the wire classes."""
+
+import inspect
+import re
+import types
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Literal, Union, get_args, get_origin
+
+import attrs
+
+from modelyard.errors import InvalidInput
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Auth, Body, Call, Dialect, Interface, Parameter, Route
+from modelyard.wire.constraint import Length, Matching, Refused, Within
+from modelyard.wire.failure import ChatErrorBody, DetailBody, ProblemsBody, ReasonBody
+
+PATH = "/openapi.json"
+VERSION = "0.1.0"
+"""The version of the interface (specification 9), not of this library."""
+
+Schema = dict[str, Any]
+
+
+def document_route(routes: Sequence[Route]) -> Route:
+    """The public route that shows the document of these routes; `?interface=` shows that of one interface."""
+    interfaces = sorted({route.interface.value for route in routes})
+
+    def show(call: Call) -> Response:
+        named = call.one("interface")
+        if named is not None and named not in interfaces:
+            raise InvalidInput.at("query", "interface", msg=f"must be one of {', '.join(interfaces)}")
+        return json_response(document([route for route in shown if named in (None, route.interface.value)]))
+
+    query = (Parameter("interface", {"type": "string", "enum": interfaces}, "Show the document of one interface."),)
+    own = Route("GET", PATH, Interface.BASE, Auth.PUBLIC, show, summary="Describe the interfaces.", query=query)
+    shown = [*routes, own]
+    return own
+
+
+def document(routes: Sequence[Route]) -> Schema:
+    """The document of these routes."""
+    schemas = Schemas()
+    paths: dict[str, Schema] = {}
+    for route in routes:
+        paths.setdefault(_path(route), {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "modelyard", "version": VERSION},
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "basic": {"type": "http", "scheme": "basic"},
+            },
+        },
+    }
+
+
+# ---- operations --------------------------------------------------------------------------------------------------
+
+_FAILURES: Mapping[Dialect, Any] = {
+    Dialect.ERROR: ChatErrorBody,
+    Dialect.DETAIL: DetailBody | ProblemsBody,
+    Dialect.REASON: ReasonBody | ProblemsBody,
+}
+_SECURITY: Mapping[Auth, list[Mapping[str, list[str]]]] = {
+    Auth.PUBLIC: [],
+    Auth.BEARER: [{"bearer": []}],
+    Auth.BASIC: [{"basic": []}],
+}
+
+
+def _path(route: Route) -> str:
+    return route.path.replace("...}", "}")
+
+
+def _operation(route: Route, schemas: "Schemas") -> Schema:
+    operation: Schema = {
+        "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}"),
+        "summary": route.summary,
+        "tags": [route.interface.value],
+        "security": _SECURITY[route.auth],
+        "parameters": [*_path_parameters(route), *(_query_parameter(parameter) for parameter in route.query)],
+        "responses": _responses(route, schemas),
+    }
+    if route.body is not Body.NONE:
+        operation["requestBody"] = {"required": route.body is not Body.CONTROL, "content": _taken(route, schemas)}
+    return operation
+
+
+def _taken(route: Route, schemas: "Schemas") -> Schema:
+    if route.request is not None:
+        return {"application/json": {"schema": schemas.of(route.request)}}
+    return {"application/jsonl": {"schema": {"type": "string"}}}
+
+
+def _path_parameters(route: Route) -> list[Schema]:
+    names = re.findall(r"{(\w+)", route.path)
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _query_parameter(parameter: Parameter) -> Schema:
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.required,
+        "description": parameter.description,
+        "schema": dict(parameter.schema),
+    }
+
+
+def _responses(route: Route, schemas: "Schemas") -> Schema:
+    schema = schemas.of(route.response) if route.response else _UNNAMED.get(route.media, _BYTES)
+    content = {route.media: {"schema": schema}}
+    if route.events is not None:
+        content["text/event-stream"] = {"schema": schemas.of(route.events)}
+    shown: Schema = {
+        str(status): {"description": route.summary, "content": content} if status != 304 else _NOT_MODIFIED
+        for status in route.statuses
+    }
+    failure = schemas.of(_FAILURES[route.dialect])
+    shown["default"] = {"description": "What went wrong.", "content": {"application/json": {"schema": failure}}}
+    return shown
+
+
+_NOT_MODIFIED: Schema = {"description": "The client's copy is the newest."}
+_UNNAMED: Mapping[str, Schema] = {"application/json": {"type": "object"}}
+_BYTES: Schema = {"type": "string", "format": "binary"}
+
+# ---- schemas -----------------------------------------------------------------------------------------------------
+
+_PRIMITIVES: Mapping[Any, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    None: {"type": "null"},
+    type(None): {"type": "null"},
+    Any: {"type": ["object", "array", "string", "number", "boolean", "null"]},
+    object: {"type": ["object", "array", "string", "number", "boolean", "null"]},
+}
+
+
+class Schemas:
+    """JSON Schemas of types. Classes are collected as components and referred to."""
+
+    def __init__(self) -> None:
+        self.components: dict[str, Schema] = {}
+        self._classes: dict[str, type] = {}
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of a type that the converter knows. Raises TypeError for another."""
+        if kind in _PRIMITIVES:
+            return dict(_PRIMITIVES[kind])
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is None and attrs.has(kind):
+            return self._reference(kind)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return {"type": "string", "enum": [member.value for member in kind]}
+        if origin is Literal:
+            return {"enum": list(arguments)}
+        if origin in (list, tuple, Sequence):
+            return {"type": "array", "items": self.of(arguments[0])}
+        if origin in (dict, Mapping):
+            return {"type": "object", "additionalProperties": self.of(arguments[1])}
+        if origin in (Union, types.UnionType):
+            return {"anyOf": [self.of(argument) for argument in arguments]}
+        raise TypeError(f"{kind!r} has no JSON schema here")
+
+    def _reference(self, cls: type) -> Schema:
+        name = cls.__name__
+        if self._classes.setdefault(name, cls) is not cls:
+            raise TypeError(f"two wire classes are called {name}")
+        if name not in self.components:
+            self.components[name] = {}
+            self.components[name] = self._object(cls)
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _object(self, cls: type) -> Schema:
+        fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
+        schema: Schema = {
+            "type": "object",
+            "description": inspect.cleandoc(cls.__doc__ or ""),
+            "properties": {field.name: self._field(field) for field in fields},
+        }
+        required = [field.name for field in fields if field.default is attrs.NOTHING]
+        return {**schema, "required": required} if required else schema
+
+    def _field(self, field: Any) -> Schema:
+        """The field's type with its constraints; null too where the field has a default."""
+        schema = self.of(field.type)
+        for rule in getattr(field.validator, "_validators", (field.validator,)):
+            if isinstance(rule, Refused):
+                return dict(rule.schema)
+            if isinstance(rule, Within | Matching):
+                schema.update(rule.schema)
+            if isinstance(rule, Length):
+                for type_ in _types(schema):
+                    schema.update(rule.schema_of(type_))
+        if field.default is attrs.NOTHING or "null" in _types(schema):
+            return schema
+        return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _types(schema: Schema) -> list[str]:
+    """The JSON types that a schema made here lets through."""
+    if "anyOf" in schema:
+        return [type_ for member in schema["anyOf"] for type_ in _types(member)]
+    named = schema.get("type", "object" if "$ref" in schema else "string")
+    return named if isinstance(named, list) else [named]

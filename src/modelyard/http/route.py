@@ -1,0 +1,135 @@
+"""What a route declares: who may call it, what it takes, what it gives. The table of all of them is the whole API."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from modelyard.errors import InvalidInput
+from modelyard.http.message import Headers, Response
+from modelyard.protocols import StoredArtifact
+from modelyard.service.flow import Flow
+from modelyard.service.platform import Platform
+
+
+class Interface(StrEnum):
+    """The interfaces of the specification; each can be mounted alone."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    BASE = "base"
+
+
+class Auth(StrEnum):
+    """How a caller shows who they are. Each route accepts exactly one scheme."""
+
+    PUBLIC = "public"
+    BEARER = "bearer"
+    BASIC = "basic"
+
+
+class Body(StrEnum):
+    """What a route takes: nothing, a small JSON object, a chat request, or data of any size (kept as an artifact)."""
+
+    NONE = "none"
+    CONTROL = "control"
+    CHAT = "chat"
+    DATA = "data"
+
+
+class Dialect(StrEnum):
+    """The shape of an interface's errors: `{"error": {...}}`, `{"detail": ...}` or `{"reason": ...}`."""
+
+    ERROR = "error"
+    DETAIL = "detail"
+    REASON = "reason"
+
+
+DIALECTS = {Interface.TRAINING: Dialect.DETAIL, Interface.INFERENCE: Dialect.ERROR, Interface.BASE: Dialect.REASON}
+
+
+@attrs.frozen
+class Parameter:
+    """A query parameter as the OpenAPI document describes it. A schema of type array may be repeated."""
+
+    name: str
+    schema: Mapping[str, Any] = attrs.field(factory=lambda: {"type": "string"})
+    description: str = ""
+    required: bool = False
+
+
+@attrs.define
+class Call:
+    """A request that was matched, authenticated and read.
+
+    `platform` acts as the caller. `params` are the path's, decoded. `body` is parsed JSON (None when absent); of a
+    `Body.DATA` route the raw bytes lie in the artifact store as `data` until the handler returns.
+    """
+
+    platform: Platform
+    params: Mapping[str, str]
+    query: Mapping[str, tuple[str, ...]]
+    headers: Headers
+    body: Any = None
+    data: StoredArtifact | None = None
+
+    def one(self, name: str) -> str | None:
+        """A query parameter that may come once. Raises `InvalidInput`."""
+        values = self.query.get(name, ())
+        if len(values) > 1:
+            raise InvalidInput.at("query", name, msg="must be given once")
+        return values[0] if values else None
+
+    def integer(self, name: str, default: int, least: int, most: int) -> int:
+        """A query parameter that is a whole number from `least` to `most`. Raises `InvalidInput`."""
+        text = self.one(name)
+        if text is None:
+            return default
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+            raise InvalidInput.at("query", name, msg="must be a whole number", type="int_parsing")
+        if not least <= int(text) <= most:
+            raise InvalidInput.at("query", name, msg=f"must be from {least} to {most}")
+        return int(text)
+
+
+PlainHandler = Callable[[Call], Response]
+FlowHandler = Callable[[Call], Flow[Response | None]]
+Handler = PlainHandler | FlowHandler
+
+
+@attrs.frozen
+class Route:
+    """One method of one path.
+
+    A segment `{name}` of `path` takes one segment, a last one `{name...}` all that follow. `handler` answers, or
+    is a generator function whose flow answers. `request` and `response` are the wire classes of the bodies, `media` is
+    the response's media type, `statuses` are those that carry it; `events` is the wire class of what a stream sends.
+    `dialect` is that of the interface unless stated.
+    """
+
+    method: str
+    path: str
+    interface: Interface
+    auth: Auth
+    handler: Handler
+    body: Body = Body.NONE
+    request: type | None = None
+    response: type | None = None
+    summary: str = ""
+    query: tuple[Parameter, ...] = ()
+    media: str = "application/json"
+    statuses: tuple[int, ...] = (200,)
+    events: type | None = None
+    dialect: Dialect = attrs.field()
+    is_flow: bool = attrs.field(init=False)
+
+    @dialect.default
+    def _interface_s_own(self) -> Dialect:
+        return DIALECTS[self.interface]
+
+    @is_flow.default
+    def _generates(self) -> bool:
+        return inspect.isgeneratorfunction(self.handler)

@@ -1,0 +1,499 @@
+"""A chat completion as it is asked for: the request's shape, checked strictly, and its meaning."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.completion import (
+    CompletionRequest,
+    Message,
+    Part,
+    ResponseFormat,
+    ResponseType,
+    Role,
+    Sampling,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolMode,
+)
+from modelyard.domain.record import frozen_mapping
+from modelyard.errors import InvalidInput, Problem
+from modelyard.wire.constraint import Length, Matching, Refused, Within
+from modelyard.wire.converter import below, parser, structure_members
+
+JsonObject = Mapping[str, Any]
+
+_NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0-9 _ -")
+_MAX_TOKENS = 2**31
+_SHORT = Length(0, 1024)
+
+# ---- messages ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class TextPart:
+    """Text in a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+@attrs.frozen
+class RefusalPart:
+    """What an assistant declined to say."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+@attrs.frozen
+class ImageUrl:
+    """Where an image is, or the image itself as a data URL. Nothing is fetched here."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+@attrs.frozen
+class ImagePart:
+    """An image in a message's content."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+@attrs.frozen
+class AudioPart:
+    """Sound in a message's content."""
+
+    type: Literal["input_audio"]
+    input_audio: JsonObject
+
+
+@attrs.frozen
+class VideoPart:
+    """A video in a message's content."""
+
+    type: Literal["video_url"]
+    video_url: JsonObject
+
+
+@attrs.frozen
+class FilePart:
+    """A file in a message's content."""
+
+    type: Literal["file"]
+    file: JsonObject
+
+
+InputPart = TextPart | ImagePart | AudioPart | VideoPart | FilePart
+
+
+@attrs.frozen
+class SystemMessage:
+    """Instructions. `developer` is another word for `system`."""
+
+    role: Literal["system", "developer"]
+    content: str | tuple[TextPart, ...]
+    name: str | None = attrs.field(default=None, validator=_SHORT)
+
+
+@attrs.frozen
+class UserMessage:
+    """What the user says."""
+
+    role: Literal["user"]
+    content: str | tuple[InputPart, ...]
+    name: str | None = attrs.field(default=None, validator=_SHORT)
+
+
+@attrs.frozen
+class CalledFunction:
+    """A function and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+@attrs.frozen
+class WireToolCall:
+    """A call that an assistant made."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+@attrs.frozen
+class AssistantMessage:
+    """An earlier turn of the assistant: text, calls, or both."""
+
+    role: Literal["assistant"]
+    content: str | tuple[TextPart | RefusalPart, ...] | None = None
+    tool_calls: tuple[WireToolCall, ...] | None = None
+    name: str | None = attrs.field(default=None, validator=_SHORT)
+
+    def __attrs_post_init__(self) -> None:
+        if self.content is None and not self.tool_calls:
+            raise InvalidInput.at("content", msg="is required, unless there are tool_calls", type="missing")
+
+
+@attrs.frozen
+class ToolMessage:
+    """What a called tool answered."""
+
+    role: Literal["tool"]
+    content: str | tuple[TextPart, ...]
+    tool_call_id: str
+    name: str | None = attrs.field(default=None, validator=_SHORT)
+
+
+WireMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+_every_message = parser(tuple[WireMessage, ...])
+_ROLES: Mapping[Any, Role] = {role.value: role for role in Role}
+_PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in (Role.SYSTEM, Role.DEVELOPER, Role.USER)}
+
+
+def read_messages(raw: Any) -> tuple[Message, ...]:
+    """The messages of a conversation. A list of nothing but roles and texts, as most are, is read in one go."""
+    plain = _plain_messages(raw) if type(raw) is list else None
+    return tuple([_message(message) for message in _every_message(raw)]) if plain is None else plain
+
+
+def _plain_messages(raw: list[Any]) -> tuple[Message, ...] | None:
+    messages = []
+    for given in raw:
+        if type(given) is not dict or len(given) != 2:
+            return None
+        content, role = given.get("content"), given.get("role")
+        if type(content) is not str or type(role) is not str or role not in _PLAIN_ROLES:
+            return None
+        messages.append(Message(_PLAIN_ROLES[role], content))
+    return tuple(messages)
+
+
+def _message(message: WireMessage) -> Message:
+    role, content = _ROLES[message.role], _content(message.content)
+    if isinstance(message, AssistantMessage):
+        made = message.tool_calls or ()
+        calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in made)
+        return Message(role, content, message.name, calls)
+    if isinstance(message, ToolMessage):
+        return Message(role, content, message.name, tool_call_id=message.tool_call_id)
+    return Message(role, content, message.name)
+
+
+def _content(content: str | tuple[Any, ...] | None) -> str | tuple[Part, ...] | None:
+    if content is None or isinstance(content, str):
+        return content
+    return tuple(_part(part) for part in content)
+
+
+def _part(part: InputPart | RefusalPart) -> Part:
+    if isinstance(part, TextPart):
+        return Part("text", part.text)
+    if isinstance(part, RefusalPart):
+        return Part("text", part.refusal)
+    if isinstance(part, ImagePart):
+        return Part(part.type, data={"url": part.image_url.url, "detail": part.image_url.detail})
+    return Part(part.type, data=getattr(part, part.type))
+
+
+# ---- tools and formats -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class FunctionDefinition:
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: str = attrs.field(validator=_NAME)
+    description: str = ""
+    parameters: JsonObject = attrs.field(factory=dict)
+    strict: bool = False
+
+
+@attrs.frozen
+class FunctionTool:
+    """A tool."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+@attrs.frozen
+class FunctionName:
+    """A function by name."""
+
+    name: str = attrs.field(validator=_NAME)
+
+
+@attrs.frozen
+class NamedToolChoice:
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+@attrs.frozen
+class TextFormat:
+    """Free text."""
+
+    type: Literal["text"]
+
+
+@attrs.frozen
+class JsonObjectFormat:
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+@attrs.frozen
+class NamedSchema:
+    """A JSON schema under a name."""
+
+    name: str = attrs.field(validator=_NAME)
+    schema: JsonObject = attrs.field(factory=dict)
+    strict: bool = False
+    description: str = ""
+
+
+@attrs.frozen
+class JsonSchemaFormat:
+    """JSON that is valid under a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+@attrs.frozen
+class StreamOptions:
+    """How a stream is told. `include_usage` adds a last chunk with the usage."""
+
+    include_usage: bool = False
+
+
+# ---- the request -------------------------------------------------------------------------------------------------
+
+
+def _check_stop(instance: object, attribute: Any, value: str | tuple[str, ...] | None) -> None:
+    strings = (value,) if isinstance(value, str) else value
+    if strings is not None and (not strings or len(strings) > 4 or "" in strings):
+        raise ValueError("must be a string or 1 to 4 strings, none of them empty")
+
+
+def _check_bias(instance: object, attribute: Any, value: Mapping[str, float] | None) -> None:
+    for token, bias in (value or {}).items():
+        if not re.fullmatch("[0-9]{1,9}", token):
+            raise ValueError("must have token ids as names")
+        if not -100 <= bias <= 100:
+            raise ValueError("must have values from -100 to 100")
+
+
+def _check_metadata(instance: object, attribute: Any, value: Mapping[str, str] | None) -> None:
+    if len(value or {}) > 16 or any(len(key) > 64 or len(text) > 512 for key, text in (value or {}).items()):
+        raise ValueError("must have at most 16 members, with names of at most 64 and values of at most 512 characters")
+
+
+@attrs.frozen(kw_only=True)
+class ChatRequest:
+    """What a client asks of a model (specification 2.2). Null is as good as absent for everything that is optional."""
+
+    model: str = attrs.field(validator=Length(1, 1024))
+    messages: tuple[WireMessage, ...] = attrs.field(validator=Length(1), metadata={"parser": read_messages})
+    temperature: float | None = attrs.field(default=None, validator=Within(0, 2))
+    top_p: float | None = attrs.field(default=None, validator=Within(0, 1, above=True))
+    top_k: int | None = attrs.field(default=None, validator=Within(-1, 2**31))
+    min_p: float | None = attrs.field(default=None, validator=Within(0, 1))
+    frequency_penalty: float | None = attrs.field(default=None, validator=Within(-2, 2))
+    presence_penalty: float | None = attrs.field(default=None, validator=Within(-2, 2))
+    repetition_penalty: float | None = attrs.field(default=None, validator=Within(0, 100, above=True))
+    logit_bias: Mapping[str, float] | None = attrs.field(default=None, validator=_check_bias)
+    seed: int | None = None
+    n: int | None = attrs.field(default=None, validator=Within(1, 128))
+    max_tokens: int | None = attrs.field(default=None, validator=Within(1, _MAX_TOKENS))
+    max_completion_tokens: int | None = attrs.field(default=None, validator=Within(1, _MAX_TOKENS))
+    stop: str | tuple[str, ...] | None = attrs.field(default=None, validator=_check_stop)
+    logprobs: bool | None = None
+    top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
+    return_token_ids: bool | None = None
+    tools: tuple[FunctionTool, ...] | None = attrs.field(default=None, validator=Length(1, 1024))
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    modalities: tuple[Literal["text"], ...] | None = None
+    user: str | None = attrs.field(default=None, validator=_SHORT)
+    metadata: Mapping[str, str] | None = attrs.field(default=None, validator=_check_metadata)
+    store: bool | None = None
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
+    service_tier: str | None = attrs.field(default=None, validator=_SHORT)
+    reasoning_effort: str | None = attrs.field(default=None, validator=_SHORT)
+    verbosity: str | None = attrs.field(default=None, validator=_SHORT)
+    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
+    prompt_cache_retention: str | None = attrs.field(default=None, validator=_SHORT)
+    audio: object = attrs.field(default=None, validator=Refused("is not supported: answers are text"))
+    prediction: object = attrs.field(default=None, validator=Refused("is not supported"))
+    web_search_options: object = attrs.field(default=None, validator=Refused("is not supported: models do not search"))
+    functions: object = attrs.field(default=None, validator=Refused("is not supported any more: send tools"))
+    function_call: object = attrs.field(default=None, validator=Refused("is not supported any more: send tool_choice"))
+
+
+# ---- what it means -----------------------------------------------------------------------------------------------
+
+_NOTHING: Mapping[str, Any] = frozen_mapping({})
+_USUAL_SAMPLING, _USUAL_CHOICE, _USUAL_FORMAT = Sampling(), ToolChoice(), ResponseFormat()
+_FIELDS = frozenset(field.name for field in attrs.fields(ChatRequest))
+_SAMPLING = frozenset(field.name for field in attrs.fields(Sampling))
+_SAME = frozenset(
+    {
+        "model",
+        "messages",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "parallel_tool_calls",
+        "return_token_ids",
+        "metadata",
+        "store",
+        "user",
+    }
+)
+_EXTRAS = frozenset(
+    {
+        "safety_identifier",
+        "service_tier",
+        "reasoning_effort",
+        "verbosity",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+    }
+)
+
+
+@attrs.frozen
+class Asked:
+    """A request, and how its answer is to be told."""
+
+    request: CompletionRequest
+    with_logprobs: bool
+    with_ids: bool
+    with_usage: bool
+
+
+def read_chat_request(body: object, strict: bool = False, training: bool = False) -> Asked:
+    """What a chat request's JSON asks for. With `strict`, fields that nobody knows are refused.
+
+    On the training interface log-probabilities are told unless they were declined, and token ids always. Raises
+    `InvalidInput` naming every problem below ("body",).
+    """
+    given = structure_members(ChatRequest, body, "body")
+    with_logprobs = given.get("logprobs", training)
+    problems = [*_contradictions(given, with_logprobs), *(_unknown(body) if strict else ())]
+    if problems:
+        raise InvalidInput(below(("body",), problems))
+    options = given.get("stream_options")
+    return Asked(
+        _request(given),
+        with_logprobs,
+        with_ids=training or given.get("return_token_ids", False),
+        with_usage=options is not None and options.include_usage,
+    )
+
+
+def _unknown(body: Any) -> list[Problem]:
+    return [Problem((name,), "is no parameter", "extra_forbidden") for name in body if name not in _FIELDS]
+
+
+def _contradictions(given: Mapping[str, Any], with_logprobs: bool) -> list[Problem]:
+    """What single fields do not show."""
+    problems = []
+    if given.get("top_logprobs") and not with_logprobs:
+        problems.append(Problem(("top_logprobs",), "needs logprobs: true"))
+    if "stream_options" in given and not given.get("stream"):
+        problems.append(Problem(("stream_options",), "needs stream: true"))
+    if "tool_choice" in given:
+        problems += _wrong_choice(given["tool_choice"], given.get("tools", ()))
+    return problems
+
+
+def _wrong_choice(choice: str | NamedToolChoice, tools: tuple[FunctionTool, ...]) -> list[Problem]:
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in {tool.function.name for tool in tools}:
+        return [Problem(("tool_choice", "function", "name"), "must be the name of one of the tools")]
+    if choice == "required" and not tools:
+        return [Problem(("tool_choice",), "needs tools")]
+    return []
+
+
+def _request(given: Mapping[str, Any]) -> CompletionRequest:
+    parts: dict[str, Any] = {
+        "sampling": _USUAL_SAMPLING,
+        "tool_choice": _USUAL_CHOICE,
+        "response_format": _USUAL_FORMAT,
+        "metadata": _NOTHING,
+        "extras": _NOTHING,
+    }
+    sampling, extras = {}, {}
+    for name, value in given.items():
+        if name in _SAME:
+            parts[name] = value
+        elif name in _SAMPLING:
+            sampling[name] = value
+        elif name in _EXTRAS:
+            extras[name] = value
+        elif name in _MEANINGS:
+            parts[_MEANINGS[name][0]] = _MEANINGS[name][1](value)
+    limit = given.get("max_completion_tokens") or given.get("max_tokens")
+    if limit is not None:
+        parts["max_tokens"] = limit
+    if sampling:
+        parts["sampling"] = _sampling(sampling)
+    if extras:
+        parts["extras"] = extras
+    return CompletionRequest(**parts)
+
+
+def _sampling(given: dict[str, Any]) -> Sampling:
+    if given.get("top_k") in (0, -1):
+        del given["top_k"]
+    if "logit_bias" in given:
+        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+    return Sampling(**given)
+
+
+def _tools(tools: tuple[FunctionTool, ...]) -> tuple[Tool, ...]:
+    said = [tool.function for tool in tools]
+    return tuple(Tool(tool.name, tool.description, tool.parameters, tool.strict) for tool in said)
+
+
+def _tool_choice(choice: str | NamedToolChoice) -> ToolChoice:
+    if isinstance(choice, NamedToolChoice):
+        return ToolChoice(ToolMode.REQUIRED, choice.function.name)
+    return ToolChoice(ToolMode(choice))
+
+
+def _response_format(asked: TextFormat | JsonObjectFormat | JsonSchemaFormat) -> ResponseFormat:
+    if isinstance(asked, JsonSchemaFormat):
+        named = asked.json_schema
+        return ResponseFormat(ResponseType.JSON_SCHEMA, named.name, named.schema, named.strict)
+    return ResponseFormat(ResponseType(asked.type))
+
+
+def _stop(stop: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else stop
+
+
+_MEANINGS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "tools": ("tools", _tools),
+    "tool_choice": ("tool_choice", _tool_choice),
+    "response_format": ("response_format", _response_format),
+    "stop": ("stop", _stop),
+    "stream": ("streamed", bool),
+}
+"""Fields that are named or shaped otherwise in the domain."""

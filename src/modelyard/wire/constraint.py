@@ -1,0 +1,101 @@
+"""Constraints of wire fields: attrs validators that also say themselves in JSON Schema.
+
+A field declares `attrs.field(default=None, validator=Within(0, 2))`; the converter reports what a validator raises, and
+the OpenAPI document takes over its `schema`. None passes every one of them.
+"""
+
+import re
+from collections.abc import Mapping, Sized
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen
+class Within:
+    """A number from `least` to `most`; with `above`, greater than `least`."""
+
+    least: float | None = None
+    most: float | None = None
+    above: bool = False
+
+    def __call__(self, instance: object, attribute: Any, value: Any) -> None:
+        """Raise ValueError unless the value fits."""
+        if value is None:
+            return
+        if self.least is not None and (value <= self.least if self.above else value < self.least):
+            raise ValueError(f"must be {'greater than' if self.above else 'at least'} {self.least}")
+        if self.most is not None and value > self.most:
+            raise ValueError(f"must be at most {self.most}")
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The same in JSON Schema."""
+        lower = "exclusiveMinimum" if self.above else "minimum"
+        return {key: value for key, value in ((lower, self.least), ("maximum", self.most)) if value is not None}
+
+
+@attrs.frozen
+class Length:
+    """A text, list or object of `least` to `most` characters, items or members."""
+
+    least: int = 0
+    most: int | None = None
+
+    def __call__(self, instance: object, attribute: Any, value: Any) -> None:
+        """Raise ValueError unless the value fits."""
+        if value is None:
+            return
+        if len(value) < self.least:
+            raise ValueError(
+                "must not be empty" if self.least == 1 else f"must have at least {self.least} {_unit(value)}"
+            )
+        if self.most is not None and len(value) > self.most:
+            raise ValueError(f"must have at most {self.most} {_unit(value)}")
+
+    def schema_of(self, type_: str) -> Mapping[str, Any]:
+        """The same in JSON Schema, for a value of the JSON type `type_`."""
+        noun = {"string": "Length", "array": "Items", "object": "Properties"}.get(type_)
+        if noun is None:
+            return {}
+        bounds = ((f"min{noun}", self.least or None), (f"max{noun}", self.most))
+        return {key: value for key, value in bounds if value is not None}
+
+
+def _unit(value: Sized) -> str:
+    return "characters" if isinstance(value, str) else "members" if isinstance(value, Mapping) else "items"
+
+
+@attrs.frozen
+class Matching:
+    """A text that matches `pattern` from end to end; `says` tells a person what that means."""
+
+    pattern: str
+    says: str
+
+    def __call__(self, instance: object, attribute: Any, value: Any) -> None:
+        """Raise ValueError unless the value fits."""
+        if value is not None and not re.fullmatch(self.pattern, value):
+            raise ValueError(self.says)
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The same in JSON Schema."""
+        return {"pattern": f"^(?:{self.pattern})$"}
+
+
+@attrs.frozen
+class Refused:
+    """Nothing but null: the parameter exists elsewhere, and ignoring it would answer something else than was asked."""
+
+    says: str
+
+    def __call__(self, instance: object, attribute: Any, value: Any) -> None:
+        """Raise ValueError when there is a value."""
+        if value is not None:
+            raise ValueError(self.says)
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The same in JSON Schema."""
+        return {"type": "null"}

@@ -1,0 +1,80 @@
+"""The platform as a WSGI application: it carries bytes between a server and `modelyard.http`, and nothing more.
+
+A client that goes away in the middle of a stream is noticed at the next write.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from modelyard.http.endpoint import ALL, Endpoint
+from modelyard.http.message import Header, Request
+from modelyard.http.refusal import MalformedRequest
+from modelyard.http.route import Interface
+from modelyard.http.table import mounted_path
+from modelyard.service.platform import Platform
+
+Environ = Mapping[str, Any]
+StartResponse = Callable[[str, list[Header]], object]
+
+CHUNK = 2**16
+
+
+def wsgi_app(
+    platform: Platform, interfaces: Iterable[Interface] = ALL
+) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
+    """A WSGI application of the host's platform, for servers with any number of threads."""
+    endpoint = Endpoint(platform, interfaces)
+
+    def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        response = endpoint.handle(_request(environ))
+        start_response(f"{response.status} {HTTPStatus(response.status).phrase}", response.headers)
+        if isinstance(response.body, bytes):
+            return [response.body]
+        return cast(Iterator[bytes], response.body)
+
+    return application
+
+
+def _request(environ: Environ) -> Request:
+    path = environ.get("PATH_INFO", "")
+    root = environ.get("SCRIPT_NAME", "")
+    raw = environ.get("REQUEST_URI") or environ.get("RAW_URI")
+    return Request(
+        environ["REQUEST_METHOD"],
+        mounted_path(urlsplit(raw).path if raw else None, _text(root + path), _text(root)),
+        environ.get("QUERY_STRING", ""),
+        list(_headers(environ)),
+        _body(environ),
+    )
+
+
+def _text(path: str) -> str:
+    """A decoded path as WSGI gives it: bytes in the guise of latin-1."""
+    return path.encode("latin-1").decode("utf-8", "replace")
+
+
+def _headers(environ: Environ) -> Iterator[Header]:
+    for name, value in environ.items():
+        if name.startswith("HTTP_"):
+            yield name[5:].replace("_", "-").lower(), value
+        elif name in ("CONTENT_TYPE", "CONTENT_LENGTH") and value:
+            yield name.replace("_", "-").lower(), value
+
+
+def _body(environ: Environ) -> Iterator[bytes]:
+    """The body up to its declared length, or to its end where the server marks that."""
+    source, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH") or ""
+    if declared and not (declared.isascii() and declared.isdigit()):
+        raise MalformedRequest("the header Content-Length is no number")
+    if not declared and environ.get("wsgi.input_terminated"):
+        while chunk := source.read(CHUNK):
+            yield chunk
+    left = int(declared or 0)
+    while left:
+        chunk = source.read(min(CHUNK, left))
+        if not chunk:
+            raise MalformedRequest("the body ended before its declared length")
+        left -= len(chunk)
+        yield chunk

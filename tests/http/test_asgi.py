@@ -1,0 +1,365 @@
+"""ASGI: bytes carried both ways, a client's disappearance noticed at any moment, and a lifespan that ends."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from modelyard.asgi import asgi_app
+from modelyard.compose import open_platform
+from modelyard.domain.catalogue import CatalogueEntry, Quantization
+from modelyard.domain.completion import Delta, FinishReason
+from modelyard.errors import StoreClosed
+from modelyard.http import body as body_module
+from modelyard.http import lifespan as lifespan_module
+from modelyard.protocols import Capabilities
+
+CHAT = "/inference/v1/chat/completions"
+
+
+def scope_of(method: str, path: str, key: str = "", raw_path: bytes | None = b"", **more: Any) -> dict[str, Any]:
+    headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
+    raw = path.encode() if raw_path == b"" else raw_path
+    scope = {"type": "http", "method": method, "path": path, "raw_path": raw, "query_string": b"", "headers": headers}
+    return {**scope, **more}
+
+
+class Connection:
+    """The server's side of one request: messages to be received, and what was sent."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        for message in messages:
+            self.inbox.put_nowait(message)
+        self.sent: list[dict[str, Any]] = []
+        self.on_send: Callable[[dict[str, Any]], None] = lambda message: None
+
+    async def receive(self) -> dict[str, Any]:
+        return await self.inbox.get()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+        self.on_send(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def raw(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+
+def chunk(data: bytes, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+GONE = {"type": "http.disconnect"}
+
+
+def chat_body(model: str = "echo", **members: Any) -> bytes:
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": "hello there"}], **members}).encode()
+
+
+class Backend:
+    """A backend of one model that keeps count of how often it was stopped."""
+
+    blocking = False
+
+    def __init__(self, words: int = 1) -> None:
+        self.words, self.said, self.stopped = words, 0, 0
+        self.entered = threading.Event()
+
+    def entries(self) -> tuple[CatalogueEntry, ...]:
+        return (CatalogueEntry("waiter", "h", "Waiter", 0, Quantization.FP32, 10**6, 10**6),)
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities()
+
+    def prompt_tokens(self, request: Any, model: Any) -> int:
+        return 1
+
+
+class Waiting(Backend):
+    """Says its words, and then waits until it is stopped."""
+
+    async def astream(self, request: Any, model: Any) -> AsyncIterator[Delta]:
+        try:
+            for _ in range(self.words):
+                yield Delta("word ", 1)
+            self.entered.set()
+            await asyncio.Event().wait()
+        finally:
+            self.stopped += 1
+
+
+class Endless(Backend):
+    """Never waits, and hardly ever ends by itself."""
+
+    def stream(self, request: Any, model: Any) -> Iterator[Delta]:
+        try:
+            for _ in range(400_000):
+                self.said += 1
+                yield Delta("word ", 1)
+            yield Delta(finish_reason=FinishReason.STOP)
+        finally:
+            self.stopped += 1
+
+
+def run(platform: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> Connection:
+    async def main() -> Connection:
+        connection = Connection(*messages)
+        await asgi_app(platform)(scope, connection.receive, connection.send)
+        return connection
+
+    return asyncio.run(main())
+
+
+@pytest.fixture
+def platform() -> Iterator[Any]:
+    with open_platform() as platform:
+        yield platform
+
+
+@pytest.fixture
+def key(platform: Any) -> str:
+    return str(platform.keys.create("acme").secret)
+
+
+# ---- bytes, both ways --------------------------------------------------------------------------------------------
+
+
+def test_a_body_may_come_in_any_number_of_chunks(platform: Any, key: str) -> None:
+    raw = chat_body()
+    chunks = [chunk(raw[at : at + 1], True) for at in range(len(raw))]
+    for messages in (
+        [chunk(raw)],
+        [*chunks, chunk(b"")],
+        [chunk(b"", True), chunk(raw, True), {"type": "http.request"}],
+    ):
+        connection = run(platform, scope_of("POST", CHAT, key), *messages)
+        assert connection.status == 200
+        assert json.loads(connection.raw)["choices"][0]["message"]["content"] == "hello there"
+
+
+def test_an_answer_has_its_length_and_a_stream_has_none(platform: Any, key: str) -> None:
+    whole = run(platform, scope_of("POST", CHAT, key), chunk(chat_body()))
+    assert dict(whole.sent[0]["headers"])[b"content-length"] == str(len(whole.raw)).encode()
+    stream = run(platform, scope_of("POST", CHAT, key), chunk(chat_body(stream=True)))
+    assert b"content-length" not in dict(stream.sent[0]["headers"])
+    assert stream.raw.endswith(b"data: [DONE]\n\n")
+    assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
+
+
+def test_a_get_needs_no_body_at_all(platform: Any, key: str) -> None:
+    assert run(platform, scope_of("GET", "/v1/health", key)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("scope", "status"),
+    [
+        ({"path": "/v1/health", "raw_path": None}, 200),
+        ({"path": "/ai/v1/health", "root_path": "/ai"}, 200),
+        ({"path": "/ai/v1/health", "root_path": "/ai", "raw_path": None}, 200),
+        ({"path": "/v1/health", "root_path": "/ai"}, 200),
+        ({"path": "/ai/v1/health"}, 404),
+        ({"path": "/v1/a/b", "raw_path": b"/v1/a%2Fb"}, 404),
+    ],
+)
+def test_the_path_is_read_below_the_mount_point(platform: Any, key: str, scope: dict[str, Any], status: int) -> None:
+    assert run(platform, scope_of("GET", key=key, **scope)).status == status
+
+
+def test_header_names_of_any_case_and_values_of_any_bytes_are_taken(platform: Any, key: str) -> None:
+    headers = [(b"Authorization", f"Bearer {key}".encode()), (b"x-other", b"\xff\x00\xe9")]
+    assert run(platform, scope_of("GET", "/v1/health", headers=headers)).status == 200
+
+
+def test_a_websocket_is_turned_away(platform: Any) -> None:
+    assert run(platform, {"type": "websocket"}).sent == [{"type": "websocket.close", "code": 1000}]
+
+
+def test_the_loop_is_never_blocked_by_a_store_that_waits(tmp_path: Any) -> None:
+    with open_platform(tmp_path / "yard.db") as platform:
+        key = platform.keys.create("acme").secret
+        assert run(platform, scope_of("GET", "/v1/models", key)).status == 200
+        for stream in (False, True):
+            assert run(platform, scope_of("POST", CHAT, key), chunk(chat_body(stream=stream))).status == 200
+        assert platform.usage.entries().items[0].completion_tokens > 0
+
+
+def test_requests_side_by_side_do_not_mix(platform: Any, key: str) -> None:
+    async def ask(app: Any, word: str) -> str:
+        raw = json.dumps({"model": "echo", "messages": [{"role": "user", "content": word}]}).encode()
+        connection = Connection(chunk(raw[:10], True), chunk(raw[10:]))
+        await app(scope_of("POST", CHAT, key), connection.receive, connection.send)
+        return str(json.loads(connection.raw)["choices"][0]["message"]["content"])
+
+    async def main() -> list[str]:
+        app = asgi_app(platform)
+        return await asyncio.gather(*(ask(app, f"word{number}") for number in range(50)))
+
+    assert asyncio.run(main()) == [f"word{number}" for number in range(50)]
+
+
+# ---- clients that go away ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_who_goes_away_stops_the_backend_and_pays_for_what_was_said(stream: bool) -> None:
+    backend = Waiting(words=3)
+
+    async def main(platform: Any, key: str) -> Connection:
+        connection = Connection(chunk(chat_body("waiter", stream=stream)))
+        task = asyncio.create_task(asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, connection.send))
+        while not backend.entered.is_set():
+            await asyncio.sleep(0)
+        connection.inbox.put_nowait(GONE)
+        await task
+        assert not task.cancelled()
+        return connection
+
+    with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
+        connection = asyncio.run(main(platform, platform.keys.create("acme").secret))
+        (entry,) = platform.usage.entries().items
+    assert backend.stopped == 1
+    assert entry.completion_tokens == 3
+    assert bool(connection.sent) is stream
+    assert b"[DONE]" not in connection.raw
+
+
+def test_a_client_who_goes_away_from_a_stream_that_never_waits_is_noticed() -> None:
+    backend = Endless()
+
+    async def main(platform: Any, key: str) -> None:
+        connection = Connection(chunk(chat_body("waiter", stream=True)))
+        connection.on_send = lambda message: connection.inbox.put_nowait(GONE) if len(connection.sent) == 3 else None
+        await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, connection.send)
+
+    with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
+        asyncio.run(main(platform, platform.keys.create("acme").secret))
+        (entry,) = platform.usage.entries().items
+    assert backend.stopped == 1
+    assert backend.said < 5000
+    assert entry.completion_tokens == backend.said
+
+
+def test_a_client_who_goes_away_while_sending_leaves_nothing(platform: Any, key: str) -> None:
+    run(platform, scope_of("POST", CHAT, key), chunk(b'{"model"', True), GONE)
+    assert platform.usage.entries().items == ()
+
+
+def test_a_cancelled_server_task_stays_cancelled() -> None:
+    backend = Waiting()
+
+    async def main(platform: Any, key: str) -> None:
+        connection = Connection(chunk(chat_body("waiter")))
+        task = asyncio.create_task(asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, connection.send))
+        while not backend.entered.is_set():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
+        asyncio.run(main(platform, platform.keys.create("acme").secret))
+    assert backend.stopped == 1
+
+
+def test_no_task_is_left_behind(platform: Any, key: str) -> None:
+    async def main() -> set[Any]:
+        app = asgi_app(platform)
+        for stream in (False, True):
+            connection = Connection(chunk(chat_body(stream=stream)))
+            await app(scope_of("POST", CHAT, key), connection.receive, connection.send)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert asyncio.run(main()) == set()
+
+
+def test_a_body_that_comes_too_slowly_is_408(platform: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_module, "PATIENCE", 0.02)
+    connection = run(platform, scope_of("POST", CHAT, key), chunk(b'{"model"', True))
+    assert connection.status == 408
+    assert json.loads(connection.raw)["error"]["code"] == "body_timeout"
+
+
+def test_a_reader_who_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelyard.asgi.STALLED", 0.02)
+    backend = Endless()
+
+    async def main(platform: Any, key: str) -> None:
+        connection = Connection(chunk(chat_body("waiter", stream=True)))
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        with pytest.raises(TimeoutError):
+            await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
+
+    with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
+        asyncio.run(main(platform, platform.keys.create("acme").secret))
+    assert backend.stopped == 1
+
+
+# ---- lifespan ----------------------------------------------------------------------------------------------------
+
+
+def lifespan(platform: Any, during: Callable[[], Any] = lambda: None, **options: Any) -> list[str]:
+    async def main() -> list[str]:
+        connection = Connection({"type": "lifespan.startup"})
+
+        def answered(message: dict[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                asyncio.get_running_loop().create_task(shut_down())
+
+        async def shut_down() -> None:
+            await asyncio.to_thread(during)
+            connection.inbox.put_nowait({"type": "lifespan.shutdown"})
+
+        connection.on_send = answered
+        await asgi_app(platform, **options)({"type": "lifespan"}, connection.receive, connection.send)
+        return [message["type"] for message in connection.sent]
+
+    return asyncio.run(main())
+
+
+def test_the_worker_lives_as_long_as_the_application_when_it_is_wanted(platform: Any) -> None:
+    alive = []
+    complete = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+    def look() -> None:
+        alive.append(platform.health.system_check().worker.success)
+
+    before = threading.active_count()
+    assert lifespan(platform, look, worker=True) == complete
+    assert lifespan(platform, look) == complete
+    look()
+    assert alive == [True, False, False]
+    assert threading.active_count() == before
+
+
+def test_the_store_is_synced_while_served_and_at_the_end(platform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = threading.Semaphore(0)
+    monkeypatch.setattr(lifespan_module, "SYNC_SECONDS", 0.001)
+    monkeypatch.setattr(type(platform), "sync", lambda self: synced.release())
+    lifespan(platform, lambda: [synced.acquire(timeout=30) for _ in range(3)])
+    assert synced.acquire(timeout=30)
+
+
+def test_a_worker_that_cannot_start_fails_the_start(platform: Any) -> None:
+    async def main() -> list[str]:
+        app = asgi_app(platform, worker=True)
+        platform.close()
+        connection = Connection({"type": "lifespan.startup"})
+        with pytest.raises(StoreClosed):
+            await app({"type": "lifespan"}, connection.receive, connection.send)
+        return [message["type"] for message in connection.sent]
+
+    assert asyncio.run(main()) == ["lifespan.startup.failed"]

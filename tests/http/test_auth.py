@@ -1,0 +1,160 @@
+"""Reading who calls and whom to book on: strictly, and never saying more than needed."""
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.domain.identity import Attribution, Principal, Scope
+from modelyard.errors import Forbidden, Unauthenticated
+from modelyard.http.auth import attribution, secret_in
+from modelyard.http.message import check_singular, headers_of
+from modelyard.http.refusal import MalformedRequest
+from modelyard.http.route import Auth
+
+KEY = "my_abcdefgh_" + "x" * 43
+
+
+def basic(pair: str | bytes) -> str:
+    return "Basic " + base64.b64encode(pair if isinstance(pair, bytes) else pair.encode()).decode()
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_a_bearer_key_is_read_whatever_the_case_of_the_scheme(scheme: str) -> None:
+    assert secret_in(f"{scheme} {KEY}", Auth.BEARER) == KEY
+
+
+@pytest.mark.parametrize("pair", [f"api:{KEY}", f":{KEY}", f"é:{KEY}"])
+def test_a_basic_key_is_the_password_whoever_the_user(pair: str) -> None:
+    assert secret_in(basic(pair), Auth.BASIC) == KEY
+
+
+def test_the_first_colon_splits() -> None:
+    assert secret_in(basic("user:pass:word"), Auth.BASIC) == "pass:word"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Bearer  {KEY}",
+        f" Bearer {KEY}",
+        f"Bearer {KEY} ",
+        f"Bearer\t{KEY}",
+        f"Bearer {KEY},{KEY}",
+        f"Bearer {KEY}, Basic x",
+        f"Bearer {KEY}\r\n x",
+        f"Bearer {KEY}\xe9",
+        "Bearer =",
+        "Bearer a===",
+        "Bearer " + "x" * 513,
+        "Bearer " + "x" * 65_536,
+        f"Token {KEY}",
+        basic(f"api:{KEY}"),
+        KEY,
+    ],
+)
+def test_what_is_no_bearer_key_is_refused(header: str | None) -> None:
+    with pytest.raises(Unauthenticated) as refused:
+        secret_in(header, Auth.BEARER)
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        f"Bearer {KEY}",
+        "Basic",
+        "Basic !!!!",
+        "Basic abc",
+        "Basic YXBpOmE",
+        "Basic YXBp*OmE=",
+        "Basic -_-_",
+        basic("nocolon"),
+        basic("api:"),
+        basic(":"),
+        basic("api:a\x00b"),
+        basic("a\npi:key"),
+        basic(b"api:\xff\xfe"),
+        basic("api:" + "x" * 1100),
+    ],
+)
+def test_what_is_no_basic_key_is_refused(header: str | None) -> None:
+    with pytest.raises(Unauthenticated):
+        secret_in(header, Auth.BASIC)
+
+
+@given(st.text(st.characters(max_codepoint=255)), st.sampled_from([Auth.BEARER, Auth.BASIC]))
+def test_no_header_does_anything_but_read_or_be_refused(header: str, auth: Auth) -> None:
+    try:
+        secret = secret_in(header, auth)
+    except Unauthenticated:
+        return
+    assert secret
+
+
+# ---- attribution -------------------------------------------------------------------------------------------------
+
+ACME = Principal("k", "acme", Scope("acme"))
+ONE_PROJECT = Principal("k", "acme", Scope("acme", frozenset({"books"})))
+
+
+def booked(principal: Principal = ACME, **headers: str) -> Attribution:
+    return attribution({name.replace("_", "-"): value for name, value in headers.items()}, principal)
+
+
+@pytest.mark.parametrize("header", ["openai_project", "compat_project"])
+def test_either_header_names_team_and_project(header: str) -> None:
+    assert booked(**{header: "acme/books"}) == Attribution("acme", "books")
+
+
+def test_both_headers_may_agree() -> None:
+    assert booked(openai_project="acme/books", compat_project="acme/books") == Attribution("acme", "books")
+
+
+def test_without_a_header_the_key_s_own_team_and_only_project_are_booked() -> None:
+    assert booked() == Attribution("acme", "")
+    assert booked(ONE_PROJECT) == Attribution("acme", "books")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"openai_project": "acme/books", "compat_project": "acme/other"},
+        {"openai_project": "acme"},
+        {"openai_project": ""},
+        {"openai_project": "/"},
+        {"openai_project": "acme/"},
+        {"openai_project": "/books"},
+        {"openai_project": "acme/books/more"},
+        {"openai_project": "acme/b ooks"},
+        {"openai_project": "acme/.."},
+        {"openai_project": "acme/b\xe9"},
+        {"compat_project": "acme/" + "x" * 129},
+        {"compat_project": "acme/a,acme/b"},
+    ],
+)
+def test_headers_that_disagree_or_cannot_be_read_are_malformed(headers: dict[str, str]) -> None:
+    with pytest.raises(MalformedRequest):
+        booked(**headers)
+
+
+def test_a_header_sent_twice_is_malformed_even_when_both_agree() -> None:
+    pair = ("openai-project", "acme/books")
+    headers, doubled = headers_of([pair, pair, ("x-request-id", "a"), ("x-request-id", "b"), ("accept", "c")])
+    assert headers == {"accept": "c"}
+    with pytest.raises(MalformedRequest):
+        check_singular(doubled)
+    check_singular({"x-request-id"})
+
+
+@pytest.mark.parametrize(("principal", "named"), [(ACME, "rival/books"), (ONE_PROJECT, "acme/other")])
+def test_what_the_key_does_not_hold_is_forbidden(principal: Any, named: str) -> None:
+    with pytest.raises(Forbidden):
+        booked(principal, openai_project=named)

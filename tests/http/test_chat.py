@@ -1,0 +1,344 @@
+"""Chat completions over HTTP: whole, streamed, broken off, and in the shapes that clients rely on."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard.compose import open_platform
+from modelyard.domain.catalogue import CatalogueEntry, Quantization
+from modelyard.domain.completion import Delta, FinishReason
+from modelyard.errors import BackendError, Overloaded
+from modelyard.http.completion import JOINED
+from modelyard.http.endpoint import Endpoint
+from modelyard.http.message import Request
+from modelyard.protocols import Capabilities
+from modelyard.service.ports import Settings
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+    },
+}
+
+
+def contents(events: list[Any]) -> str:
+    return "".join(
+        choice["delta"].get("content") or ""
+        for event in events
+        if isinstance(event, dict)
+        for choice in event["choices"]
+    )
+
+
+# ---- whole answers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", ["/inference/v1", "/v1"])
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_chat_is_answered_with_and_without_the_slash(client: Any, base: str, end: str) -> None:
+    answer = client.chat("hello there", path=f"{base}/chat/completions{end}")
+    assert answer.status == 200
+    body = answer.json
+    assert body["object"] == "chat.completion"
+    assert body["model"] == "echo"
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "hello there"}
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
+
+
+def test_several_choices_are_numbered_and_counted_together(client: Any) -> None:
+    body = client.chat("one two", n=3).json
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    single = client.chat("one two").json
+    assert body["usage"]["completion_tokens"] == 3 * single["usage"]["completion_tokens"]
+
+
+def test_the_training_interface_tells_logprobs_and_token_ids_unasked(client: Any) -> None:
+    (choice,) = client.chat(path="/v1/chat/completions").json["choices"]
+    entries = choice["logprobs"]["content"]
+    assert len(entries) == len(choice["token_ids"]) > 0
+    assert "".join(entry["token"] for entry in entries) == "hello there"
+    assert choice["prompt_token_ids"]
+
+
+def test_on_the_training_interface_logprobs_can_be_declined(client: Any) -> None:
+    for stream in (False, True):
+        answer = client.chat(path="/v1/chat/completions", logprobs=False, stream=stream)
+        choices = [c for event in answer.events[:-1] for c in event["choices"]] if stream else answer.json["choices"]
+        assert all(choice["logprobs"] is None for choice in choices)
+        assert any(choice.get("token_ids") for choice in choices)
+
+
+def test_on_the_inference_interface_both_come_when_asked_for(client: Any) -> None:
+    (plain,) = client.chat().json["choices"]
+    assert plain["logprobs"] is None
+    assert "token_ids" not in plain
+    (asked,) = client.chat(logprobs=True, top_logprobs=1, return_token_ids=True).json["choices"]
+    assert len(asked["logprobs"]["content"][0]["top_logprobs"]) == 1
+    assert asked["token_ids"]
+
+
+def test_a_backend_without_logprobs_answers_null_unasked_and_refuses_them_asked(client_for: Any) -> None:
+    with open_platform(backend=Saying(["a ", "b"])) as platform:
+        client = client_for(platform)
+        (choice,) = client.chat(model="sayer", path="/v1/chat/completions").json["choices"]
+        assert choice["logprobs"] is None
+        assert choice["token_ids"] is None
+        for path in ("/v1/chat/completions", "/inference/v1/chat/completions"):
+            refused = client.chat(model="sayer", path=path, logprobs=True)
+            assert refused.status == 400
+            assert refused.json["error"]["param"] == "logprobs"
+
+
+def test_a_forced_tool_call_is_told_whole_and_in_pieces(client: Any) -> None:
+    asked = {"tools": [TOOL], "tool_choice": "required"}
+    (choice,) = client.chat(**asked).json["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "look_up"
+    pieces = [
+        piece
+        for event in client.chat(**asked, stream=True).events[:-1]
+        for choice in event["choices"]
+        for piece in choice["delta"].get("tool_calls", [])
+    ]
+    assert pieces[0]["type"] == "function"
+    assert all(piece["index"] == 0 for piece in pieces)
+    assert all("id" not in piece and "name" not in piece["function"] for piece in pieces[1:])
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("members", "status", "code", "param"),
+    [
+        ({"model": "nobody"}, 404, "model_not_found", "model"),
+        ({"model": "rival/p/m"}, 403, "forbidden", None),
+        ({"model": "acme/p/m"}, 404, "model_not_found", "model"),
+        ({"temperature": 9}, 400, "invalid_input", "temperature"),
+        ({"messages": [{"role": "user"}]}, 400, "invalid_input", "messages[0].content"),
+        ({"top_logprobs": 2}, 400, "invalid_input", "top_logprobs"),
+        ({"max_tokens": 10**9}, 400, "invalid_input", "max_tokens"),
+    ],
+)
+def test_a_refusal_is_a_plain_answer_streamed_or_not(
+    client: Any, stream: bool, members: dict[str, Any], status: int, code: str, param: str | None
+) -> None:
+    answer = client.chat(**members, stream=stream)
+    assert answer.status == status
+    assert answer.headers["content-type"] == "application/json"
+    assert (answer.json["error"]["code"], answer.json["error"]["param"]) == (code, param)
+
+
+def test_a_prompt_that_does_not_fit_is_told_in_the_words_that_clients_look_for(client: Any) -> None:
+    refused = client.chat("word " * 20_000, model="tabular-mini").json["error"]
+    assert refused["code"] == "context_length_exceeded"
+    assert refused["message"].startswith("This model's maximum context length is ")
+
+
+def test_every_wrong_field_is_in_the_message(client: Any) -> None:
+    message = client.chat(temperature=9, n=0, stream="yes").json["error"]["message"]
+    assert all(
+        word in message for word in ("temperature: must be at most 2", "n: must be at least 1", "stream: must be")
+    )
+
+
+def test_a_strict_host_refuses_what_it_does_not_know(client_for: Any) -> None:
+    with open_platform(settings=Settings(strict_parameters=True)) as platform:
+        assert client_for(platform).chat(novelty=1).json["error"]["param"] == "novelty"
+
+
+def test_a_spent_budget_is_402_and_nothing_is_booked(client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform)
+        platform.usage.set_budget("0.0000000001", entity="acme")
+        refused = client.chat(model="tabular-mini")
+        assert refused.status == 402
+        assert refused.json["error"]["code"] == "insufficient_quota"
+        assert platform.usage.total(by=("team",)) == []
+
+
+def test_a_foreign_team_in_the_header_is_403_and_nothing_is_booked(client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform)
+        for name in ("openai-project", "compat-project"):
+            assert client.chat(headers=[(name, "rival/books")]).status == 403
+        assert platform.usage.total(by=("team",)) == []
+        assert client.chat(headers=[("compat-project", "acme/books")]).status == 200
+        (total,) = platform.usage.total(by=("team", "project"))
+        assert (total.team, total.project) == ("acme", "books")
+
+
+# ---- streams -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_says_what_the_whole_answer_says(client: Any) -> None:
+    answer = client.chat("one two three", stream=True, stream_options={"include_usage": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert "content-length" not in answer.headers
+    events = answer.events
+    assert events[-1] == "[DONE]"
+    assert contents(events[:-1]) == "one two three"
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert events[-2]["usage"] == client.chat("one two three").json["usage"]
+    assert len({(event["id"], event["created"], event["model"]) for event in events[:-1]}) == 1
+
+
+def test_the_backend_s_model_and_a_listed_one_are_told_by_the_name_that_was_asked(client_for: Any) -> None:
+    with open_platform() as platform:
+        old = attrs.evolve(platform.catalogue.get("echo"), id="old-echo", deprecation_date=date(2020, 1, 2))
+        platform.catalogue.register(old, answers_as="echo")
+        client = client_for(platform)
+        for stream in (False, True):
+            answer = client.chat(model="old-echo", stream=stream)
+            assert answer.status == 200
+            assert answer.headers["deprecation"] == "@1577923200"
+        assert "deprecation" not in client.chat().headers
+
+
+@attrs.define
+class Saying:
+    """A backend that says its pieces; an exception among them is raised in its place."""
+
+    pieces: list[Any]
+    blocking: bool = False
+    said: int = 0
+    closed: int = 0
+
+    def entries(self) -> tuple[CatalogueEntry, ...]:
+        return (CatalogueEntry("sayer", "h", "Sayer", 0, Quantization.FP32, 10_000, 10_000),)
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities()
+
+    def prompt_tokens(self, request: Any, model: Any) -> int:
+        return 1
+
+    def stream(self, request: Any, model: Any) -> Iterator[Delta]:
+        try:
+            for piece in self.pieces:
+                if isinstance(piece, Exception):
+                    raise piece
+                self.said += 1
+                yield Delta(piece, 1)
+            yield Delta(finish_reason=FinishReason.STOP)
+        finally:
+            self.closed += 1
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_failure_before_the_first_token_is_a_plain_answer(
+    blocking: bool, asynchronous: bool, client_for: Any
+) -> None:
+    with open_platform(backend=Saying([Overloaded("full", 7)], blocking)) as platform:
+        answer = client_for(platform, asynchronous).chat(model="sayer", stream=True)
+    assert answer.status == 503
+    assert answer.headers["retry-after"] == "7"
+    assert answer.json["error"]["code"] == "overloaded"
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_failure_later_ends_the_stream_with_an_event_and_books_what_was_said(
+    blocking: bool, asynchronous: bool, client_for: Any
+) -> None:
+    with open_platform(backend=Saying(["a ", "b ", BackendError("out of luck")], blocking)) as platform:
+        answer = client_for(platform, asynchronous).chat(model="sayer", stream=True)
+        (entry,) = platform.usage.entries().items
+    assert answer.status == 200
+    *told, last = answer.events
+    assert contents(told) == "a b "
+    assert set(last["error"]) == {"message", "type", "param", "code"}
+    assert "out of luck" in last["error"]["message"]
+    assert b"[DONE]" not in answer.raw
+    assert entry.completion_tokens == 2
+
+
+def pieces_of(platform: Any, asynchronous: bool, stop_after: int | None = None) -> list[bytes]:
+    """The body of a stream as it is handed to the server; broken off after so many pieces."""
+    endpoint, key = Endpoint(platform), platform.keys.create("acme").secret
+    raw = b'{"model": "sayer", "messages": [{"role": "user", "content": "x"}], "stream": true}'
+    headers = [("authorization", f"Bearer {key}")]
+
+    async def chunks() -> Any:
+        yield raw
+
+    async def read() -> list[bytes]:
+        response = await endpoint.ahandle(Request("POST", "/v1/chat/completions", "", headers, chunks()))
+        body: Any = response.body
+        pieces = []
+        async for piece in body:
+            pieces.append(piece)
+            if len(pieces) == stop_after:
+                break
+        await body.aclose()
+        return pieces
+
+    if asynchronous:
+        return asyncio.run(read())
+    body: Any = endpoint.handle(Request("POST", "/v1/chat/completions", "", headers, iter([raw]))).body
+    pieces = []
+    for piece in body:
+        pieces.append(piece)
+        if len(pieces) == stop_after:
+            break
+    body.close()
+    return pieces
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_is_ready_together_is_sent_together_in_bounded_pieces(asynchronous: bool) -> None:
+    with open_platform(backend=Saying(["word "] * 1000)) as platform:
+        pieces = pieces_of(platform, asynchronous)
+    assert 5 < len(pieces) < 30
+    assert all(len(piece) < 2 * JOINED for piece in pieces)
+    assert b"".join(pieces).endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_has_to_be_waited_for_is_sent_as_it_comes(asynchronous: bool) -> None:
+    with open_platform(backend=Saying(["a ", "b ", "c "], blocking=True)) as platform:
+        pieces = pieces_of(platform, asynchronous)
+    assert [piece.count(b'"content":"a "') for piece in pieces][:2] == [1, 0]
+    assert len(pieces) >= 4
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_reader_who_goes_away_stops_the_backend_and_pays_for_what_was_said(
+    blocking: bool, asynchronous: bool
+) -> None:
+    backend = Saying(["word "] * 9000, blocking)
+    with open_platform(backend=backend) as platform:
+        pieces_of(platform, asynchronous, stop_after=2)
+        (entry,) = platform.usage.entries().items
+    assert backend.closed == 1
+    assert backend.said < 1000
+    assert entry.completion_tokens == backend.said
+
+
+def test_streams_of_several_threads_do_not_mix(client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform)
+        said: dict[str, str] = {}
+
+        def ask(word: str) -> None:
+            said[word] = contents(client.chat(f"{word} " * 50, stream=True).events[:-1])
+
+        threads = [threading.Thread(target=ask, args=(f"word{number}",)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all(set(text.split()) == {word} for word, text in said.items())
+    assert len(said) == 8

@@ -1,0 +1,106 @@
+"""Bodies of any size: spooled into the artifact store as they come, off the event loop, and never half kept."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from modelyard.compose import open_platform
+from modelyard.http import endpoint as endpoint_module
+from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.message import Request, Response, json_response
+from modelyard.http.route import Auth, Body, Call, Interface, Route
+from modelyard.service.ports import Settings
+
+PATH = "/v1/data"
+threads: list[int] = []
+
+
+def keep(call: Call) -> Response:
+    """Say what came, and take it away."""
+    threads.append(threading.get_ident())
+    assert call.data is not None
+    artifacts = call.platform.ports.artifacts
+    with artifacts.open(call.data.name) as file:
+        read = file.read()
+    artifacts.remove(call.data.name)
+    return json_response({"size": call.data.size, "digest": call.data.digest, "same": hashlib.sha256(read).hexdigest()})
+
+
+@pytest.fixture(autouse=True)
+def data_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Route("POST", PATH, Interface.TRAINING, Auth.BEARER, keep, body=Body.DATA)
+    monkeypatch.setattr(endpoint_module, "routes", lambda: (*routes(), own))
+
+
+@pytest.fixture(params=["memory", "folder"])
+def platform(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Any]:
+    path = tmp_path / "yard.db" if request.param == "folder" else None
+    with open_platform(path, settings=Settings(max_data_body=1_000_000), durability="process") as platform:
+        yield platform
+
+
+def send(
+    platform: Any, asynchronous: bool, chunks: list[bytes], headers: list[tuple[str, str]] | None = None
+) -> Response:
+    endpoint, key = Endpoint(platform), platform.keys.create("acme").secret
+    sent = [("authorization", f"Bearer {key}"), *(headers or [])]
+    if not asynchronous:
+        return endpoint.handle(Request("POST", PATH, "", sent, iter(chunks)))
+
+    async def coming() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            await asyncio.sleep(0)
+            yield chunk
+
+    return asyncio.run(endpoint.ahandle(Request("POST", PATH, "", sent, coming())))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_data_is_spooled_and_handed_over_whole(platform: Any, asynchronous: bool) -> None:
+    chunks = [bytes([number]) * 1000 for number in range(200)]
+    threads.clear()
+    response = send(platform, asynchronous, chunks)
+    digest = hashlib.sha256(b"".join(chunks)).hexdigest()
+    assert response.body == json_response({"size": 200_000, "digest": digest, "same": digest}).body
+    assert list(platform.ports.artifacts.names()) == []
+    assert (threads[0] != threading.get_ident()) is asynchronous
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_data_beyond_the_cap_is_refused_and_nothing_remains(platform: Any, asynchronous: bool) -> None:
+    assert send(platform, asynchronous, [b"x" * 100_000] * 11).status == 413
+    assert list(platform.ports.artifacts.names()) == []
+
+
+@pytest.mark.parametrize(
+    ("media", "status"), [("application/jsonl", 200), ("application/octet-stream", 200), ("text/html", 415)]
+)
+def test_data_may_be_json_lines_or_bytes(platform: Any, media: str, status: int) -> None:
+    assert send(platform, False, [b"x"], [("content-type", media)]).status == status
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_body_that_breaks_off_leaves_nothing(platform: Any, asynchronous: bool) -> None:
+    class Gone(Exception):
+        pass
+
+    def breaking() -> Any:
+        yield b"x"
+        raise Gone
+
+    async def abreaking() -> Any:
+        yield b"x"
+        raise Gone
+
+    endpoint, key = Endpoint(platform), platform.keys.create("acme").secret
+    sent = [("authorization", f"Bearer {key}")]
+    if asynchronous:
+        response = asyncio.run(endpoint.ahandle(Request("POST", PATH, "", sent, abreaking())))
+    else:
+        response = endpoint.handle(Request("POST", PATH, "", sent, breaking()))
+    assert response.status == 500
+    assert list(platform.ports.artifacts.names()) == []

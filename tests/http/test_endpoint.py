@@ -1,0 +1,395 @@
+"""Every exchange: who is let in, what every answer carries, and how each interface says what went wrong."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from modelyard.compose import open_platform
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.errors import BackendError, StorageFull, StoreBusy
+from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.message import Request
+from modelyard.http.route import Auth, Interface
+from modelyard.service.ports import Settings
+
+GUARDED = [route for route in routes() if route.auth is not Auth.PUBLIC]
+CATALOGUE = "/inference/analysis/partner/models"
+
+
+def sample(path: str) -> str:
+    """A path that leads to the route of this template."""
+    return "/".join("x" if segment.startswith("{") else segment for segment in path.split("/"))
+
+
+# ---- who is let in -----------------------------------------------------------------------------------------------
+
+
+def test_only_the_catalogue_and_the_document_are_public() -> None:
+    public = {route.path for route in Endpoint(open_platform()).table.routes if route.auth is Auth.PUBLIC}
+    assert public == {CATALOGUE, "/openapi.json"}
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize("authorization", [None, "", "Bearer nothing", "Basic YTpi", "Bearer  x", "Digest x"])
+def test_every_other_route_asks_who_calls(client: Any, route: Any, authorization: str | None) -> None:
+    headers = [] if authorization is None else [("authorization", authorization)]
+    for method in (route.method, "OPTIONS", "PATCH"):
+        answer = client.send(
+            method, sample(route.path), raw=b"{}", key="", headers=headers, check=method == route.method
+        )
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"].lower().startswith(route.auth.value)
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
+def test_a_route_takes_its_own_scheme_alone(client: Any, route: Any) -> None:
+    other = "Basic" if route.auth is Auth.BEARER else "Bearer"
+    assert client.send(route.method, sample(route.path), raw=b"{}", auth=other).status == 401
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/nothing", "/inference/v1", "/inference/v1/nothing", "/v2/x", "/evaluations/x", "/v1/"]
+)
+def test_below_a_guarded_prefix_what_does_not_exist_is_told_to_callers_only(client: Any, path: str) -> None:
+    auth = "Basic" if path.startswith(("/v2", "/eval")) else "Bearer"
+    key = basic(client.key) if auth == "Basic" else client.key
+    assert client.send("GET", path, key="").status == 401
+    assert client.send("GET", path, key=key, auth=auth).status == 404
+
+
+def basic(key: str) -> str:
+    import base64
+
+    return base64.b64encode(f"api:{key}".encode()).decode()
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/openapi.json/", "", "*", "//v1/health"])
+def test_elsewhere_what_does_not_exist_is_plainly_not_there(client: Any, path: str) -> None:
+    answer = client.send("GET", path, key="")
+    assert answer.status == 404
+    assert answer.json["reason"]
+
+
+def test_a_header_of_a_proxy_or_a_host_changes_nothing(client: Any) -> None:
+    lies = [("host", "evil/openapi.json"), ("x-forwarded-prefix", "/openapi.json"), ("x-original-url", CATALOGUE)]
+    assert client.send("GET", "/v1/health", key="", headers=lies).status == 401
+    assert "evil" not in str(client.send("GET", "/v1/health", headers=lies).headers)
+
+
+def test_two_authorization_headers_are_malformed(client: Any) -> None:
+    doubled = [("authorization", f"Bearer {client.key}")]
+    assert client.send("GET", "/v1/health", headers=doubled).status == 400
+
+
+def test_an_unknown_a_revoked_and_an_expired_key_are_refused_in_the_same_words(client_for: Any) -> None:
+    from datetime import timedelta
+
+    with open_platform() as platform:
+        revoked, expired = (
+            platform.keys.create("acme"),
+            platform.keys.create("acme", expires_in=timedelta(microseconds=1)),
+        )
+        platform.keys.revoke(revoked.key.id)
+        client = client_for(platform)
+        answers = [client.send("GET", "/v1/health", key=key) for key in ("my_unknown", revoked.secret, expired.secret)]
+    assert {answer.status for answer in answers} == {401}
+    assert len({answer.raw for answer in answers}) == 1
+
+
+def test_a_key_is_remembered_for_a_second_at_most(client_for: Any) -> None:
+    clock = StillClock()
+    with open_platform(clock=clock) as platform:
+        client = client_for(platform)
+        assert client.send("GET", "/v1/health").status == 200
+        (key,) = platform.keys.list("acme")
+        platform.keys.revoke(key.id)
+        clock.seconds += 1.0
+        assert client.send("GET", "/v1/health").status == 401
+
+
+class StillClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> Any:
+        from datetime import UTC, datetime, timedelta
+
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def wait(self, event: Any, seconds: float) -> bool:
+        self.seconds += seconds
+        return bool(event.is_set())
+
+
+def test_callers_do_not_see_each_other_s_views(client: Any) -> None:
+    other = client.platform.keys.create("rival", ["books"])
+    mine, theirs = (client.chat(key=key) for key in (client.key, other.secret))
+    assert mine.status == theirs.status == 200
+    booked = {(total.team, total.project) for total in client.platform.usage.total(by=("team", "project"))}
+    assert booked >= {("acme", ""), ("rival", "books")}
+
+
+# ---- what every answer carries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/health"), ("GET", "/v1/nothing"), ("GET", "/nothing"), ("GET", CATALOGUE)]
+)
+def test_every_answer_has_a_request_id_of_its_own(client: Any, method: str, path: str) -> None:
+    ids = {client.send(method, path).headers["x-request-id"] for _ in range(3)}
+    assert len(ids) == 3
+
+
+def test_a_fit_request_id_is_echoed_and_an_unfit_one_replaced(client: Any) -> None:
+    fit = client.send("GET", "/v1/health", headers=[("x-request-id", "abc-1.2_3")])
+    assert fit.headers["x-request-id"] == "abc-1.2_3"
+    for unfit in ("", "a b", "a\r\nset-cookie: x", "é", "x" * 129):
+        answer = client.send("GET", "/v1/health", headers=[("x-request-id", unfit)])
+        assert answer.status == 200
+        assert answer.headers["x-request-id"].startswith("req-")
+    twice = client.send("GET", "/v1/health", headers=[("x-request-id", "a"), ("x-request-id", "a")])
+    assert twice.headers["x-request-id"].startswith("req-")
+
+
+def test_answers_to_callers_are_not_to_be_stored(client: Any) -> None:
+    for path in ("/v1/health", "/v1/models", "/v1/nothing"):
+        assert client.send("GET", path).headers["cache-control"] == "no-store"
+        assert client.send("GET", path, key="").headers["cache-control"] == "no-store"
+
+
+def test_head_is_get_without_the_body(client: Any) -> None:
+    got, head = client.send("GET", "/v1/health"), client.send("HEAD", "/v1/health")
+    assert (head.status, head.raw) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.raw))
+    assert client.send("HEAD", "/v1/nothing").status == 404
+    assert client.send("HEAD", "/inference/v1/chat/completions").status == 405
+
+
+def test_options_names_the_methods_and_a_wrong_method_does_too(client: Any) -> None:
+    asked = client.send("OPTIONS", "/v1/health")
+    assert (asked.status, asked.headers["allow"], asked.raw) == (204, "GET, HEAD, OPTIONS", b"")
+    refused = client.send("POST", "/v1/health", raw=b"{}", check=False)
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+    assert "detail" in refused.json
+    strange = client.send("BREW", "/inference/v1/chat/completions", check=False)
+    assert strange.status == 405
+    assert strange.json["error"]["code"] == "method_not_allowed"
+
+
+# ---- how each interface says what went wrong ---------------------------------------------------------------------
+
+
+def test_each_interface_has_its_own_shape_of_errors(client: Any) -> None:
+    chat = client.chat(model="nothing").json
+    assert set(chat["error"]) == {"message", "type", "param", "code"}
+    assert set(client.send("GET", "/v1/nothing").json) == {"detail"}
+    runs = client.send("GET", "/v2/acme/p/evaluation_runs", key="").json
+    assert runs["reason"] == runs["detail"]
+    assert client.send("GET", "/v1/models", key="").json["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "told"),
+    [
+        (StoreBusy("/secret/place.db is locked"), 503, "busy"),
+        (StorageFull("/secret/place.db"), 507, "room"),
+        (BackendError("the model fell over"), 502, "the model fell over"),
+        (RuntimeError("secret"), 502, "RuntimeError"),
+    ],
+)
+def test_what_fails_inside_is_told_without_its_secrets(
+    failure: Exception, status: int, told: str, client_for: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_platform(backend=Faulty(failure)) as platform:
+        for asynchronous in (False, True):
+            answer = client_for(platform, asynchronous).chat(model="faulty")
+            assert answer.status == status
+            assert told in answer.json["error"]["message"]
+            assert b"secret" not in answer.raw
+    assert "Traceback" in caplog.text
+
+
+class Faulty:
+    """A backend that fails at once."""
+
+    blocking = False
+
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
+
+    def entries(self) -> Any:
+        return (CatalogueEntry("faulty", "h", "n", 0, "fp32", 100, 100),)  # type: ignore[arg-type]
+
+    def capabilities(self, model: str) -> Any:
+        from modelyard.protocols import Capabilities
+
+        return Capabilities()
+
+    def prompt_tokens(self, request: Any, model: Any) -> int:
+        if not isinstance(self.failure, RuntimeError | BackendError):
+            raise self.failure
+        return 1
+
+    def stream(self, request: Any, model: Any) -> Any:
+        raise self.failure
+        yield
+
+
+def test_a_fault_of_ours_is_500_with_a_general_sentence_and_one_line_in_the_log(
+    client_for: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from modelyard.service.health import Health
+
+    def broken(self: Health) -> str:
+        raise KeyError("secret\n\x1b[31mINFO all is well")
+
+    monkeypatch.setattr(Health, "check", broken)
+    with open_platform() as platform, caplog.at_level(logging.ERROR, "modelyard.http"):
+        answer = client_for(platform).send("GET", "/v1/health", headers=[("x-request-id", "find-me")])
+    assert answer.status == 500
+    assert b"secret" not in answer.raw
+    (record,) = caplog.records
+    assert "find-me" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert "\x1b" not in record.getMessage()
+
+
+def test_a_busy_store_asks_to_come_again(client_for: Any) -> None:
+    with open_platform(backend=Faulty(StoreBusy("x"))) as platform:
+        assert int(client_for(platform).chat(model="faulty").headers["retry-after"]) >= 1
+
+
+def test_a_rate_limit_says_when_to_come_again(client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform)
+        key = platform.keys.create("acme", requests_per_minute=1).secret
+        assert client.chat(key=key).status == 200
+        refused = client.chat(key=key)
+        assert refused.status == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json["error"]["type"] == "rate_limit_error"
+
+
+def test_a_closed_platform_answers_503(client_for: Any) -> None:
+    platform = open_platform()
+    client = client_for(platform)
+    platform.close()
+    assert client.send("GET", "/v1/health").status == 503
+
+
+# ---- interfaces, one by one --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interface", list(Interface))
+def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform, interfaces=[interface])
+        there = {
+            Interface.BASE: client.send("GET", CATALOGUE, key="").status,
+            Interface.TRAINING: client.send("GET", "/v1/health").status,
+            Interface.INFERENCE: client.send("GET", "/inference/v1/models").status,
+        }
+        assert there == {each: 200 if each is interface else 404 for each in Interface}
+        assert client.send("GET", "/openapi.json", key="").status == 200
+
+
+def test_the_endpoint_must_be_the_host_s() -> None:
+    from modelyard.errors import Forbidden
+
+    with open_platform() as platform:
+        view = platform.acting_as(platform.keys.create("acme").key.principal())
+        with pytest.raises(Forbidden):
+            Endpoint(view)
+
+
+# ---- bodies ------------------------------------------------------------------------------------------------------
+
+SMALL = Settings(max_chat_body=200, max_control_body=100)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_body_beyond_its_cap_is_refused_without_reading_on(asynchronous: bool, client_for: Any) -> None:
+    with open_platform(settings=SMALL) as platform:
+        client = client_for(platform, asynchronous)
+        path = "/inference/v1/chat/completions"
+        assert client.send("POST", path, raw=[b"x" * 150] * 2).status == 413
+        declared = client.send("POST", path, raw=never_read(), headers=[("content-length", "201")])
+        assert declared.status == 413
+        assert "200 bytes" in declared.json["error"]["message"]
+        absurd = client.send("POST", path, raw=b"", headers=[("content-length", "9" * 5000)])
+        assert absurd.status == 413
+
+
+def never_read() -> Any:
+    return [b"x"]
+
+
+def test_reading_stops_at_the_cap(client_for: Any) -> None:
+    read = []
+
+    def endless() -> Any:
+        while True:
+            read.append(1)
+            yield b"x" * 100
+
+    with open_platform(settings=SMALL) as platform:
+        client = client_for(platform)
+        headers = [("authorization", f"Bearer {client.key}")]
+        response = client.endpoint.handle(Request("POST", "/v1/chat/completions", "", headers, endless()))
+    assert response.status == 413
+    assert len(read) == 3
+
+
+@pytest.mark.parametrize("length", ["-1", "abc", "", "1e3", "1, 1"])
+def test_a_length_that_is_no_number_is_not_believed(client: Any, length: str) -> None:
+    raw = b'{"model": "echo", "messages": [{"role": "user", "content": "x"}]}'
+    answer = client.send("POST", "/inference/v1/chat/completions", raw=raw, headers=[("content-length", length)])
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "media", [None, "application/json", "application/json; charset=utf-8", "APPLICATION/JSON ;charset=UTF-8"]
+)
+def test_json_may_be_declared_or_not(client: Any, media: str | None) -> None:
+    assert client.chat(headers=[("content-type", media)] if media else []).status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("content-type", "text/plain"),
+        ("content-type", "application/xml"),
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("content-type", "multipart/form-data; boundary=x"),
+        ("content-type", "application/json; charset=utf-16"),
+        ("content-type", ""),
+        ("content-encoding", "gzip"),
+        ("content-encoding", "br"),
+    ],
+)
+def test_another_kind_of_body_is_415(client: Any, header: tuple[str, str]) -> None:
+    answer = client.chat(headers=[header])
+    assert answer.status == 415
+    assert answer.json["error"]["type"] == "invalid_request_error"
+
+
+def test_a_slow_body_is_408(client_for: Any) -> None:
+    clock = StillClock()
+
+    def dripping() -> Any:
+        for _ in range(100):
+            clock.seconds += 1
+            yield b" "
+
+    with open_platform(clock=clock) as platform:
+        client = client_for(platform)
+        headers = [("authorization", f"Bearer {client.key}")]
+        response = client.endpoint.handle(Request("POST", "/v1/chat/completions", "", headers, dripping()))
+    assert response.status == 408
+    assert 29 <= clock.seconds <= 32

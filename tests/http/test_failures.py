@@ -1,0 +1,73 @@
+"""Every exception of the library has its status in every dialect."""
+
+import json
+from typing import Any
+
+import pytest
+
+from modelyard import errors
+from modelyard.http import refusal
+from modelyard.http.failures import failed, kind_of
+from modelyard.http.route import Dialect
+
+
+def all_below(cls: type) -> list[type]:
+    return [cls, *(found for below in cls.__subclasses__() for found in all_below(below))]
+
+
+PROBLEM = [errors.Problem(("body", "n"), "must be at least 1")]
+ARGUMENTS: dict[type, tuple[Any, ...]] = {
+    errors.InvalidInput: (PROBLEM,),
+    errors.UnsupportedParameter: (PROBLEM,),
+    errors.ContextLengthExceeded: (PROBLEM,),
+    errors.NotFound: ("model", "m"),
+    errors.ModelNotFound: ("model", "m"),
+    errors.RateLimited: ("slow down", 2.5),
+    errors.BodyTooLarge: (10,),
+    errors.MissingExtra: ("torch", "torch"),
+    errors.JobFailed: ("j", "failed", "why"),
+    errors.Overloaded: ("full", 3.0),
+    refusal.MethodNotAllowed: (["GET"],),
+}
+CLASSES = [cls for cls in all_below(errors.ModelyardError) if cls.__module__.startswith("modelyard")]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_every_class_has_a_status_and_a_body(cls: type, dialect: Dialect) -> None:
+    failure = cls(*ARGUMENTS.get(cls, ("a sentence",)))
+    response = failed(failure, dialect, "req-1")
+    assert isinstance(response.body, bytes)
+    body = json.loads(response.body)
+    if issubclass(cls, errors.CallerError):
+        assert 400 <= response.status < 500
+    else:
+        assert response.status >= 500
+    assert body["error"]["message"] if dialect is Dialect.ERROR else body["detail"]
+    assert ("retry-after" in dict(response.headers)) is isinstance(
+        failure, errors.RateLimited | errors.Overloaded | errors.StoreBusy
+    )
+
+
+@pytest.mark.parametrize(
+    ("failure", "statuses"),
+    [
+        (errors.InvalidInput(PROBLEM), (400, 422, 422)),
+        (errors.Conflict("taken"), (409, 409, 400)),
+        (errors.RunAlreadyFinished("frozen"), (400, 400, 400)),
+        (errors.BudgetExceeded("spent"), (402, 402, 402)),
+        (errors.NoWorker("start one"), (503, 503, 503)),
+        (ValueError("ours"), (500, 500, 500)),
+    ],
+)
+def test_statuses_by_dialect(failure: Exception, statuses: tuple[int, ...]) -> None:
+    assert tuple(kind_of(failure, dialect).status for dialect in Dialect) == statuses
+
+
+def test_the_evaluation_interface_tells_problems_as_the_specification_does() -> None:
+    body = json.loads(failed(errors.InvalidInput(PROBLEM), Dialect.REASON, "r").body)  # type: ignore[arg-type]
+    assert body == {"detail": [{"loc": ["body", "n"], "msg": "must be at least 1", "type": "value_error"}]}
+
+
+def test_a_conflict_asks_clients_not_to_try_again() -> None:
+    assert dict(failed(errors.Conflict("taken"), Dialect.DETAIL, "r").headers)["x-should-retry"] == "false"

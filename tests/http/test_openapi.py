@@ -1,0 +1,124 @@
+"""The OpenAPI document: whole, precise, and public."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+from jsonschema import Draft202012Validator
+
+from modelyard.http.endpoint import routes
+from modelyard.http.openapi import Schemas, document
+from modelyard.wire.completion import ChatRequest
+from modelyard.wire.constraint import Length, Matching, Refused, Within
+
+
+def schemas_in(value: Any) -> Iterator[Any]:
+    """Every schema below `value`."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in ("schema", "items", "additionalProperties") and isinstance(inner, dict):
+                yield inner
+            if key == "properties":
+                yield from inner.values()
+            yield from schemas_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from schemas_in(inner)
+
+
+@pytest.fixture(scope="module")
+def shown(platform: Any, client_for: Any) -> Any:
+    return client_for(platform).send("GET", "/openapi.json", key="").json
+
+
+def test_the_document_is_public_and_describes_every_route(shown: Any) -> None:
+    assert shown["openapi"] == "3.1.0"
+    assert shown["info"]["version"] == "0.1.0"
+    described = {(method.upper(), path) for path, methods in shown["paths"].items() for method in methods}
+    assert described == {(route.method, route.path.replace("...", "")) for route in routes()} | {
+        ("GET", "/openapi.json")
+    }
+
+
+def test_no_schema_is_empty_and_each_is_valid(shown: Any) -> None:
+    found = list(schemas_in(shown))
+    assert len(found) > 100
+    assert all(found)
+    for schema in shown["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+        assert schema["description"]
+
+
+def test_every_reference_leads_somewhere(shown: Any) -> None:
+    named = {schema["$ref"] for schema in schemas_in(shown) if "$ref" in schema}
+    assert {name.removeprefix("#/components/schemas/") for name in named} <= set(shown["components"]["schemas"])
+
+
+def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> None:
+    operations = [operation for methods in shown["paths"].values() for operation in methods.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    assert all(operation["summary"] for operation in operations)
+    public = [operation["operationId"] for operation in operations if not operation["security"]]
+    assert sorted(public) == ["get_inference_analysis_partner_models", "get_openapi_json"]
+
+
+def test_each_interface_has_a_document_of_its_own(platform: Any, client_for: Any) -> None:
+    client = client_for(platform)
+    base = client.send("GET", "/openapi.json", query="interface=base", key="").json
+    assert "/inference/analysis/partner/models" in base["paths"]
+    assert base["info"]["version"] == "0.1.0"
+    assert not any(path.startswith(("/v1", "/inference/v1")) for path in base["paths"])
+    training = client.send("GET", "/openapi.json", query="interface=training", key="").json
+    assert set(training["paths"]) >= {"/v1/health", "/v1/chat/completions/"}
+    assert all(path.startswith("/v1/") for path in training["paths"])
+    assert client.send("GET", "/openapi.json", query="interface=none", key="").status == 422
+
+
+def test_constraints_are_told() -> None:
+    @attrs.frozen
+    class Constrained:
+        """An example."""
+
+        name: str = attrs.field(validator=[Length(1, 5), Matching("[a-z]+", "letters")])
+        share: float = attrs.field(default=0.5, validator=Within(0, 1, above=True))
+        items: tuple[int, ...] | None = attrs.field(default=None, validator=Length(1, 3))
+        never: object = attrs.field(default=None, validator=Refused("no"))
+
+    schemas = Schemas()
+    schemas.of(Constrained)
+    assert schemas.components["Constrained"]["properties"] == {
+        "name": {"type": "string", "minLength": 1, "maxLength": 5, "pattern": "^(?:[a-z]+)$"},
+        "share": {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, {"type": "null"}]},
+        "items": {
+            "anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}],
+            "minItems": 1,
+            "maxItems": 3,
+        },
+        "never": {"type": "null"},
+    }
+    assert schemas.components["Constrained"]["required"] == ["name"]
+
+
+def test_two_classes_of_one_name_are_the_programmer_s_fault() -> None:
+    one, other = (attrs.make_class("Same", {"x": attrs.field(type=int)}) for _ in range(2))
+    schemas = Schemas()
+    schemas.of(one)
+    with pytest.raises(TypeError):
+        schemas.of(other)
+    with pytest.raises(TypeError):
+        schemas.of(complex)
+
+
+def test_a_chat_request_is_described_as_strictly_as_it_is_read() -> None:
+    schemas = Schemas()
+    schema = {**schemas.of(ChatRequest), "components": {"schemas": schemas.components}}
+    validator = Draft202012Validator(schema)
+    fit = {"model": "m", "messages": [{"role": "user", "content": "x"}], "temperature": 1, "stop": None}
+    assert validator.is_valid(fit)
+    for wrong in ({"temperature": 3}, {"n": True}, {"messages": []}, {"tools": []}, {"functions": []}, {"model": 5}):
+        assert not validator.is_valid({**fit, **wrong})
+
+
+def test_a_document_of_no_routes_is_still_one() -> None:
+    assert document([])["paths"] == {}

@@ -1,0 +1,89 @@
+"""The catalogue's entries as the specification shows them, and prices to the last digit."""
+
+import json
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
+from modelyard.wire.catalogue import CatalogueBody, catalogue_body, decimal, listed_model, model_list
+from modelyard.wire.converter import structure
+from modelyard.wire.json import dump
+
+
+def entry(**more: Any) -> CatalogueEntry:
+    return CatalogueEntry(
+        id="a/b",
+        hub_id="hub/a",
+        name="A",
+        created=1,
+        quantization=Quantization.BF16,
+        context_length=8,
+        max_output_length=4,
+        pricing=Pricing(prompt=Decimal("0.0000001"), completion=Decimal("1E-9"), request=Decimal("2.50")),
+        supported_sampling_parameters=(SamplingParameter.TOP_K,),
+        supported_features=(Feature.TOOLS,),
+        datacenters=(Datacenter("FI"),),
+        **more,
+    )
+
+
+def test_an_entry_has_exactly_the_fields_of_the_specification() -> None:
+    assert catalogue_body([entry()]) == {
+        "data": [
+            {
+                "id": "a/b",
+                "hub_id": "hub/a",
+                "name": "A",
+                "created": 1,
+                "input_modalities": ["text"],
+                "output_modalities": ["text"],
+                "quantization": "bf16",
+                "context_length": 8,
+                "max_output_length": 4,
+                "pricing": {
+                    "prompt": "0.0000001",
+                    "completion": "0.000000001",
+                    "image": "0",
+                    "request": "2.5",
+                    "input_cache_read": "0",
+                },
+                "supported_sampling_parameters": ["top_k"],
+                "supported_features": ["tools"],
+                "datacenters": [{"country_code": "FI"}],
+            }
+        ]
+    }
+
+
+def test_a_deprecation_date_is_told_when_there_is_one() -> None:
+    (shown,) = catalogue_body([entry(deprecation_date=date(2027, 1, 2))])["data"]
+    assert shown["deprecation_date"] == "2027-01-02"
+
+
+def test_what_is_told_fits_its_own_declaration() -> None:
+    assert structure(CatalogueBody, json.loads(dump(catalogue_body([entry(deprecation_date=date(2027, 1, 2))]))))
+
+
+@given(st.decimals(min_value=0, allow_nan=False, allow_infinity=False, places=None))
+def test_a_price_is_exact_and_has_neither_exponent_nor_sign(amount: Decimal) -> None:
+    text = decimal(amount)
+    assert Decimal(text) == amount
+    assert set(text) <= set("0123456789.")
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [("0E+3", "0"), ("1E+3", "1000"), ("-0", "0"), ("0.10", "0.1"), ("100", "100")]
+)
+def test_prices_read_plainly(amount: str, text: str) -> None:
+    assert decimal(Decimal(amount)) == text
+
+
+def test_the_chat_format_s_own_list() -> None:
+    shown = listed_model("m", 5, "modelyard")
+    assert shown == {"id": "m", "object": "model", "created": 5, "owned_by": "modelyard"}
+    assert model_list([shown]) == {"object": "list", "data": [shown]}

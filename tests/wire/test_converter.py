@@ -1,0 +1,231 @@
+"""Strict structuring: what fits becomes a value, what does not is named at its place, and nothing is coerced."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Literal
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.errors import InvalidInput
+from modelyard.wire.constraint import Length, Matching, Refused, Within
+from modelyard.wire.converter import MAX_PROBLEMS, structure, structure_members, tag_of
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@attrs.frozen
+class Circle:
+    type: Literal["circle"]
+    radius: float = attrs.field(validator=Within(0, above=True))
+
+
+@attrs.frozen
+class Square:
+    type: Literal["square"]
+    side: int = 1
+
+
+@attrs.frozen
+class Drawing:
+    name: str = attrs.field(validator=[Length(1, 8), Matching("[a-z]*", "must be lower-case letters")])
+    shapes: tuple[Circle | Square, ...] = ()
+    colour: Colour = Colour.RED
+    note: str | list[str] | None = None
+    tags: Mapping[str, int] = attrs.field(factory=dict)
+    weights: Sequence[float] = (1.0,)
+    visible: bool = True
+    level: Literal[1, 2] = 1
+    anything: Any = None
+    forbidden: object = attrs.field(default=None, validator=Refused("is not supported"))
+
+
+def problems(value: object, cls: type = Drawing, *loc: str) -> dict[str, str]:
+    with pytest.raises(InvalidInput) as caught:
+        structure(cls, value, *loc)
+    return {".".join(map(str, problem.loc)): problem.type for problem in caught.value.problems}
+
+
+def test_what_fits_becomes_an_instance_with_the_defaults_of_what_is_absent() -> None:
+    drawing = structure(
+        Drawing,
+        {
+            "name": "plan",
+            "shapes": [{"type": "circle", "radius": 2}, {"type": "square"}],
+            "colour": "blue",
+            "note": ["a"],
+            "tags": {"x": 1},
+            "weights": [1, 2.5],
+            "anything": {"deep": [None]},
+            "unknown": object(),
+        },
+    )
+    assert drawing == Drawing(
+        "plan",
+        (Circle("circle", 2.0), Square("square")),
+        Colour.BLUE,
+        ["a"],
+        {"x": 1},
+        (1.0, 2.5),
+        anything={"deep": [None]},
+    )
+
+
+def test_null_is_absent_for_a_field_with_a_default_and_wrong_for_one_without() -> None:
+    nulls = {field.name: None for field in attrs.fields(Drawing) if field.name != "name"}
+    assert structure(Drawing, {"name": "x", **nulls}) == Drawing("x")
+    assert problems({"name": None}) == {"name": "string_type"}
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "type_"),
+    [
+        ("name", 5, "string_type"),
+        ("name", True, "string_type"),
+        ("name", ["a"], "string_type"),
+        ("shapes", {}, "list_type"),
+        ("shapes", "ab", "list_type"),
+        ("colour", "green", "literal_error"),
+        ("colour", 1, "literal_error"),
+        ("colour", ["red"], "literal_error"),
+        ("note", 5, "union_type"),
+        ("note", {}, "union_type"),
+        ("tags", [], "dict_type"),
+        ("visible", "yes", "bool_type"),
+        ("visible", 1, "bool_type"),
+        ("level", 3, "literal_error"),
+        ("level", True, "literal_error"),
+        ("forbidden", 0, "value_error"),
+    ],
+)
+def test_nothing_is_coerced(member: str, value: object, type_: str) -> None:
+    assert problems({"name": "x", member: value}) == {member: type_}
+
+
+@pytest.mark.parametrize(("value", "type_"), [("1", "float_type"), (True, "float_type"), (None, "float_type")])
+def test_items_are_checked_one_by_one(value: object, type_: str) -> None:
+    assert problems({"name": "x", "weights": [0.5, value, 1, value]}) == {"weights.1": type_, "weights.3": type_}
+
+
+def test_every_problem_is_named_at_its_place_at_once() -> None:
+    assert problems(
+        {
+            "name": "MUCH TOO LONG",
+            "shapes": [
+                {"type": "circle", "radius": 0},
+                {"type": "circle"},
+                {"type": "star"},
+                {},
+                7,
+                {"type": ["circle"]},
+            ],
+            "tags": {"a": 1, "b": "2", "c": 1.5},
+            "visible": 0,
+        },
+        Drawing,
+        "body",
+    ) == {
+        "body.name": "value_error",
+        "body.shapes.0.radius": "value_error",
+        "body.shapes.1.radius": "missing",
+        "body.shapes.2.type": "literal_error",
+        "body.shapes.3.type": "missing",
+        "body.shapes.4": "dict_type",
+        "body.shapes.5.type": "literal_error",
+        "body.tags.b": "int_type",
+        "body.tags.c": "int_type",
+        "body.visible": "bool_type",
+    }
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 1, True, 1.5])
+def test_what_is_no_object_is_one_problem(value: object) -> None:
+    assert problems(value, Drawing, "body") == {"body": "dict_type"}
+
+
+def test_a_missing_member_is_named() -> None:
+    assert problems({}) == {"name": "missing"}
+
+
+def test_a_rule_over_several_fields_says_where() -> None:
+    @attrs.frozen
+    class Span:
+        first: int
+        last: int
+
+        def __attrs_post_init__(self) -> None:
+            if self.last < self.first:
+                raise InvalidInput.at("last", msg="must not lie before first")
+            if self.first == 13:
+                raise ValueError("thirteen is not liked")
+
+    @attrs.frozen
+    class Spans:
+        spans: list[Span]
+
+    assert problems({"spans": [{"first": 2, "last": 1}, {"first": 13, "last": 14}]}, Spans) == {
+        "spans.0.last": "value_error",
+        "spans.1": "value_error",
+    }
+
+
+def test_only_the_first_hundred_problems_are_told_and_how_many_more_there_are() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        structure(Drawing, {"name": "x", "weights": ["no"] * 250})
+    told = caught.value.problems
+    assert len(told) == MAX_PROBLEMS
+    assert "150 more" in told[-1].msg
+    assert all("more" not in problem.msg for problem in told[:-1])
+
+
+def test_messages_never_repeat_the_input() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        structure(Drawing, {"name": "SECRET", "colour": "SECRET", "shapes": ["SECRET"], "tags": "SECRET", "note": 5})
+    assert "SECRET" not in str(caught.value)
+
+
+def test_members_are_those_that_were_sent_checked_like_an_instance() -> None:
+    assert structure_members(Drawing, {"name": "x", "visible": None, "level": 2}) == {"name": "x", "level": 2}
+    with pytest.raises(InvalidInput) as caught:
+        structure_members(Drawing, {"name": "TOO LONG A NAME", "level": 3}, "body")
+    assert [problem.loc for problem in caught.value.problems] == [("body", "level"), ("body", "name")]
+
+
+def test_a_class_that_cannot_be_told_apart_or_parsed_is_the_programmer_s_fault() -> None:
+    @attrs.frozen
+    class Strange:
+        value: complex
+
+    with pytest.raises(TypeError):
+        structure(Strange, {"value": 1})
+    with pytest.raises(TypeError):
+        tag_of([Drawing, Strange])
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+members = st.sampled_from([field.name for field in attrs.fields(Drawing)] + ["type", "radius", "side"])
+
+
+@given(st.dictionaries(members, json_values | st.lists(st.dictionaries(members, json_values, max_size=3), max_size=3)))
+def test_any_json_is_either_an_instance_with_values_of_its_types_or_problems_at_known_places(
+    value: dict[str, Any],
+) -> None:
+    try:
+        drawing = structure(Drawing, value)
+    except InvalidInput as wrong:
+        assert wrong.problems
+        assert all(problem.loc[0] in {field.name for field in attrs.fields(Drawing)} for problem in wrong.problems)
+    else:
+        assert type(drawing.name) is str
+        assert type(drawing.visible) is bool
+        assert all(type(weight) is float for weight in drawing.weights)
+        assert all(type(count) is int for count in drawing.tags.values())

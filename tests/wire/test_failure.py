@@ -1,0 +1,28 @@
+"""The bodies of errors."""
+
+from modelyard.errors import Problem
+from modelyard.wire.failure import chat_error, place, problem_list, sentence
+
+PROBLEMS = [
+    Problem(("body", "messages", 0, "role"), "must be 'user'", "literal_error"),
+    Problem(("body",), "must be an object"),
+]
+
+
+def test_a_chat_error_always_has_its_four_keys() -> None:
+    assert chat_error("m", "t", "c") == {"error": {"message": "m", "type": "t", "param": None, "code": "c"}}
+
+
+def test_a_list_of_problems_has_locations_of_strings_and_nothing_of_the_input() -> None:
+    assert problem_list(PROBLEMS) == {
+        "detail": [
+            {"loc": ["body", "messages", "0", "role"], "msg": "must be 'user'", "type": "literal_error"},
+            {"loc": ["body"], "msg": "must be an object", "type": "value_error"},
+        ]
+    }
+
+
+def test_places_read_as_a_person_writes_them() -> None:
+    assert [place(problem) for problem in PROBLEMS] == ["messages[0].role", ""]
+    assert place(Problem(("limit",), "x")) == "limit"
+    assert sentence(PROBLEMS) == "messages[0].role: must be 'user'; the body must be an object"
