@@ -1,5 +1,6 @@
 """The model platform that you import: a catalogue, chat completions, models with checkpoints, SFT and RL training jobs,
-and evaluation runs, as one in-process Python object."""
+and evaluation runs, as one in-process Python object.
+"""
 
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
@@ -8,8 +9,7 @@ from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.training import Example, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.service.platform import Platform
 from modelyard.service.ports import Settings
-
-__version__ = "0.1.0"
+from modelyard.version import __version__
 
 __all__ = [
     "CatalogueEntry",

@@ -49,7 +49,7 @@ class InvalidInput(CallerError):
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
     @classmethod
-    def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> "InvalidInput":  # noqa: A002 - the wire's word
+    def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> "InvalidInput":
         """One problem at one place."""
         return cls([Problem(loc, msg, type)])
 
@@ -71,7 +71,7 @@ class NotFound(CallerError):
 
     code = "not_found"
 
-    def __init__(self, kind: str, id: str, hint: str = "") -> None:  # noqa: A002 - the field's word
+    def __init__(self, kind: str, id: str, hint: str = "") -> None:
         self.kind, self.id = kind, id
         super().__init__(f"{kind} {id!r} not found{'; ' + hint if hint else ''}")
 

@@ -1,5 +1,6 @@
 """Everything that a third party may implement, on one page. The laws stand in the docstrings, the runnable contracts
-in `modelyard.testing`."""
+in `modelyard.testing`.
+"""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-# ---- the store -------------------------------------------------------------------------------------------------
+# ---- the store ---------------------------------------------------------------------------------------------------
 
 
 class Snapshot(Protocol):
@@ -41,7 +42,7 @@ class Snapshot(Protocol):
         limit: int = 100,
         descending: bool = False,
     ) -> list[R]:
-        """Up to `limit` records whose `index` prefix equals `where`, in index order, strictly behind the cursor `after`.
+        """Up to `limit` records whose `index` prefix equals `where`, in index order, behind the cursor `after`.
 
         `after` is `Record.cursor(index, record)`; the record itself need no longer exist. When descending, "behind"
         means smaller.
@@ -170,7 +171,7 @@ class ArtifactStore(Protocol):
         ...
 
 
-# ---- what answers --------------------------------------------------------------------------------------------------
+# ---- what answers ------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -213,7 +214,7 @@ class ServedModel:
 
 
 class Backend(Protocol):
-    """What answers, synchronously. One that only stands in front of others may add `backend_of(model)`, the one to ask.
+    """What answers, synchronously. One that stands in front of others may add `backend_of(model)`, the one to ask.
 
     Laws: deltas of one choice come in order; the last has a finish reason; at most `request.max_tokens` tokens a choice
     (the core has resolved it to a number); `request.n` is 1 unless `choices` is declared. With the same seed the
@@ -264,7 +265,7 @@ class AsyncBackend(Protocol):
         ...
 
 
-# ---- what trains -------------------------------------------------------------------------------------------------------
+# ---- what trains -------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -342,7 +343,7 @@ class Trainer(Protocol):
         ...
 
 
-# ---- where jobs run ------------------------------------------------------------------------------------------------------
+# ---- where jobs run ----------------------------------------------------------------------------------------------
 
 
 class Executor(Protocol):
@@ -365,7 +366,7 @@ class Executor(Protocol):
         ...
 
 
-# ---- the world ---------------------------------------------------------------------------------------------------------
+# ---- the world ---------------------------------------------------------------------------------------------------
 
 
 class Clock(Protocol):

@@ -15,11 +15,13 @@ from modelyard.service.platform import Platform
 
 PROJECT = "quickstart"
 BASE_MODEL = "tabular-mini"
-PASSES = 3
-ROUNDS = 8
-PROMPTS_A_ROUND = 8
-SAMPLES = 8
-SHORT = 12
+PASSES = 1
+BATCH = 2
+ROUNDS = 6
+PROMPTS = 8
+SAMPLES = 6
+RL_RATE = 2e-5
+LONGEST = 80
 
 
 def data_folder() -> Path:
@@ -29,18 +31,12 @@ def data_folder() -> Path:
     return installed if installed.exists() else here.parents[1] / "examples" / "support"
 
 
-def brevity(answer: str) -> float:
-    """The reward of the RL job: 1 for an answer of at most 12 words, less for each word above, 0 from 36 on."""
-    words = len(answer.split())
-    return min(1.0, max(0.0, (3 * SHORT - words) / (2 * SHORT))) if words else 0.0
-
-
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
     """Catalogue, base model, SFT, RL, evaluation, usage: each shown as it happens."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "yard.db"
     train, held_out = data_folder() / "train.jsonl", data_folder() / "held_out.jsonl"
-    rows = [_row(json.loads(line)) for line in held_out.read_text(encoding="utf-8").splitlines()]
+    rows = [_row(line) for line in _lines(held_out)]
     with open_platform(file) as platform:
         say(f"A platform in one file: {file}\n")
         _show_catalogue(platform, say)
@@ -53,12 +49,22 @@ def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
         _fine_tune(platform, f"{PROJECT}/{name}", train, say)
         _show_answer(platform, "the checkpoint", model, question, say)
         tuned = _evaluate(platform, model, rows)
-        _reinforce(platform, f"{PROJECT}/{name}", model, rows, say)
+        _reinforce(platform, f"{PROJECT}/{name}", model, _practice(train), say)
         _show_answer(platform, "the checkpoint after RL", model, question, say)
         after = _evaluate(platform, model, rows)
         _show_evaluations(rows, {BASE_MODEL: before, f"{name} after SFT": tuned, f"{name} after RL": after}, say)
         _show_usage(platform, say)
         _show_places(file, model, say)
+
+
+def _lines(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _practice(train: Path) -> list[Mapping[str, Any]]:
+    """The training questions of the RL job: the same ones in each round, so that rewards can be compared."""
+    lines = _lines(train)
+    return [_row(line) for line in lines[:: len(lines) // PROMPTS][:PROMPTS]]
 
 
 def _row(line: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -81,7 +87,7 @@ def _show_catalogue(platform: Platform, say: Callable[[str], None]) -> None:
 
 
 def _show_answer(platform: Platform, who: str, model: str, messages: Any, say: Callable[[str], None]) -> None:
-    answer = platform.chat.complete(model=model, messages=messages, temperature=0, max_tokens=80, project=PROJECT)
+    answer = platform.chat.complete(model=model, messages=messages, temperature=0, max_tokens=LONGEST, project=PROJECT)
     say(f"{who} answers: {answer.text.strip()!r}\n")
 
 
@@ -93,17 +99,18 @@ def overlap(output: str, row: Mapping[str, Any]) -> float:
 
 
 def _evaluate(platform: Platform, model: str, rows: Sequence[Mapping[str, Any]]) -> float:
-    result = platform.evaluations.run("held_out", model, rows, overlap, project=PROJECT, temperature=0, max_tokens=80)
+    result = platform.evaluations.run(
+        "held_out", model, rows, overlap, project=PROJECT, temperature=0, max_tokens=LONGEST
+    )
     return result.score or 0.0
 
 
 def _fine_tune(platform: Platform, model: str, train: Path, say: Callable[[str], None]) -> None:
-    count = len(train.read_text(encoding="utf-8").splitlines())
-    say(f"SFT on {count} rows of {train.name}, {PASSES} passes:")
-    data = [json.loads(line) for _ in range(PASSES) for line in train.read_text(encoding="utf-8").splitlines()]
-    job = platform.training.sft(model, data, batch_size=4)
+    lines = _lines(train)
+    say(f"SFT on {len(lines)} rows of {train.name}, passes: {PASSES}")
+    job = platform.training.sft(model, lines * PASSES, batch_size=BATCH)
     losses = []
-    with click.progressbar(length=len(data) // 4, label="  training", item_show_func=_loss_of) as bar:
+    with click.progressbar(length=len(lines) * PASSES // BATCH, label="  training", item_show_func=_loss_of) as bar:
         for event in job.events():
             if event.type == "gradient_step":
                 losses.append(event.data["loss"])
@@ -119,12 +126,12 @@ def _loss_of(loss: float | None) -> str | None:
 def _reinforce(
     platform: Platform, model: str, name: str, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]
 ) -> None:
-    say(f"RL for brevity, {ROUNDS} jobs of {PROMPTS_A_ROUND} prompts x {SAMPLES} samples:")
+    say(f"RL, {ROUNDS} jobs of {PROMPTS} training questions x {SAMPLES} samples, rewarded for the expected words:")
     rewards = []
     with click.progressbar(length=ROUNDS, label="  training", item_show_func=_reward_of) as bar:
         for number in range(ROUNDS):
             groups = list(_roll_out(platform, name, rows, number))
-            platform.training.rl(model, groups, learning_rate=1e-4).wait()
+            platform.training.rl(model, groups, learning_rate=RL_RATE).wait()
             rewards.append(_mean([trajectory.reward for group in groups for trajectory in group.trajectories]))
             bar.update(1, rewards[-1])
     say(f"  reward {rewards[0]:.2f} {sparkline(rewards)} {rewards[-1]:.2f}\n")
@@ -137,15 +144,15 @@ def _reward_of(reward: float | None) -> str | None:
 def _roll_out(
     platform: Platform, name: str, rows: Sequence[Mapping[str, Any]], number: int
 ) -> Iterator[TrajectoryGroup]:
-    for at in range(PROMPTS_A_ROUND):
-        asked = rows[(number * PROMPTS_A_ROUND + at) % len(rows)]["messages"]
+    for row in rows:
+        asked = row["messages"]
         answer = platform.chat.complete(
-            model=name, messages=asked, n=SAMPLES, seed=number, max_tokens=80, logprobs=True, project=PROJECT
+            model=name, messages=asked, n=SAMPLES, seed=number, max_tokens=LONGEST, logprobs=True, project=PROJECT
         )
         prompt = tuple(Message(Role(message["role"]), message["content"]) for message in asked)
         yield TrajectoryGroup(
             tuple(
-                Trajectory((History((*prompt, SampledChoice.of(choice))),), reward=brevity(choice.message.text))
+                Trajectory((History((*prompt, SampledChoice.of(choice))),), reward=overlap(choice.message.text, row))
                 for choice in answer.choices
             )
         )

@@ -28,7 +28,8 @@ def uuid7_ids(
     randomness: Callable[[int], bytes] = os.urandom,
 ) -> Callable[[], str]:
     """A source of UUIDv7 texts (RFC 9562) that only grow: within a millisecond, and when the clock goes back, a counter
-    in the 12 bits behind the time goes on (method 1 of section 6.2)."""
+    in the 12 bits behind the time goes on (method 1 of section 6.2).
+    """
     lock = threading.Lock()
     last = 0
 

@@ -116,8 +116,8 @@ def test_the_last_user_message_counts_more_than_earlier_ones():
 @given(st.lists(st.builds(Message, st.sampled_from(Role), st.text() | st.none()), max_size=5))
 def test_any_conversation_has_features_of_bounded_size(messages):
     found = prompt_features(messages)
-    assert len(found.keys) <= 3
-    assert math.fsum(value * value for _, value in (*found.constant, *found.keys)) < 4
+    assert len(found.keys) <= 6
+    assert math.fsum(value * value for _, value in (*found.constant, *found.keys)) < 5
     assert all(0 <= feature < 1 << 54 for feature, _ in (*found.constant, *found.keys))
 
 
@@ -270,13 +270,13 @@ def test_one_pass_at_the_default_rate_lowers_the_loss_on_seen_and_on_held_out_qu
 def test_held_out_loss_does_not_fall_when_answers_are_shuffled_among_prompts():
     """From a model that knows all answers, but not yet which one is whose."""
     held_out, knows_answers = rows([HELD_OUT]), BASE
-    for seed in range(4):
+    for seed in range(12):
         knows_answers, _ = imitate(knows_answers, shuffled(rows(), seed))
     before = mean_loss(knows_answers, held_out)
     true_pairs, _ = imitate(knows_answers, rows())
-    false_pairs, _ = imitate(knows_answers, shuffled(rows(), seed=9))
+    false_pairs = [imitate(knows_answers, shuffled(rows(), seed))[0] for seed in (20, 21, 22)]
     assert mean_loss(true_pairs, held_out) < 0.5 * before
-    assert mean_loss(false_pairs, held_out) > 0.9 * before
+    assert all(mean_loss(model, held_out) > 0.9 * before for model in false_pairs)
 
 
 def test_several_passes_memorise_and_the_answers_come_back_word_by_word():

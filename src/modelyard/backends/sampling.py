@@ -57,7 +57,7 @@ def penalised(
 def softened(scores: Sequence[float], temperature: float) -> list[float]:
     """Weights in proportion to the softmax of the scores divided by a temperature above 0; the largest is 1."""
     top = max(scores)
-    return [math.exp((score - top) / temperature) for score in scores]
+    return list(map(math.exp, [(score - top) / temperature for score in scores]))
 
 
 def kept(weights: Sequence[float], sampling: Sampling) -> Sequence[int]:
@@ -81,7 +81,7 @@ def _nucleus(descending: Sequence[float], top_p: float) -> int:
 
 def draw(weights: Sequence[float], tokens: Sequence[int], chance: float) -> int:
     """The token at which the running sum over `tokens` passes `chance` of the whole, which is from 0 up to below 1."""
-    sums = list(accumulate(map(weights.__getitem__, tokens)))
+    sums = list(accumulate(weights if len(tokens) == len(weights) else map(weights.__getitem__, tokens)))
     last_possible = bisect_left(sums, sums[-1])
     return tokens[min(bisect_right(sums, chance * sums[-1]), last_possible)]
 

@@ -29,7 +29,7 @@ _ESCAPE = re.compile(
 )
 
 
-class _Refused(Exception):  # noqa: N818 - never leaves this module
+class _Refused(Exception):
     """What is wrong with a text."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from functools import cache, lru_cache
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any
@@ -74,8 +75,14 @@ def _utc(value: datetime) -> datetime:
         raise ValueError(f"{value!r} has no equal in UTC") from error
 
 
+@lru_cache(maxsize=1024)
+def _utc_text(value: datetime) -> str:
+    """Of fixed width, so that it sorts. Records of one step mostly carry one time."""
+    return value.isoformat("T", "microseconds")
+
+
 def _dump_time(value: datetime) -> str:
-    return _utc(value).isoformat("T", "microseconds")
+    return _utc_text(_utc(value))
 
 
 _KINDS: Mapping[Any, Kind] = {
@@ -142,6 +149,7 @@ class Column:
         return lambda value: (False,) if value is None else (True, rank(value) if rank else value)
 
 
+@cache
 def columns_of(record: Record) -> Mapping[str, Column]:
     """The columns of a declared record by name, in the order of its fields. Raises `TypeError`."""
     hints = typing.get_type_hints(record.cls)
@@ -188,12 +196,14 @@ class Projection:
     def admitted(self, record: object) -> tuple[Any, ...]:
         """The raw values of a record. Raises `TypeError` for one of another type than its column."""
         values: tuple[Any, ...] = self.raw(record)
-        self._refuse_types(values)
+        if tuple(map(type, values)) not in self._admitted:
+            self._admit(values)
         return values
 
     def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The given values. Raises `TypeError`, `ValueError` for one that cannot stand in its column."""
-        self._refuse_types(values)
+        """The given values, converted. Raises `TypeError`, `ValueError` for one that cannot stand in its column."""
+        if tuple(map(type, values)) not in self._admitted:
+            self._admit(values)
         return self._convert(values) if self._converts else values
 
     def convert_one(self, at: int, value: Any) -> Any:
@@ -201,18 +211,15 @@ class Projection:
         convert = self._converts.get(at)
         return value if convert is None else convert(value)
 
-    def _refuse_types(self, values: tuple[Any, ...]) -> None:
-        types = tuple(map(type, values))
-        if types not in self._admitted:
-            self._admit(types)
-
     def _convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         converted = list(values)
         for at, convert in self._converts.items():
             converted[at] = convert(converted[at])
         return tuple(converted)
 
-    def _admit(self, types: tuple[type, ...]) -> None:
+    def _admit(self, values: tuple[Any, ...]) -> None:
+        """Remember this combination of types, which is one of few, unless it does not fit the columns."""
+        types = tuple(map(type, values))
         if len(types) != len(self._columns):
             raise TypeError(f"expected {len(self._columns)} values, got {len(types)}")
         for column, type_ in zip(self._columns, types, strict=True):

@@ -7,7 +7,7 @@ from typing import Any, Never, TypeVar
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
-from modelyard.stores.memory_tables import Key, Table, Tables, tables_of
+from modelyard.stores.memory_tables import Key, Table, Tables
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -27,7 +27,7 @@ class MemoryStore:
     durability = "none"
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._tables = tables_of(records)
+        self._tables = Tables(records)
         self._lock = threading.Lock()
         self._inside: int | None = None
         self._closed = False

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_, itemgetter
-from typing import Any, Never, Protocol
+from typing import Any, Protocol
 
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict
@@ -154,12 +154,14 @@ class Table:
 
 
 class Tables(dict[type, Table]):
-    """Tables by the class of their records."""
+    """Tables by the class of their records, each made when it is first asked for: most platforms use a few."""
 
-    def __missing__(self, cls: type) -> Never:
-        raise TypeError(f"{cls.__name__} is no declared record")
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        super().__init__()
+        self._declared = {record.cls: record for record in records if columns_of(record)}
 
-
-def tables_of(records: Iterable[Record]) -> Tables:
-    """An empty table for each declaration."""
-    return Tables({record.cls: Table(record) for record in records})
+    def __missing__(self, cls: type) -> Table:
+        if cls not in self._declared:
+            raise TypeError(f"{cls.__name__} is no declared record")
+        table = self[cls] = Table(self._declared[cls])
+        return table

@@ -34,12 +34,13 @@ _MAX_GATHER = 1e-3
 class Call(Generic[T]):
     """A step and what became of it; settled once everything that it saw is committed."""
 
+    settled = False
+    value: T | None = None
+    error: BaseException | None = None
+
     def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
         self.step = step
         self.durable = durable
-        self.settled = False
-        self.value: T | None = None
-        self.error: BaseException | None = None
 
     def fail(self, error: Exception) -> None:
         """Settle it with an error that is not the step's own."""
@@ -160,7 +161,8 @@ class GroupCommit:
         """Run one group."""
         self._gather()
         with self._mutex:
-            self._tell()
+            if self._line[0].settled:
+                self._tell()
             group = list(islice(self._line, _MAX_GROUP))
         self._running = threading.get_ident()
         try:
@@ -196,7 +198,7 @@ class GroupCommit:
         for call in settled:
             if isinstance(call, _TaskCall):
                 tasks.setdefault(call.loop, []).append(call)
-            else:
+            elif call is not self._leader:
                 call.wake()
         for loop, calls in tasks.items():
             _tell_loop(loop, _resolve, calls)

@@ -2,8 +2,8 @@
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
-from collections.abc import Iterable, Mapping, Sequence
-from operator import is_
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Never
 
 import attrs
@@ -92,6 +92,13 @@ class Listing:
         return self._next[descending], tuple([values[at] for at in self._cursors[descending].bound])
 
 
+def _picker(positions: Sequence[int]) -> Callable[[Row], Row]:
+    """What picks these values out of a row; those at its front, where a key mostly stands, with one slice."""
+    if list(positions) == list(range(len(positions))):
+        return itemgetter(slice(len(positions)))
+    return lambda row: tuple([row[at] for at in positions])
+
+
 class Plan:
     """Everything that a store needs for the records of one class."""
 
@@ -102,7 +109,7 @@ class Plan:
         self.columns = list(columns.values())
         self._row = _dumping(self.columns)
         self._loads = [(at, c.kind.load) for at, c in enumerate(self.columns) if c.kind.load is not None]
-        self._key_at = [names.index(name) for name in record.key]
+        self.key_of = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
         selected, marks = _quoted(names), ", ".join("?" * len(names))
@@ -135,10 +142,6 @@ class Plan:
         """A record as SQL binds it. Raises `TypeError`, `ValueError` for what cannot be kept."""
         return self._row.accept(self._row.raw(record))
 
-    def key_of(self, row: Row) -> Row:
-        """The key within a row."""
-        return tuple([row[at] for at in self._key_at])
-
     def record_of(self, row: Row) -> Any:
         """The record that a row holds. Raises `StoreCorrupt` for a row that no record of this class has written."""
         values = list(row)
@@ -156,10 +159,11 @@ class Plan:
         Most values are the very objects that were read, which is quick to see; the others are compared as SQL has them.
         Raises `TypeError`, `ValueError` for what cannot be kept.
         """
-        values = self._row.admitted(new)
-        moved = [at for at, is_same in enumerate(map(is_, values, self._row.raw(old))) if not is_same]
-        dumped = {at: self._row.convert_one(at, values[at]) for at in moved}
-        return {at: value for at, value in dumped.items() if value != row[at]}
+        changed = {}
+        for at, (value, before) in enumerate(zip(self._row.admitted(new), self._row.raw(old), strict=True)):
+            if value is not before and (dumped := self._row.convert_one(at, value)) != row[at]:
+                changed[at] = dumped
+        return changed
 
 
 class Plans(dict[type, Plan]):

@@ -36,7 +36,7 @@ class Turnstile:
         """Call `begin` until SQLite is not busy. Raises `StoreBusy` when that takes longer than the patience."""
         held = self._lock()
         try:
-            if not (held and _succeeds(begin)):
+            if not held or not _succeeds(begin):
                 self._wait(begin, held)
         finally:
             self._unlock()

@@ -126,7 +126,10 @@ class SqliteTx(SqliteSnapshot):
             return
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)) != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
-        self._seen[plan, key] = record, tuple([changes.get(at, value) for at, value in enumerate(row)])
+        new_row = list(row)
+        for at, value in changes.items():
+            new_row[at] = value
+        self._seen[plan, key] = record, tuple(new_row)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         """Drop the record with this key. Raises `RecordNotFound`."""

@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from modelyard.errors import StoreBusy
@@ -57,7 +58,7 @@ class Writer:
         self._connection.close()
 
     def _run_together(self, group: Sequence[Call[Any]]) -> float:
-        self._synchronize(self._power and any(call.durable for call in group))
+        self._synchronize(self._power and any(map(_is_durable, group)))
         self._turnstile.enter(self._begin)
         shared = len(group) > 1
         wrote = [self._attempt(call, shared) for call in group]
@@ -129,6 +130,9 @@ class Writer:
         if self._connection.in_transaction:
             with contextlib.suppress(SqliteError):  # the transaction is gone either way
                 self._execute("ROLLBACK")
+
+
+_is_durable = attrgetter("durable")
 
 
 def _settle(group: Sequence[Call[Any]]) -> None:
