@@ -122,6 +122,17 @@ def test_a_listing_shows_the_projects_of_the_key_alone(yard: Any) -> None:
         yard.as_tenant("acme", "p").models.list(after=hidden.id)
 
 
+def test_a_listing_looks_behind_however_many_models_the_key_may_not_see(build: Any) -> None:
+    yard = build.build()
+    for number in range(450):
+        yard.model(f"m{number}", "p" if number % 200 == 0 else "q")
+    tenant = yard.as_tenant("acme", "p", "r").models
+    first = tenant.list(limit=2)
+    assert ([model.name for model in first], first.has_more) == (["m0", "m200"], True)
+    rest = tenant.list(limit=2, after=first.items[-1].id)
+    assert ([model.name for model in rest], rest.has_more) == (["m400"], False)
+
+
 # ---- pages -------------------------------------------------------------------------------------------------------
 
 

@@ -322,7 +322,7 @@ FAULTS = (
     GeneratorExit(),
     StopIteration(),
     Killed(),
-    KeyError("\ud800\0"),
+    OSError("\ud800\0"),
 )
 
 
@@ -527,11 +527,10 @@ def test_leaving_gives_running_jobs_back_after_their_current_item(lively: Any) -
 
     lively.trainer.before = before
     worker = Worker(lively.ports, ThreadExecutor(1))
+    threading.Thread(target=lambda: worker._stopping.wait(20) and go_on.set(), daemon=True).start()
     with worker:
         job = lively.sft(ROWS)
         assert begun.wait(20)
-        worker._stopping.set()
-        go_on.set()
     left = lively.job(job.id)
     assert (left.status, left.crashes, left.progress) == (JobStatus.QUEUED, 0, 3)
     worker.stop()
@@ -597,6 +596,33 @@ def test_the_record_of_a_dead_worker_is_removed_and_one_that_wakes_up_announces_
     assert records(yard) == {}
     frozen.beat()
     assert set(records(yard)) == {frozen.id}
+
+
+def test_a_worker_that_wakes_up_while_it_is_being_forgotten_is_kept(build: Any) -> None:
+    yard = build.build()
+    frozen, other = yard.worker(), yard.worker()
+    frozen.beat()
+    other.look()
+    yard.clock.advance(yard.ports.settings.lease)
+    other.ports = attrs.evolve(yard.ports, store=Between(yard.ports.store, frozen.beat))
+    other.look()
+    assert records(yard) == {frozen.id: 1}
+
+
+@attrs.define
+class Between:
+    """A store before whose next write something else happens."""
+
+    inner: Store
+    first: Callable[[], None]
+
+    def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        happens, self.first = self.first, lambda: None
+        happens()
+        return self.inner.transact(step, durable)
+
+    def read(self, query: Callable[[Any], T]) -> T:
+        return self.inner.read(query)
 
 
 def test_closing_a_run_halfway_gives_the_job_back(yard: Any, undisturbed: str) -> None:
