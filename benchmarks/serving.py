@@ -153,11 +153,12 @@ async def load(port: int, request: bytes, seconds: float, end: bytes | None) -> 
     return sum(client.answered for _, client in made)
 
 
-def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
+def cpu(pid: int) -> tuple[float, float]:
+    """Seconds of CPU that a process has used: in all, and outside of the kernel."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    user, system = (int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:13])
+    return user + system, user
 
 
 def measure(kind: str, port: int, stream: bool, seconds: float) -> dict[str, float]:
@@ -167,8 +168,13 @@ def measure(kind: str, port: int, stream: bool, seconds: float) -> dict[str, flo
         asyncio.run(load(port, request, seconds / 4, end))
         before, began = cpu(pid), time.perf_counter()
         answered = asyncio.run(load(port, request, seconds, end))
-        spent, took = cpu(pid) - before, time.perf_counter() - began
-    return {"requests_per_second": round(answered / took, 1), "cpu_us": round(spent / answered * 1e6, 2)}
+        took = time.perf_counter() - began
+        spent, user = (now - then for now, then in zip(cpu(pid), before, strict=True))
+    return {
+        "requests_per_second": round(answered / took, 1),
+        "cpu_us": round(spent / answered * 1e6, 2),
+        "user_cpu_us": round(user / answered * 1e6, 2),
+    }
 
 
 def main() -> None:

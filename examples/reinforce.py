@@ -9,8 +9,7 @@ rewarded for each word that it shares with the reference answer. Nothing is kept
 import json
 from pathlib import Path
 
-from modelyard import Message, Role, SampledChoice, Trajectory, TrajectoryGroup, open_platform
-from modelyard.domain.training import History
+from modelyard import History, Message, Role, SampledChoice, Trajectory, TrajectoryGroup, open_platform
 
 LINES = Path(__file__).with_name("support").joinpath("train.jsonl").read_text(encoding="utf-8").splitlines()
 EXAMPLES = [json.loads(line) for line in LINES]
@@ -51,7 +50,7 @@ def main():
             groups = [rollout(platform, example, seed=round_) for example in QUESTIONS]
             rewards = [trajectory.reward for group in groups for trajectory in group.trajectories]
             print(f"round {round_ + 1}: mean reward {sum(rewards) / len(rewards):.2f}", flush=True)
-            platform.training.rl("demo/support", groups, learning_rate=2e-5).wait()
+            platform.training.rl("demo/support", groups, learning_rate=1e-5).wait()
 
 
 if __name__ == "__main__":

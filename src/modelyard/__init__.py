@@ -6,7 +6,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, Message, Role, Sampling, Tool
 from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.training import Example, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.service.platform import Platform
 from modelyard.service.ports import Settings
 from modelyard.version import __version__
@@ -19,6 +19,7 @@ __all__ = [
     "Delta",
     "Example",
     "Feature",
+    "History",
     "Message",
     "Platform",
     "Pricing",

@@ -83,3 +83,10 @@ def ended_with_the_page() -> Iterator[list[subprocess.Popen[bytes]]]:
         for process in started:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(timeout=20)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, example], cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -57,6 +58,7 @@ from modelyard.service.flow import iterate, run
 from modelyard.service.ports import Ports, Settings
 from modelyard.service.usage import Ledger
 from modelyard.stores.memory import MemoryStore
+from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.run_twice import RunTwiceStore
 
@@ -219,6 +221,20 @@ def test_every_way_gives_the_same_answer_and_books_it_once(how: str, kind: Any) 
     assert (entry.id, entry.entity, entry.project, entry.model) == (answer.id, "acme", "books", "m")
     assert (entry.prompt_tokens, entry.completion_tokens) == (4, 4)
     assert entry.cost == Decimal("0.044")
+
+
+@WAYS
+@BACKENDS
+def test_a_store_on_disk_changes_nothing(how: str, kind: Any, tmp_path: Path) -> None:
+    store = SqliteStore(str(tmp_path / "yard.db"), RECORDS)
+    of = chat(kind(always(*text("one", " two"))), store=store)
+    Ledger(of.ports, HOST).set_budget(2)
+    answer = ask(of, how, n=2, seed=7, project="books", store=True)
+    budget = Ledger(of.ports, HOST).budget()
+    assert budget is not None
+    assert (budget.reserved, budget.spent) == (0, Decimal("0.044"))
+    assert [entry.id for entry in ledger(of)] == [one.id for one in of.completions()] == [answer.id]
+    store.close()
 
 
 @settings(max_examples=80)
@@ -970,15 +986,16 @@ def test_a_completion_that_is_to_be_kept_can_be_listed() -> None:
 
 def test_kept_completions_of_other_projects_and_tenants_are_not_seen() -> None:
     of = chat(EchoBackend())
-    (kept,) = [of.complete(model="echo", messages="x", project=project, store=True) for project in ("q",)]
+    kept = of.complete(model="echo", messages="x", project="q", store=True)
     held = Chat(of.ports, Principal("caller", "acme", Scope("acme", frozenset({"p", "r"})), "key-1"))
     assert held.completions().items == ()
     with pytest.raises(Forbidden):
         held.completions(project="q")
     rival = Chat(of.ports, Principal("caller", "rival", Scope("rival"), "key-2"))
-    for after in (kept.id, "nothing"):
-        with pytest.raises(NotFound):
-            rival.completions(after=after)
+    for view in (held, rival):
+        for after in (kept.id, "nothing"):
+            with pytest.raises(NotFound):
+                view.completions(after=after)
 
 
 def test_parts_that_are_no_text_take_part_in_a_kept_request() -> None:

@@ -9,6 +9,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -29,6 +30,7 @@ from modelyard.service.completion import Chat
 from modelyard.service.ports import Ports, Settings
 from modelyard.service.usage import Ledger
 from modelyard.stores.memory import MemoryStore
+from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.run_twice import RunTwiceStore
 
@@ -456,8 +458,8 @@ def test_a_backend_that_makes_nothing_costs_nothing_and_holds_nothing() -> None:
     assert held(ports) == []
 
 
-@pytest.mark.parametrize("fitting", [16, 10, 0])
-def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int) -> None:
+@pytest.mark.parametrize(("fitting", "on_disk"), [(16, False), (10, False), (0, False), (10, True)])
+def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int, on_disk: bool, tmp_path: Path) -> None:
     """All that are let in run at once, so that the worst cases of all stand side by side."""
     arrived, change = count(1), threading.Condition()
     settled = 0
@@ -469,7 +471,8 @@ def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int) -> N
             change.notify_all()
             assert change.wait_for(lambda: settled == 16, timeout=20)
 
-    ports = make(Priced(during=one_more), MemoryStore(RECORDS))
+    store: Store = SqliteStore(str(tmp_path / "yard.db"), RECORDS) if on_disk else MemoryStore(RECORDS)
+    ports = make(Priced(during=one_more), store)
     ledger = Ledger(ports, HOST)
     ledger.set_budget(WORST * fitting)
 
@@ -488,6 +491,7 @@ def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int) -> N
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL * fitting)
     assert held(ports) == []
+    store.close()
 
 
 def test_no_commit_of_a_crowd_overruns_its_budget() -> None:

@@ -276,7 +276,7 @@ def test_a_cancellation_that_comes_before_the_last_write_wins(yard: Any) -> None
     yard.trainer.before = lambda item: job.cancel() if item == "trained" else None
     yard.worker().run_until_idle()
     assert job.status is JobStatus.CANCELLED
-    assert [type for type, _ in yard.story(job.id)].count("training_failed") == 1
+    assert [name for name, _ in yard.story(job.id)].count("training_failed") == 1
     assert yard.files() == set()
 
 
@@ -551,6 +551,14 @@ def test_the_heartbeat_goes_on_while_a_step_takes_its_time(build: Any) -> None:
     yard.worker().run_until_idle()
     assert job.status is JobStatus.SUCCEEDED
     assert beats
+
+
+def test_a_worker_whose_platform_is_closed_under_it_ends_by_itself(lively: Any) -> None:
+    worker = Worker(lively.ports, ThreadExecutor(1))
+    with worker:
+        lively.ports.store.close()
+        worker._loop._thread.join(20)
+        assert not worker._loop._thread.is_alive()
 
 
 def test_an_executor_that_refuses_sends_the_job_back(yard: Any) -> None:

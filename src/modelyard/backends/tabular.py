@@ -30,7 +30,7 @@ CAPABILITIES = Capabilities(
 )
 PRICING = Pricing(prompt=Decimal("0.0000001"), completion=Decimal("0.0000002"))
 CONTEXT_LENGTH = 16_384
-MAX_OUTPUT_LENGTH = 2_048
+MAX_OUTPUT_LENGTH = 4_096
 MAX_ADAPTERS = 32
 UNSTREAMED_PIECE = 64
 """How many tokens are sampled between two chances to stop, when nobody reads along."""

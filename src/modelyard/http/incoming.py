@@ -28,7 +28,7 @@ class Incoming:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._began, self._size, self._complete = self._loop.time(), 0, False
+        self._began, self._size, self._complete = 0.0, 0, False
         self._reader: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.Handle = self._loop.call_soon(self._look)
@@ -78,8 +78,9 @@ class Incoming:
         """The request waits: for its body, which has a time limit, or for something else."""
         if self._complete:
             self._watcher = self._loop.create_task(self._until_gone())
-        else:
-            self._timer = self._loop.call_at(self._deadline, self._check_pace)
+            return
+        self._began = self._began or self._loop.time()
+        self._timer = self._loop.call_at(self._deadline, self._check_pace)
 
     @property
     def _deadline(self) -> float:

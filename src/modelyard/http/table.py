@@ -34,13 +34,13 @@ def mounted_path(raw: str | None, path: str, root: str) -> str:
     """
     if raw is None or (raw != path and unquote(raw) != path):
         raw = quote(path, errors="surrogatepass")
-    depth = len(root.strip("/").split("/")) if root.strip("/") else 0
-    if not depth:
+    root = root.strip("/") if root else ""
+    if not root:
         return raw
-    segments = raw.split("/")
-    if unquote("/".join(segments[: depth + 1])).strip("/") != root.strip("/"):
+    depth, segments = root.count("/") + 2, raw.split("/")
+    if unquote("/".join(segments[:depth])).strip("/") != root:
         return raw
-    return "/" + "/".join(segments[depth + 1 :])
+    return "/" + "/".join(segments[depth:])
 
 
 @attrs.frozen

@@ -100,7 +100,7 @@ class Chat:
         check_limit(limit)
 
         def query(snapshot: Snapshot) -> list[StoredCompletion]:
-            cursor = None if after is None else _behind(snapshot, team, after)
+            cursor = None if after is None else self._behind(snapshot, team, after)
             kept = _kept(snapshot, (team, project), cursor, order == "desc")
             return list(islice(filter(self._sees, kept), limit + 1))
 
@@ -109,6 +109,15 @@ class Chat:
     def _sees(self, kept: StoredCompletion) -> bool:
         projects = self.principal.scope.projects
         return projects is None or kept.project in projects
+
+    def _behind(self, snapshot: Snapshot, team: str, id: str) -> tuple[object, ...]:
+        try:
+            kept = snapshot.get(StoredCompletion, id)
+        except RecordNotFound:
+            raise NotFound("stored completion", id) from None
+        if kept.entity != team or not self._sees(kept):
+            raise NotFound("stored completion", id)
+        return (kept.created_at, kept.id)
 
     def _flow(
         self, request: CompletionRequest | None, team: str | None, project: str | None, options: Options, streamed: bool
@@ -193,13 +202,3 @@ def _kept(
     while page := snapshot.page(StoredCompletion, index, *where, after=after, limit=_BATCH, descending=descending):
         yield from page
         after = (page[-1].created_at, page[-1].id)
-
-
-def _behind(snapshot: Snapshot, team: str, id: str) -> tuple[object, ...]:
-    try:
-        kept = snapshot.get(StoredCompletion, id)
-    except RecordNotFound:
-        raise NotFound("stored completion", id) from None
-    if kept.entity != team:
-        raise NotFound("stored completion", id)
-    return (kept.created_at, kept.id)

@@ -5,12 +5,16 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from modelyard.errors import StoreClosed
 from modelyard.protocols import Clock
 from modelyard.service.ports import log
 
 
 class Periodic:
-    """Does something every so many seconds, whatever it raises, as long as it is entered. It is entered once."""
+    """Does something every so many seconds, whatever it raises, as long as it is entered. It is entered once.
+
+    It ends by itself when the platform is closed under it.
+    """
 
     def __init__(self, clock: Clock, seconds: float, action: Callable[[], None], name: str) -> None:
         self._clock, self._seconds, self._action = clock, seconds, action
@@ -51,5 +55,8 @@ class Periodic:
     def _act(self) -> None:
         try:
             self._action()
+        except StoreClosed:
+            log.warning("%s ends: its platform was closed", self._thread.name)
+            self._ended.set()
         except Exception:  # noqa: BLE001 - it is logged, and the next turn tries again
             log.exception("%s failed; it tries again", self._thread.name)
