@@ -135,7 +135,7 @@ WireMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 _every_message = parser(tuple[WireMessage, ...])
 _ROLES: Mapping[Any, Role] = {role.value: role for role in Role}
-_PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in (Role.SYSTEM, Role.DEVELOPER, Role.USER)}
+_PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is not Role.TOOL}
 
 
 def read_messages(raw: Any) -> tuple[Message, ...]:
