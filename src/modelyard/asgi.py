@@ -59,13 +59,15 @@ def _request(scope: Scope, incoming: Incoming) -> Request:
 
 async def _answer(response: Response, incoming: Incoming, send: Send) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    start = {"type": "http.response.start", "status": response.status, "headers": headers}
     if isinstance(response.body, bytes):
+        await send(start)
         await send({"type": "http.response.body", "body": response.body})
         return
     incoming.watch()
     pieces = cast(AsyncIterator[bytes], response.body)
     try:
+        await send(start)
         async for piece in pieces:
             async with asyncio.timeout(STALLED):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})

@@ -308,6 +308,23 @@ def test_a_reader_who_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert backend.stopped == 1
 
 
+def test_a_connection_that_breaks_at_the_first_word_stops_the_backend() -> None:
+    backend = Endless()
+
+    async def main(platform: Any, key: str) -> int:
+        connection = Connection(chunk(chat_body("waiter", stream=True)))
+
+        async def send(message: dict[str, Any]) -> None:
+            raise OSError("the connection is gone")
+
+        with pytest.raises(OSError, match="gone"):
+            await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
+        return backend.stopped
+
+    with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
+        assert asyncio.run(main(platform, platform.keys.create("acme").secret)) == 1
+
+
 # ---- lifespan ----------------------------------------------------------------------------------------------------
 
 

@@ -35,7 +35,8 @@ class Endpoint:
     """
 
     def __init__(self, platform: Platform, interfaces: Iterable[Interface] = ALL) -> None:
-        mounted = [route for route in routes() if route.interface in tuple(interfaces)]
+        wanted = frozenset(interfaces)
+        mounted = [route for route in routes() if route.interface in wanted]
         self.table = Table([*mounted, document_route(mounted)])
         settings, random = platform.ports.settings, platform.ports.randomness
         self._served = Served(

@@ -11,6 +11,7 @@ from modelyard.domain.training import Checkpoint, Dataset, Model, TrajectoryLog
 from modelyard.domain.usage import RateWindow
 from modelyard.errors import RecordNotFound
 from modelyard.protocols import Tx
+from modelyard.service.job import files_of
 from modelyard.service.model import Models
 from modelyard.service.ports import Ports
 
@@ -81,6 +82,4 @@ def artifacts_of(value: object) -> Iterator[str]:
     elif isinstance(value, Dataset | TrajectoryLog):
         yield value.artifact
     elif isinstance(value, Job):
-        yield from (file["artifact"] for file in value.resume.values())
-        if "artifact" in value.spec:
-            yield value.spec["artifact"]
+        yield from files_of(value)
