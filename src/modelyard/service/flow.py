@@ -10,7 +10,7 @@ thread or in the store is never left behind: the flow hears of its outcome first
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -29,10 +29,14 @@ class Abandoned(Exception):
 
 class Effect(Protocol):
     """Something that a flow needs. It knows both ways to get it; its answer goes back to the flow, and so does what it
-    raises.
-    """
+    raises. One that does not wait is performed in place by both drivers."""
 
-    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+    @property
+    def waits(self) -> bool:
+        """Whether it might keep an event loop waiting."""
+        ...
+
+    def perform(self, talk: "Talk[Any]") -> Any:
         """By blocking calls."""
         ...
 
@@ -52,8 +56,9 @@ class Emit:
     """An item for the caller who reads along; answered with None. The drivers hand it over themselves."""
 
     item: Any
+    waits: ClassVar[bool] = False
 
-    def perform(self, talk: "BlockingTalk[Any]") -> None:
+    def perform(self, talk: "Talk[Any]") -> None:
         """Nobody reads along any more."""
 
     async def aperform(self, talk: "AsyncTalk[Any]") -> None:
@@ -68,15 +73,18 @@ class Transact:
     step: Callable[[Tx], Any]
     durable: bool = True
 
-    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+    @property
+    def waits(self) -> bool:
+        """As the store says."""
+        return self.store.blocking
+
+    def perform(self, talk: "Talk[Any]") -> Any:
         """In this thread."""
         return self.store.transact(self.step, self.durable)
 
     async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
-        """In place unless the store blocks."""
-        if self.store.blocking:
-            return await talk.wait(self.store.atransact(self.step, self.durable))
-        return self.store.transact(self.step, self.durable)
+        """In the store's own way."""
+        return await talk.wait(self.store.atransact(self.step, self.durable))
 
 
 @attrs.frozen
@@ -86,13 +94,18 @@ class Call:
     function: Callable[[], Any]
     blocking: bool
 
-    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+    @property
+    def waits(self) -> bool:
+        """As declared."""
+        return self.blocking
+
+    def perform(self, talk: "Talk[Any]") -> Any:
         """In this thread."""
         return self.function()
 
     async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
-        """In place unless it may wait."""
-        return await talk.in_thread(self.function) if self.blocking else self.function()
+        """In the executor."""
+        return await talk.in_thread(self.function)
 
 
 @attrs.frozen
@@ -101,8 +114,9 @@ class Await:
 
     function: Callable[[], Awaitable[Any]]
     otherwise: Callable[[], Any]
+    waits: ClassVar[bool] = True
 
-    def perform(self, talk: "BlockingTalk[Any]") -> Any:
+    def perform(self, talk: "Talk[Any]") -> Any:
         """In this thread."""
         return self.otherwise()
 
@@ -118,8 +132,9 @@ class Open:
     backend: Backend | AsyncBackend
     request: CompletionRequest
     model: ServedModel
+    waits: ClassVar[bool] = True
 
-    def perform(self, talk: "BlockingTalk[Any]") -> Source:
+    def perform(self, talk: "Talk[Any]") -> Source:
         """Raises RuntimeError for a backend that is asynchronous only where an event loop runs already."""
         return talk.opened(Source.of(self.backend, self.request, self.model))
 
@@ -135,7 +150,12 @@ class Pull:
     source: Source
     take: Callable[[Delta], bool]
 
-    def perform(self, talk: "BlockingTalk[Any]") -> bool:
+    @property
+    def waits(self) -> bool:
+        """As the source says."""
+        return self.source.waits
+
+    def perform(self, talk: "Talk[Any]") -> bool:
         """In this thread."""
         return self.source.pull(self.take)
 
@@ -143,9 +163,7 @@ class Pull:
         """On the loop, or for a backend that blocks in one hand-over to the executor."""
         if self.source.adeltas is not None:
             return await self.source.apull(self.take)
-        if self.source.blocking:
-            return await talk.in_thread(lambda: self.source.pull(self.take))
-        return self.source.pull(self.take)
+        return await talk.in_thread(lambda: self.source.pull(self.take))
 
 
 @attrs.frozen
@@ -154,7 +172,12 @@ class Close:
 
     source: Source
 
-    def perform(self, talk: "BlockingTalk[Any]") -> None:
+    @property
+    def waits(self) -> bool:
+        """As the source says."""
+        return self.source.waits
+
+    def perform(self, talk: "Talk[Any]") -> None:
         """In this thread."""
         self.source.close()
 
@@ -223,6 +246,14 @@ class Talk(Generic[T]):
         self.waits = True
         return effect
 
+    def perform(self, effect: Effect) -> Effect | None:
+        """Answer an effect in this thread. Returns the flow's next one, or None when it has ended."""
+        try:
+            answer = effect.perform(self)
+        except Exception as error:  # noqa: BLE001 - the flow decides
+            return self.hear(error=error)
+        return self.hear(answer)
+
 
 class BlockingTalk(Talk[T]):
     """Answers effects by blocking calls."""
@@ -236,16 +267,9 @@ class BlockingTalk(Talk[T]):
                     yield effect.item
                     effect = self.hear()
                 else:
-                    effect = self._perform(effect)
+                    effect = self.perform(effect)
         finally:
             self._finish()
-
-    def _perform(self, effect: Effect) -> Effect | None:
-        try:
-            answer = effect.perform(self)
-        except Exception as error:  # noqa: BLE001 - the flow decides
-            return self.hear(error=error)
-        return self.hear(answer)
 
     def _finish(self) -> None:
         try:
@@ -253,7 +277,7 @@ class BlockingTalk(Talk[T]):
                 self._close_all()
                 effect = self.hear(error=Abandoned())
                 while effect is not None:
-                    effect = self._perform(effect)
+                    effect = self.perform(effect)
         except Abandoned:
             pass
         except Exception:  # noqa: BLE001 - nobody is left to tell
@@ -281,8 +305,10 @@ class AsyncTalk(Talk[T]):
                 if type(effect) is Emit:
                     yield effect.item
                     effect = self.hear()
+                elif effect.waits:
+                    effect = await self.aperform(effect)
                 else:
-                    effect = await self._perform(effect)
+                    effect = self.perform(effect)
         finally:
             await self._finish()
             if self.cancelled is not None:
@@ -316,7 +342,8 @@ class AsyncTalk(Talk[T]):
         else:
             source.close()
 
-    async def _perform(self, effect: Effect) -> Effect | None:
+    async def aperform(self, effect: Effect) -> Effect | None:
+        """Answer an effect without blocking the event loop. Returns the flow's next one."""
         try:
             answer = await effect.aperform(self)
         except Exception as error:  # noqa: BLE001 - the flow decides
@@ -329,7 +356,7 @@ class AsyncTalk(Talk[T]):
                 await self._close_all()
                 effect = self.hear(error=Abandoned())
                 while effect is not None:
-                    effect = await self._perform(effect)
+                    effect = await self.aperform(effect) if effect.waits else self.perform(effect)
         except Abandoned:
             pass
         except Exception:  # noqa: BLE001 - nobody is left to tell

@@ -26,6 +26,11 @@ class Source:
     stopping: bool = False
     closed: bool = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether it may keep an event loop waiting."""
+        return self.blocking or self.adeltas is not None
+
     @classmethod
     def of(cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel) -> "Source":
         """For blocking calls: an asynchronous backend gets an event loop of its own.
