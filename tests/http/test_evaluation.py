@@ -244,6 +244,12 @@ def test_every_problem_is_told_at_its_place_with_nothing_else(client: Client) ->
     assert client.send("GET").raw == b""
 
 
+def test_a_wrong_type_does_not_hide_a_wrong_reference(client: Client) -> None:
+    answer = client.send("POST", body={"evaluation": 5, "model": ""})
+    assert answer.status == 422
+    assert sorted(problem["loc"] for problem in answer.body["detail"]) == [["body", "evaluation"], ["body", "model"]]
+
+
 @pytest.mark.parametrize("body", [[], "text", 5])
 def test_a_body_that_is_no_object_is_told_as_such(client: Client, body: Any) -> None:
     answer = client.send("POST", body=body)

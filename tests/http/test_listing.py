@@ -5,6 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
+from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.http import catalogue as listing
 
@@ -18,6 +19,14 @@ def test_the_catalogue_needs_no_key_and_ignores_one(client: Any) -> None:
     assert {"echo", "tabular-mini"} <= {entry["id"] for entry in plain.json["data"]}
     for authorization in ("Bearer wrong", "Basic !!!", "\xff"):
         assert client.send("GET", PATH, key="", headers=[("authorization", authorization)]).raw == plain.raw
+
+
+def test_ten_thousand_entries_are_listed_in_order_and_each_one_answers(client_for: Any) -> None:
+    names = [f"model-{number:05d}" for number in range(10_000)]
+    with open_platform(backend=EchoBackend(names)) as platform:
+        listed = client_for(platform).send("GET", PATH, key="").json["data"]
+        assert [entry["id"] for entry in listed] == names
+        assert platform.chat.complete(model=names[-1], messages="last").text == "last"
 
 
 def test_a_client_that_has_the_catalogue_is_told_so(client: Any) -> None:

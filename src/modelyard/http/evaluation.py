@@ -6,8 +6,9 @@ from typing import Any, TypedDict
 
 import attrs
 
-from modelyard.domain.evaluation import EvaluationRun
+from modelyard.domain.evaluation import EVALUATION_KINDS, MODEL_KINDS, EvaluationRun, RefMode, reference_problem
 from modelyard.domain.identity import check_name
+from modelyard.errors import InvalidInput, Problem
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Handler, Interface, Parameter, Route
 from modelyard.wire.converter import structure
@@ -41,10 +42,23 @@ class Where(TypedDict):
 def create_run(call: Call) -> Response:
     """Create a run."""
     place = _place(call)
-    body = structure(EvaluationRunCreate, call.body, "body")
+    try:
+        body = structure(EvaluationRunCreate, call.body, "body")
+    except InvalidInput as wrong:
+        raise InvalidInput([*wrong.problems, *_wrong_references(call)]) from None
     with wire_places():
         run = call.platform.evaluations.create(body.evaluation, body.model, body.source_evaluation_run_id, **place)
     return json_response({"evaluation_run_id": run.id})
+
+
+def _wrong_references(call: Call) -> list[Problem]:
+    """The references at fault in a body that does not fit anyway, so that all problems are told at once."""
+    given = call.body if isinstance(call.body, dict) else {}
+    mode = RefMode(call.platform.ports.settings.reference_mode)
+    kinds = {"evaluation": EVALUATION_KINDS, "model": MODEL_KINDS}
+    texts = ((field, given[field]) for field in kinds if isinstance(given.get(field), str))
+    found = [reference_problem(field, text, kinds[field], mode) for field, text in texts]
+    return [Problem(("body", *problem.loc), problem.msg, problem.type) for problem in found if problem is not None]
 
 
 def read_run(call: Call) -> Response:
