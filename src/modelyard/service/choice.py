@@ -116,11 +116,6 @@ class ChoiceReader:
         self.deltas += shown
         return shown
 
-    def give_up(self) -> None:
-        """Nothing more will come: what was held back is part of what was produced."""
-        if self._hold is not None:
-            self.deltas += self._hold.release()
-
     def fold(self, with_logprobs: bool) -> Choice:
         """The choice. Raises `BackendError` when it has no finish reason."""
         if not self.ended:
