@@ -3,7 +3,8 @@
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from itertools import compress
+from operator import is_not, itemgetter
 from typing import Any, Never
 
 import attrs
@@ -108,6 +109,7 @@ class Plan:
         self.record = record
         self.columns = list(columns.values())
         self._row = _dumping(self.columns)
+        self._positions = range(len(columns))
         self._loads = [(at, c.kind.load) for at, c in enumerate(self.columns) if c.kind.load is not None]
         self.key_of = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
@@ -160,9 +162,10 @@ class Plan:
         Most values are the very objects that were read, which is quick to see; the others are compared as SQL has them.
         Raises `TypeError`, `ValueError` for what cannot be kept.
         """
-        changed = {}
-        for at, (value, before) in enumerate(zip(self._row.admitted(new), self._row.raw(old), strict=True)):
-            if value is not before and (dumped := self._row.convert_one(at, value)) != row[at]:
+        values, changed = self._row.admitted(new), {}
+        for at in compress(self._positions, map(is_not, values, self._row.raw(old))):
+            dumped = self._row.convert_one(at, values[at])
+            if dumped != row[at]:
                 changed[at] = dumped
         return changed
 

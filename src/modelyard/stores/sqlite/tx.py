@@ -120,16 +120,13 @@ class SqliteTx(SqliteSnapshot):
         """Put a record in the place of its key's. Raises `RecordNotFound`, `RecordConflict`, `ValueError`."""
         plan = self._plans[type(record)]
         key = plan.key.accept(plan.key.raw(record))
-        old, row = self._seen.get((plan, key)) or self._stored(plan, key)
+        seen = (plan, key) in self._seen
+        old, row = self._seen.pop((plan, key)) if seen else self._stored(plan, key)
         changes = plan.changes(record, old, row)
         if not changes:
             return
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)) != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
-        new_row = list(row)
-        for at, value in changes.items():
-            new_row[at] = value
-        self._seen[plan, key] = record, tuple(new_row)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         """Drop the record with this key. Raises `RecordNotFound`."""
