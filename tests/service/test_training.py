@@ -4,15 +4,19 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from modelyard.domain.job import JobStatus
-from modelyard.errors import Forbidden, InvalidInput, JobFailed, NotFound, RateLimited
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
+from modelyard.errors import Conflict, Forbidden, InvalidInput, JobFailed, NotFound, RateLimited
 from modelyard.service.job_handle import JobHandle
+from modelyard.service.training_view import MAX_AHEAD
 from modelyard.system import SystemClock
 
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
@@ -150,6 +154,179 @@ def test_the_same_history_gives_the_same_checkpoints(build: Any) -> None:
         return [yard.sft(4).result().digest, yard.training.rl("p/m", yard.groups(1.0, 0.5)).result().digest]
 
     assert history() == history()
+
+
+# ---- idempotency keys --------------------------------------------------------------------------------------------
+
+
+def test_a_request_with_the_same_key_is_the_same_job_for_ever(yard: Any) -> None:
+    def sft() -> Any:
+        return yard.training.sft(yard.model(), yard.examples(4), batch_size=4, idempotency_key="monday-1")
+
+    def rl() -> Any:
+        return yard.training.rl(yard.model(), yard.groups(1.0), ppo=True, idempotency_key="monday-2")
+
+    for ask in (sft, rl):
+        first, before = ask(), yard.files()
+        assert ask().id == first.id
+        assert yard.files() == before
+        first.wait()
+        assert ask().id == first.id
+    assert len(yard.training.list().items) == 2
+    assert [type(event).__name__ for event in yard.seen].count("JobChanged") == 2 * 3
+
+
+def test_a_key_holds_when_the_queue_is_full_and_when_what_the_request_named_is_gone(build: Any) -> None:
+    yard = build.build(max_queued_jobs=1)
+    yard.sft(2).wait()
+    options = {"kl_penalty_reference_step": 0, "idempotency_key": "key"}
+    job = yard.training.rl(yard.model(), yard.groups(1.0), **options)
+    assert yard.training.rl(yard.model(), yard.groups(1.0), **options).id == job.id
+    job.wait()
+    yard.models.delete_checkpoints(yard.model().id, [0])
+    assert yard.training.rl(yard.model(), yard.groups(1.0), **options).id == job.id
+
+
+def test_a_key_that_was_used_for_another_request_is_refused_and_says_so(yard: Any) -> None:
+    url = yard.training.upload("p", "rows", [plain(1)]).url
+    ask = yard.training.sft
+    job = ask(yard.model(), yard.examples(4), idempotency_key="key")
+    files = yard.files()
+    others: list[Callable[[], Any]] = [
+        lambda: ask(yard.model(), yard.examples(3), idempotency_key="key"),
+        lambda: ask(yard.model(), yard.examples(4), batch_size=1, idempotency_key="key"),
+        lambda: ask(yard.model("other"), yard.examples(4), idempotency_key="key"),
+        lambda: ask(yard.model(), url, idempotency_key="key"),
+        lambda: yard.training.rl(yard.model(), yard.groups(1.0), idempotency_key="key"),
+    ]
+    for other in others:
+        with pytest.raises(Conflict, match=f"'key' was used for another request, which made job {job.id}"):
+            other()
+    assert (yard.files(), len(yard.training.list().items)) == (files, 1)
+
+
+def test_another_key_is_another_job_even_for_an_equal_request_on_a_dataset(yard: Any) -> None:
+    url = yard.training.upload("p", "rows", [plain(1)]).url
+    jobs = [yard.training.sft(yard.model(), url, idempotency_key=key).id for key in ("a", "b", "a")]
+    assert jobs[0] == jobs[2] != jobs[1]
+
+
+def test_a_key_means_nothing_to_another_project_or_entity(yard: Any) -> None:
+    job = yard.training.sft(yard.model(), yard.examples(1), idempotency_key="key")
+    for elsewhere, project in ((yard, "q"), (yard.as_tenant("umbrella"), "p")):
+        other = elsewhere.training.sft(elsewhere.model("m", project), yard.examples(1), idempotency_key="key")
+        assert other.id != job.id
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "two words", "line\nbreak", "\0", "schlüssel"])
+def test_what_is_no_idempotency_key_is_refused_before_any_data_are_read(yard: Any, key: str) -> None:
+    for ask in (yard.training.sft, yard.training.rl):
+        with pytest.raises(InvalidInput) as refused:
+            ask(yard.model(), iter(lambda: 1 / 0, None), idempotency_key=key)
+        assert refused.value.problems[0].loc == ("idempotency_key",)
+    assert yard.training.sft(yard.model(), yard.examples(1), idempotency_key="!~" + "k" * 253).refresh()
+
+
+# ---- what its owner sees -----------------------------------------------------------------------------------------
+
+
+def test_a_job_tells_how_many_are_ahead_of_it_while_it_waits(yard: Any) -> None:
+    jobs = [yard.sft(2, model) for model in ("a", "b", "a", "c")]
+
+    def positions() -> list[int | None]:
+        each = [job.refresh().queue_position for job in jobs]
+        assert [job.queue_position for job in yard.training.list()] == each
+        return each
+
+    assert positions() == [0, 1, 2, 3]
+    yard.abandon(1)
+    assert positions() == [None, 0, 1, 2]
+    jobs[1].cancel()
+    assert positions() == [None, None, 0, 1]
+    yard.lose_worker()
+    assert positions() == [0, None, 1, 2]
+
+
+def test_counting_who_is_ahead_ends_at_a_hundred_and_reads_no_more_than_that(yard_on_disk: Any) -> None:
+    yard = yard_on_disk
+    jobs = [yard.sft(1, f"m{number % 60}") for number in range(MAX_AHEAD + 3)]
+    assert [job.refresh().queue_position for job in jobs[-5:]] == [98, 99, 100, 100, 100]
+    reads = Counting(yard.ports.store)
+    yard.ports = attrs.evolve(yard.ports, store=reads)
+    assert yard.training.get(jobs[-1].id).queue_position == MAX_AHEAD
+    assert reads.limits
+    assert max(reads.limits) <= MAX_AHEAD
+
+
+@attrs.define
+class Counting:
+    """A store that notes how many records each page asks for."""
+
+    inner: Any
+    limits: list[int] = attrs.field(factory=list)
+
+    def read(self, query: Callable[[Any], Any]) -> Any:
+        return self.inner.read(lambda snapshot: query(Noting(snapshot, self.limits)))
+
+
+@attrs.frozen
+class Noting:
+    snapshot: Any
+    limits: list[int]
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self.snapshot, verb)
+
+    def page(self, *args: Any, limit: int, **more: Any) -> Any:
+        self.limits.append(limit)
+        return self.snapshot.page(*args, limit=limit, **more)
+
+
+def test_a_running_job_tells_when_its_worker_was_last_heard_of(yard: Any) -> None:
+    job = yard.sft(10)
+    assert job.refresh().last_heartbeat is None
+    runner = yard.runner()
+    steps = runner.steps(yard.claim(runner))
+    next(steps)
+    assert job.refresh().last_heartbeat == yard.clock.now()
+    yard.clock.advance(5)
+    assert job.refresh().last_heartbeat < yard.clock.now()
+    runner.beat()
+    assert job.refresh().last_heartbeat == yard.clock.now()
+    steps.close()
+    assert job.refresh().last_heartbeat is None
+
+
+def test_a_running_job_tells_when_it_will_end_at_the_rate_since_its_start(yard: Any) -> None:
+    job = yard.sft(10)
+    started = yard.clock.now()
+    estimates = []
+
+    def before(item: str) -> None:
+        estimates.append(job.refresh().estimated_end)
+        yard.clock.advance(10)
+
+    yard.trainer.before = before
+    job.wait()
+    seconds = [None if estimate is None else (estimate - started).total_seconds() for estimate in estimates]
+    # started | steps 1 and 2, state, 3 and 4, state, 5 | the result; each has taken ten seconds.
+    assert seconds == [None, None, 100, 75, 100, pytest.approx(250 / 3), 75, 87.5, 80]
+    assert job.refresh().estimated_end is None
+
+
+@given(
+    step=st.integers(0, 2**62),
+    total=st.none() | st.integers(0, 2**62),
+    elapsed=st.timedeltas(min_value=-timedelta(days=400), max_value=timedelta(days=400)),
+)
+def test_an_estimate_is_never_in_the_past_and_never_an_error(step: int, total: int | None, elapsed: timedelta) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    job = Job("j", JobKind.RL, "e", "p", "m", start, status=JobStatus.RUNNING, started_at=start)
+    progress = JobProgress("j", start, step=step, total=total)
+    estimate = estimated_end(job, progress, start + elapsed)
+    assert estimate is None or estimate >= progress.time(start + elapsed)
+    if step and total and total <= step:
+        assert estimate == progress.time(start + elapsed)
 
 
 # ---- datasets ----------------------------------------------------------------------------------------------------
@@ -476,8 +653,6 @@ def test_a_key_s_holder_is_named_in_what_it_cancels(yard: Any) -> None:
 
 
 def test_other_kinds_of_jobs_are_no_training_jobs(yard: Any) -> None:
-    from modelyard.domain.job import JobKind
-
     job = yard.new_job("lane", JobKind.EVALUATE)
     yard.ports.store.transact(lambda tx: tx.add(job))
     assert yard.training.list().items == ()

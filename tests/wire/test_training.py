@@ -267,6 +267,8 @@ JOB = TrainingJob(
     attempts=1,
     progress=2,
     total=4,
+    queue_position=7,
+    last_heartbeat=NOON,
 )
 
 
@@ -275,6 +277,8 @@ def test_answers_have_the_members_of_the_wire() -> None:
     job = job_object(JOB)
     assert (job["object"], job["kind"], job["status"]) == ("training_job", "rl", "succeeded")
     assert (job["training_end"], job["step"], job["metrics"]) == (None, 3, {"loss": 0.5})
+    told = (job["queue_position"], job["last_heartbeat"], job["estimated_end"])
+    assert told == (7, "2026-01-02T12:00:00.000000Z", None)
     event = event_object(TrainingEvent(ID, 1, "training_ended", {}, NOON))
     assert event == {"id": ID, "type": "training_ended", "data": {}, "created_at": "2026-01-02T12:00:00.000000Z"}
 

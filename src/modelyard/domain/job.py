@@ -3,6 +3,7 @@
 The rules here are functions of `tx`, written once for every store; `service.job` sequences them.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -11,7 +12,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.record import Index, Record, frozen_mapping
-from modelyard.errors import Conflict
+from modelyard.errors import Conflict, InvalidInput
 
 
 class JobKind(StrEnum):
@@ -65,8 +66,9 @@ class Job:
     """A piece of work: what was asked for, where it stands in the queue, and what came of it.
 
     `lane` is what jobs queue up on (a model's id). `attempts` counts claims. `spec` is what was asked for, resolved;
-    `result` what came of it. `fingerprint` tells equal requests. `resume` names the saved state to go on from (its
-    artifact files) at step `resume_step`. What changes with every write of its worker is its `JobProgress`.
+    `result` what came of it. `fingerprint` tells equal requests; `idempotency_key` is the caller's own name for this
+    one, unique in its project. `resume` names the saved state to go on from (its artifact files) at step `resume_step`.
+    What changes with every write of its worker is its `JobProgress`.
     """
 
     id: str
@@ -77,6 +79,7 @@ class Job:
     created_at: datetime
     spec: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     fingerprint: str = ""
+    idempotency_key: str | None = None
     status: JobStatus = JobStatus.QUEUED
     place: Place = Place.WAITING
     attempts: int = 0
@@ -91,6 +94,16 @@ class Job:
     def ended(self) -> bool:
         """Whether nothing more will happen."""
         return self.status in ENDED
+
+
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
+
+
+def check_idempotency_key(key: str | None) -> str | None:
+    """Refuse what is no idempotency key: 1 to 255 visible ASCII characters; None is none. Raises `InvalidInput`."""
+    if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+        raise InvalidInput.at("idempotency_key", msg="must be 1 to 255 visible ASCII characters")
+    return key
 
 
 @attrs.frozen
@@ -118,6 +131,18 @@ class JobProgress:
     def time(self, now: datetime) -> datetime:
         """`now`, or the job's latest time where the wall clock has gone back behind it."""
         return max(now, self.updated_at)
+
+
+def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
+    """When a running job will end if it goes on as fast as since its first start; None while nobody can tell."""
+    if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
+        return None
+    now = progress.time(now)
+    left = max(progress.total - progress.step, 0) / progress.step
+    try:
+        return now + (now - job.started_at) * left
+    except OverflowError:
+        return None
 
 
 @attrs.frozen
@@ -180,6 +205,7 @@ RECORDS = (
         Job,
         "jobs",
         ("id",),
+        unique={"idempotency": ("entity", "project", "idempotency_key")},
         indexes={
             "by_place": Index(("place",), ("created_at",)),
             "by_lane": Index(("lane", "place"), ("created_at",)),

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import Choice, FinishReason, Message, TokenLogprob, Tool
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
 from modelyard.domain.record import Index, Record, frozen_mapping
 
 
@@ -195,7 +195,12 @@ class TrainingEvent:
 
 @attrs.frozen
 class TrainingJob:
-    """A job of kind sft or rl, as it is read. `step` is the checkpoint that it made."""
+    """A job of kind sft or rl, as it is read. `step` is the checkpoint that it made.
+
+    `queue_position` tells how many jobs wait ahead of it, while it waits itself; counting ends at 100.
+    `last_heartbeat` is its worker's last sign of life, while one holds it; `estimated_end` is told from its first step
+    on, while it runs.
+    """
 
     id: str
     kind: JobKind
@@ -213,9 +218,12 @@ class TrainingJob:
     attempts: int
     progress: int
     total: int | None
+    queue_position: int | None = None
+    last_heartbeat: datetime | None = None
+    estimated_end: datetime | None = None
 
     @classmethod
-    def of(cls, job: Job, progress: JobProgress) -> "TrainingJob":
+    def of(cls, job: Job, progress: JobProgress, now: datetime, queue_position: int | None) -> "TrainingJob":
         """The training face of a job."""
         return cls(
             id=job.id,
@@ -234,6 +242,9 @@ class TrainingJob:
             attempts=job.attempts,
             progress=progress.step,
             total=progress.total,
+            queue_position=queue_position,
+            last_heartbeat=progress.updated_at if progress.held else None,
+            estimated_end=estimated_end(job, progress, now),
         )
 
 

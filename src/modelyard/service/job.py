@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.canonical import digest
 from modelyard.domain.job import (
     Claim,
     Job,
@@ -26,13 +27,15 @@ from modelyard.domain.job import (
 )
 from modelyard.domain.observed import JobChanged, JobEventRecorded
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
-from modelyard.errors import LeaseLost, RateLimited
+from modelyard.errors import Conflict, LeaseLost, RateLimited
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.listing import maybe
 from modelyard.service.ports import Ports
 
 TICK = timedelta(microseconds=1)
 QUEUE_RETRY_AFTER = 60.0
+
+_DRAWN = frozenset({"seed", "artifact"})
 
 # The events that tell the end of a job of each kind: when it succeeded, and when it did not.
 END_EVENTS: Mapping[JobKind, tuple[str, str]] = {
@@ -47,14 +50,14 @@ END_EVENTS: Mapping[JobKind, tuple[str, str]] = {
 
 
 def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
-    """Put a new job at the end of its lane. A job with the same fingerprint that has not ended is returned instead.
+    """Put a new job at the end of its lane, unless it was `asked_before`: then that job is returned.
 
     Jobs of an entity are listed in the order in which they came, so none is created before the one before it. Raises
-    `RateLimited` when the entity has `max_queued` jobs in the queue.
+    `RateLimited` when the entity has `max_queued` jobs in the queue, `Conflict`.
     """
-    twin = _unended_twin(tx, job)
-    if twin is not None:
-        return twin
+    known = asked_before(tx, job)
+    if known is not None:
+        return known
     if tx.count(Job, "by_status", job.entity, JobStatus.QUEUED) >= max_queued:
         raise RateLimited(f"{max_queued} jobs wait already; cancel some, or wait for them to end", QUEUE_RETRY_AFTER)
     previous = tx.page(Job, "by_entity", job.entity, limit=1, descending=True)
@@ -71,11 +74,33 @@ def later(now: datetime, previous: Sequence[Any]) -> datetime:
     return max(now, previous[0].created_at + TICK) if previous else now
 
 
-def _unended_twin(snapshot: Snapshot, job: Job) -> Job | None:
+def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
+    """The job that is the answer to this request already, or None.
+
+    With an idempotency key it is the one that was made under the key, for ever; without one it is the last with the
+    same fingerprint, until it has ended. Raises `Conflict` when the key was used for another request.
+    """
+    if job.idempotency_key is not None:
+        return _keyed(snapshot, job, job.idempotency_key)
     if not job.fingerprint:
         return None
     twins = snapshot.page(Job, "by_fingerprint", job.fingerprint, limit=1, descending=True)
     return twins[0] if twins and not twins[0].ended else None
+
+
+def _keyed(snapshot: Snapshot, job: Job, key: str) -> Job | None:
+    known = snapshot.find(Job, "idempotency", job.entity, job.project, key)
+    if known is not None and _request(known) != _request(job):
+        raise Conflict(
+            f"the idempotency key {key!r} was used for another request, which made job {known.id}; "
+            "send that request again unchanged, or choose a new key"
+        )
+    return known
+
+
+def _request(job: Job) -> str:
+    """What was asked for, as a digest: without what we drew for it (a seed, the name of an artifact)."""
+    return digest([job.kind, job.lane, {name: job.spec[name] for name in job.spec.keys() - _DRAWN}])
 
 
 def head(snapshot: Snapshot, lane: str) -> Job | None:

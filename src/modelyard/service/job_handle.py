@@ -161,7 +161,7 @@ def cancel_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
     def step(tx: Tx) -> tuple[Job, Job, TrainingJob]:
         before = found_job(tx, principal, job_id)
         job = request_cancel(tx, job_id, event_id, principal.name, now)
-        return before, job, shown(tx, job)
+        return before, job, shown(tx, [job], now)[0]
 
     before, job, answer = ports.store.transact(step)
     if job.status is not before.status:

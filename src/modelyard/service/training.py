@@ -9,14 +9,14 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, check_name
-from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.training import Checkpoint, Dataset, DatasetName, Model, ModelName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.training import read_examples
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
-from modelyard.service.job import announce, enqueue
+from modelyard.service.job import announce, asked_before, enqueue, files_of
 from modelyard.service.job_handle import JobHandle, cancel_job
 from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
 from modelyard.service.model import Models
@@ -55,41 +55,54 @@ class Training:
         learning_rate: float | Sequence[float] | None = None,
         batch_size: BatchSize | None = None,
         assistant_turns: AssistantTurns | None = None,
+        idempotency_key: str | None = None,
     ) -> JobHandle:
         """Fine-tune a model on examples, in their order.
 
         `model` is a model, its id or its name ("project/name", "entity/project/name"). `data` are examples, as values
         or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
-        now. The same model, URL and configuration asked for again while the first job has not ended is that job.
-        Raises `InvalidInput`, `NotFound`, `Forbidden`, `RateLimited`.
+        now. The same model, URL and configuration asked for again while the first job has not ended is that job. With
+        an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
+        has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
+        `RateLimited`, `Conflict`.
         """
+        ask = partial(self._ask, JobKind.SFT, key=check_idempotency_key(idempotency_key))
         rates = (
             learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
         )
         asked = {"learning_rate": rates, "batch_size": batch_size, "assistant_turns": assistant_turns}
         config, target = SFTConfig.resolve(asked), self._model(model)
         if isinstance(data, str) and "://" in data:
-            return self._sft_on_dataset(target, config, data)
+            return ask(target, config, *self._dataset_named(target, config, data))
         stored, rows = self._keep_examples(data)
         with kept_only_if_named(self.ports.artifacts, stored):
             _check_rows(config, rows)
-            return self._ask(JobKind.SFT, target, config, {**_own(stored), "rows": rows})
+            return ask(target, config, {**_own(stored), "rows": rows})
 
-    def rl(self, model: Model | str, groups: GroupData | StoredArtifact, **options: Any) -> JobHandle:
+    def rl(
+        self,
+        model: Model | str,
+        groups: GroupData | StoredArtifact,
+        *,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> JobHandle:
         """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
 
         `groups` are values or plain dicts, read as they come; or an artifact that holds them as `formats.training`
-        writes them, which belongs to the job unless this raises. Raises `InvalidInput`, `NotFound`, `RateLimited`.
+        writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
+        `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`.
         """
+        ask = partial(self._ask, JobKind.RL, key=check_idempotency_key(idempotency_key))
         unknown = sorted(options.keys() - {*(field.name for field in attrs.fields(RLConfig)), "loss_fn"})
         if unknown:
             raise InvalidInput([Problem((name,), "is no option of RL training") for name in unknown])
         config, target = RLConfig.resolve(options), self._model(model)
         if isinstance(groups, StoredArtifact):
-            return self._ask(JobKind.RL, target, config, _own(groups))
+            return ask(target, config, _own(groups))
         stored, _ = store_groups(self.ports.artifacts, groups_of(groups))
         with kept_only_if_named(self.ports.artifacts, stored):
-            return self._ask(JobKind.RL, target, config, _own(stored))
+            return ask(target, config, _own(stored))
 
     # ---- datasets
 
@@ -166,7 +179,8 @@ class Training:
         index, *where = _index(entity, project, lane, status)
         cursor = None if after is None else partial(self._place, index, after)
         page = read_page(self.ports, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
-        return self.ports.store.read(lambda snapshot: page.map(partial(shown, snapshot)))
+        now = self.ports.clock.now()
+        return Page(self.ports.store.read(lambda snapshot: shown(snapshot, page, now)), page.has_more)
 
     # ---- how a job is made
 
@@ -189,12 +203,12 @@ class Training:
         with open(data, "rb") as file:
             return store_examples(self.ports.artifacts, read_examples(file))
 
-    def _sft_on_dataset(self, model: Model, config: SFTConfig, url: str) -> JobHandle:
+    def _dataset_named(self, model: Model, config: SFTConfig, url: str) -> tuple[Mapping[str, Any], str]:
+        """The data of a job on a dataset, and the fingerprint of its request."""
         dataset = self.ports.store.read(lambda snapshot: self._dataset(snapshot, url))
         _check_rows(config, dataset.rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
-        fingerprint = digest([model.id, dataset.url, attrs.asdict(config)])
-        return self._ask(JobKind.SFT, model, config, data, fingerprint)
+        return data, digest([model.id, dataset.url, attrs.asdict(config)])
 
     def _dataset(self, snapshot: Snapshot, url: str) -> Dataset:
         named = DatasetName.parse(url)
@@ -208,20 +222,31 @@ class Training:
         return found
 
     def _ask(
-        self, kind: JobKind, model: Model, config: SFTConfig | RLConfig, data: Mapping[str, Any], fingerprint: str = ""
+        self,
+        kind: JobKind,
+        model: Model,
+        config: SFTConfig | RLConfig,
+        data: Mapping[str, Any],
+        fingerprint: str = "",
+        *,
+        key: str | None,
     ) -> JobHandle:
         seed = int.from_bytes(self.ports.randomness(SEED_BYTES), "big")
         spec = {"config": attrs.asdict(config), "seed": seed, **data}
-        now = self.ports.clock.now()
-        asked = Job(
-            self.ports.ids(), kind, model.entity, model.project, model.id, now, spec=spec, fingerprint=fingerprint
-        )
+        place = (model.entity, model.project, model.id)
+        asked = Job(self.ports.ids(), kind, *place, self.ports.clock.now(), spec, fingerprint, key)
         job = self.ports.store.transact(lambda tx: self._enqueue(tx, asked))
         if job.id == asked.id:
             announce(self.ports, job)
+        else:
+            for name in files_of(asked):
+                self.ports.artifacts.remove(name)
         return JobHandle(self.ports, self.principal, job.id)
 
     def _enqueue(self, tx: Tx, job: Job) -> Job:
+        known = asked_before(tx, job)
+        if known is not None:
+            return known
         if maybe(tx, Model, job.lane) is None:
             raise NotFound("Model", job.lane)
         step = job.spec["config"].get("kl_penalty_reference_step")

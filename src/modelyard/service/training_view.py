@@ -1,10 +1,12 @@
 """Training jobs and their events, as a principal may see them."""
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress
+from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress, JobStatus, Place
 from modelyard.domain.page import Order, Page
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import NotFound
@@ -13,6 +15,7 @@ from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
 from modelyard.service.ports import Ports
 
 TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL})
+MAX_AHEAD = 100
 
 
 def visible(principal: Principal) -> Callable[[Job], bool]:
@@ -28,14 +31,37 @@ def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
     return job
 
 
-def shown(snapshot: Snapshot, job: Job) -> TrainingJob:
-    """The job as its owner sees it; one that was read just before its entity was erased looks untouched."""
-    return TrainingJob.of(job, maybe(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))
+def shown(snapshot: Snapshot, jobs: Iterable[Job], now: datetime) -> tuple[TrainingJob, ...]:
+    """Jobs as their owner sees them; one that was read just before its entity was erased looks untouched."""
+    jobs = tuple(jobs)
+    head = _queue_head(snapshot) if any(job.status is JobStatus.QUEUED for job in jobs) else ()
+    return tuple(
+        TrainingJob.of(
+            job, maybe(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at), now, _position(head, job)
+        )
+        for job in jobs
+    )
+
+
+def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
+    """The places of the first `MAX_AHEAD` jobs that wait, in the order in which one worker would run them."""
+    places = [
+        cursor_at(Job, "by_place", job)
+        for place in (Place.READY, Place.WAITING)
+        for job in snapshot.page(Job, "by_place", place, limit=MAX_AHEAD)
+    ]
+    return sorted(places)[:MAX_AHEAD]
+
+
+def _position(head: Sequence[Cursor], job: Job) -> int | None:
+    """How many jobs of the queue's head come before a job that waits; None for one that does not."""
+    return bisect_left(head, cursor_at(Job, "by_place", job)) if job.status is JobStatus.QUEUED else None
 
 
 def shown_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
     """The training job as it is now. Raises `NotFound`."""
-    return ports.store.read(lambda snapshot: shown(snapshot, found_job(snapshot, principal, job_id)))
+    now = ports.clock.now()
+    return ports.store.read(lambda snapshot: shown(snapshot, [found_job(snapshot, principal, job_id)], now)[0])
 
 
 def events_page(ports: Ports, job_id: str, after: str | None, limit: int, order: Order = "asc") -> Page[TrainingEvent]:

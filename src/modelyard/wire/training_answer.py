@@ -78,7 +78,10 @@ class Logged:
 
 @attrs.frozen
 class TrainingJobObject:
-    """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force."""
+    """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force.
+
+    `queue_position` tells how many jobs wait ahead of one that waits, up to 100.
+    """
 
     id: str
     object: Literal["training_job"]
@@ -95,6 +98,9 @@ class TrainingJobObject:
     config: Mapping[str, Any]
     progress: int
     total: int | None
+    queue_position: int | None
+    last_heartbeat: str | None
+    estimated_end: str | None
 
 
 @attrs.frozen
@@ -202,8 +208,8 @@ def job_object(job: TrainingJob) -> Mapping[str, Any]:
         "model_id": job.model_id,
         "status": job.status.value,
         "created_at": _time(job.created_at),
-        "training_start": None if job.training_start is None else _time(job.training_start),
-        "training_end": None if job.training_end is None else _time(job.training_end),
+        "training_start": _maybe_time(job.training_start),
+        "training_end": _maybe_time(job.training_end),
         "error_message": job.error_message,
         "step": job.step,
         "metrics": dict(job.metrics),
@@ -211,6 +217,9 @@ def job_object(job: TrainingJob) -> Mapping[str, Any]:
         "config": dict(job.config),
         "progress": job.progress,
         "total": job.total,
+        "queue_position": job.queue_position,
+        "last_heartbeat": _maybe_time(job.last_heartbeat),
+        "estimated_end": _maybe_time(job.estimated_end),
     }
 
 
@@ -226,3 +235,7 @@ def dataset_object(dataset: Dataset) -> Mapping[str, Any]:
 
 def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _maybe_time(moment: datetime | None) -> str | None:
+    return None if moment is None else _time(moment)
