@@ -68,7 +68,8 @@ class Job:
     grows with each heartbeat. `attempts` counts claims, `crashes` those that were lost since the last progress.
     `progress` is the last optimizer step (or row) that is recorded, of `total`. `spec` is what was asked for, resolved;
     `result` what came of it. `fingerprint` tells equal requests. `resume` names the saved state to go on from (its
-    artifact files) at step `resume_step`. `updated_at` is the latest time that anything of the job bears: no later time
+    artifact files) at step `resume_step`. `handle` names what runs the job outside of its worker's process, if anything
+    does (`protocols.Executor`). `updated_at` is the latest time that anything of the job bears: no later time
     is before it, whatever the wall clock does.
     """
 
@@ -98,6 +99,7 @@ class Job:
     resume: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume_step: int = 0
     updated_at: datetime | None = None
+    handle: str = ""
 
     def time(self, now: datetime) -> datetime:
         """`now`, or the job's latest time where the wall clock has gone back behind it."""

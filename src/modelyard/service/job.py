@@ -104,6 +104,7 @@ def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> Job
         place=Place.CLAIMED,
         epoch=job.epoch + 1,
         worker_id=worker_id,
+        handle="",
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
         updated_at=time,
@@ -165,8 +166,8 @@ def _recorded(tx: Tx, job: Job, events: Sequence[NewEvent], time: datetime) -> J
 
 def _superseded(tx: Tx, job: Job, event: NewEvent) -> bool:
     """Put the data in the place of those that an earlier attempt recorded; False where none did."""
-    # In a first attempt there is nothing to look for: `add` would refuse an event that is there already.
-    earlier = tx.find(JobEvent, "identity", job.id, event.type, event.step) if job.attempts > 1 else None
+    # Under a first claim there is nothing to look for: `add` would refuse an event that is there already.
+    earlier = tx.find(JobEvent, "identity", job.id, event.type, event.step) if job.epoch > 1 else None
     if earlier is None:
         return False
     if earlier.epoch != job.epoch:
@@ -253,14 +254,18 @@ def requeue(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
     return job
 
 
-def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int) -> Job:
-    """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails."""
+def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int, reason: str = "") -> Job:
+    """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails.
+
+    `reason` says how it was lost this time, where that is known.
+    """
     job = attrs.evolve(job, crashes=job.crashes + 1)
     if job.crashes < max_crashes:
         return requeue(tx, job, event_id, now)
     message = (
         f"the job lost its worker {job.crashes} times without any progress: it may need more memory than there is, "
         "or its data make the trainer crash; look into the worker's log, then start a new job"
+        + (f". At last {reason}" if reason else "")
     )
     return fail(tx, job, event_id, message, now)
 
