@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from modelyard import Example, Message, Platform, Role, Settings, open_platform
-from modelyard.domain.job import Claim, Job, JobEvent, JobStatus
+from modelyard.domain.job import Claim, Job, JobEvent, JobProgress, JobStatus
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.executors.process import ProcessName, machine, this_process
 from modelyard.executors.subprocess import LAST_WORDS, SubprocessExecutor
@@ -89,6 +89,9 @@ class Site:
 
     def job(self, job: JobHandle) -> Job:
         return self.platform.ports.store.read(lambda snapshot: snapshot.get(Job, job.id))
+
+    def progress(self, job: JobHandle) -> JobProgress:
+        return self.platform.ports.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
 
     def story(self, job: JobHandle) -> list[tuple[str, int]]:
         events = self.platform.ports.store.read(lambda s: s.page(JobEvent, "by_job", job.id, limit=1000))
@@ -211,8 +214,8 @@ def test_stopping_kills_what_does_not_leave_within_the_grace_and_gives_its_job_b
     with site.platform.worker(executor=site.executor(grace=0.1)):
         process = site.reached()
     process.wait_for_end()
-    left = site.job(job)
-    assert (left.status, left.crashes, left.progress) == (JobStatus.QUEUED, 0, 2)
+    left = site.progress(job)
+    assert (job.status, left.crashes, left.step) == (JobStatus.QUEUED, 0, 2)
 
 
 # ---- a worker that is killed -------------------------------------------------------------------------------------
@@ -227,9 +230,9 @@ def test_a_process_whose_worker_is_killed_gives_its_job_back_and_leaves(site: Si
     worker.communicate()
     site.open_gate()
     process.wait_for_end()
-    left = site.job(job)
-    assert (left.status, left.crashes) == (JobStatus.QUEUED, 0)
-    assert left.progress >= 3
+    left = site.progress(job)
+    assert (job.status, left.crashes) == (JobStatus.QUEUED, 0)
+    assert left.step >= 3
     site.platform.worker().run_until_idle()
     site.check_finished(job, undisturbed)
 
@@ -286,12 +289,12 @@ def test_a_process_that_was_frozen_and_replaced_writes_nothing_more(site: Site, 
         successor.look()
         clock.advance(platform.ports.settings.lease)
         successor.run_until_idle()
-    before = site.job(job)
+    before = site.job(job), site.progress(job)
     site.check_finished(job, undisturbed)
     os.kill(frozen.pid, signal.SIGCONT)
     site.open_gate()
     assert end_of(frozen)[0] == 0
-    assert site.job(job) == before
+    assert (site.job(job), site.progress(job)) == before
     site.check_finished(job, undisturbed)
 
 
@@ -300,11 +303,11 @@ def test_of_two_processes_of_one_job_the_older_writes_nothing_more(site: Site, u
     older = site.start_job(job)
     site.reached()
     assert end_of(site.start_job(job, stdin=subprocess.DEVNULL))[0] == 0
-    before = site.job(job)
+    before = site.job(job), site.progress(job)
     site.open_gate()
     assert end_of(older)[0] == 0
-    assert site.job(job) == before
-    assert before.attempts == 1
+    assert (site.job(job), site.progress(job)) == before
+    assert site.job(job).attempts == 1
     site.check_finished(job, undisturbed)
 
 
@@ -313,8 +316,8 @@ def test_a_process_that_hangs_when_it_is_asked_to_leave_has_the_lease_and_gives_
     process = site.start_job(job, "0.3")
     site.reached()
     assert end_of(process)[0] == 0
-    left = site.job(job)
-    assert (left.status, left.crashes, left.progress) == (JobStatus.QUEUED, 0, 2)
+    left = site.progress(job)
+    assert (job.status, left.crashes, left.step) == (JobStatus.QUEUED, 0, 2)
 
 
 def test_a_process_that_is_terminated_gives_its_job_back(site: Site) -> None:
@@ -323,8 +326,7 @@ def test_a_process_that_is_terminated_gives_its_job_back(site: Site) -> None:
     site.reached()
     process.terminate()
     assert process.wait(PATIENCE) == 0
-    left = site.job(job)
-    assert (left.status, left.crashes) == (JobStatus.QUEUED, 0)
+    assert (job.status, site.progress(job).crashes) == (JobStatus.QUEUED, 0)
 
 
 def test_a_process_that_is_asked_to_leave_while_its_platform_opens_leaves_at_once(site: Site) -> None:
@@ -332,7 +334,7 @@ def test_a_process_that_is_asked_to_leave_while_its_platform_opens_leaves_at_onc
     process = site.start("-m", "modelyard.worker", "gated_yard:stuck", job.id, str(site.folder))
     site.reached()
     assert end_of(process)[0] == 0
-    assert site.job(job).epoch == 1
+    assert site.progress(job).epoch == 1
 
 
 def test_a_job_that_nobody_holds_or_knows_is_not_run(site: Site) -> None:

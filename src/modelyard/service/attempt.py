@@ -8,31 +8,23 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.job import Job, JobStatus
-from modelyard.errors import RecordNotFound
-from modelyard.protocols import Snapshot, Tx
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
+from modelyard.protocols import Tx
 from modelyard.service.job import crash, requeue
+from modelyard.service.listing import maybe
 
 
-def take_up(tx: Tx, job_id: str) -> Job | None:
+def take_up(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
     """The job, held anew in the same attempt: what held it before is fenced off. None unless it is held.
 
     Raises `RecordNotFound`.
     """
-    job = tx.get(Job, job_id)
-    if job.status is not JobStatus.RUNNING:
+    job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
+    if not progress.held:
         return None
-    job = attrs.evolve(job, epoch=job.epoch + 1)
-    tx.replace(job)
-    return job
-
-
-def found(snapshot: Snapshot, job_id: str) -> Job | None:
-    """The job, unless it was deleted."""
-    try:
-        return snapshot.get(Job, job_id)
-    except RecordNotFound:
-        return None
+    progress = attrs.evolve(progress, epoch=progress.epoch + 1)
+    tx.replace(progress)
+    return job, progress
 
 
 def goes_on(job: Job | None, attempt: Job) -> bool:
@@ -40,14 +32,14 @@ def goes_on(job: Job | None, attempt: Job) -> bool:
     return job is not None and job.status is JobStatus.RUNNING and job.attempts == attempt.attempts
 
 
-def taken_up(job: Job, attempt: Job) -> bool:
-    """Whether a process holds the job of which the attempt was begun by a worker."""
-    return job.epoch > attempt.epoch
+def taken_up(progress: JobProgress, claim: Claim) -> bool:
+    """Whether a process holds the job that a worker had claimed."""
+    return progress.epoch > claim.epoch
 
 
 def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
     """Keep the handle under which the attempt runs, while it goes on."""
-    job = found(tx, attempt.id)
+    job = maybe(tx, Job, attempt.id)
     if job is not None and goes_on(job, attempt):
         tx.replace(attrs.evolve(job, handle=handle))
 
@@ -56,7 +48,7 @@ def end_attempt(
     tx: Tx, attempt: Job, event_id: str, now: datetime, max_crashes: int, fault: str | None = None
 ) -> Job | None:
     """Give a job back whose process is gone: as crashed where there is a `fault`. None where the attempt had ended."""
-    job = found(tx, attempt.id)
+    job = maybe(tx, Job, attempt.id)
     if job is None or not goes_on(job, attempt):
         return None
     if fault is None:

@@ -2,12 +2,13 @@
 
 import attrs
 
-from modelyard.domain.job import Job, Place
+from modelyard.domain.job import Job, JobProgress, Place
 from modelyard.errors import StoreError
-from modelyard.protocols import Executor
-from modelyard.service.attempt import end_attempt, found, goes_on, note_handle, taken_up
+from modelyard.protocols import Executor, Snapshot
+from modelyard.service.attempt import end_attempt, goes_on, note_handle, taken_up
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce
+from modelyard.service.listing import maybe
 from modelyard.service.ports import Ports, log
 from modelyard.service.runner import MAX_CLAIMED, Runner, storable
 
@@ -71,14 +72,14 @@ class Watcher:
 
     def _must_go(self, watch: _Watch) -> bool:
         """Whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""
-        job = self.ports.store.read(lambda snapshot: found(snapshot, watch.attempt.id))
-        if job is None or not (job.ended or goes_on(job, watch.attempt)):
+        job, progress = self.ports.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
+        if job is None or progress is None or not (job.ended or goes_on(job, watch.attempt)):
             return True
         now, lease = self.ports.clock.monotonic(), self.ports.settings.lease
-        if job.ended or job.cancelled_by:
+        if job.ended or progress.cancelled_by:
             watch.dispensable = now if watch.dispensable is None else watch.dispensable
             return now - watch.dispensable >= lease
-        if watch.hold is None or taken_up(job, watch.attempt) or now - watch.since < LEASES_TO_BEGIN * lease:
+        if watch.hold is None or taken_up(progress, watch.hold.claim) or now - watch.since < LEASES_TO_BEGIN * lease:
             return False
         watch.fault = f"its process did not begin within {LEASES_TO_BEGIN * lease:g} seconds"
         return True
@@ -110,3 +111,7 @@ class Watcher:
             except StoreError:
                 log.warning("job %s could not be given back", watch.attempt.id, exc_info=True)
                 self._forget(watch)
+
+
+def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:
+    return maybe(snapshot, Job, job_id), maybe(snapshot, JobProgress, job_id)
