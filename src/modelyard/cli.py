@@ -1,9 +1,11 @@
 """The command line: thin over the Python API."""
 
 import json
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,13 @@ from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
 from modelyard.domain.identity import ApiKey
 from modelyard.errors import MissingExtra, ModelyardError
+from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.protocols import Executor
 from modelyard.report.table import text_table
 from modelyard.service.platform import Platform
+from modelyard.worker import platform_of
+
+DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
 store_option = click.option(
     "--store", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The SQLite file of the platform."
@@ -88,16 +95,34 @@ def serve(store: Path, host: str, port: int, worker: bool) -> None:
 
 
 @main.command()
-@store_option
+@click.option("--store", type=click.Path(dir_okay=False, path_type=Path), help="The SQLite file of the platform.")
+@click.option("--factory", metavar="MODULE:FUNCTION", help="Code that returns your own platform, instead of --store.")
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 64), help="Jobs at a time.")
-def work(store: Path, concurrency: int) -> None:
+@click.option("--isolate", is_flag=True, help="Run each job in a process of its own.")
+def work(store: Path | None, factory: str | None, concurrency: int, isolate: bool) -> None:
     """Run queued jobs until interrupted; what runs then goes back to the queue."""
-    with opened(store) as platform, platform.worker(concurrency) as worker:
+    if (store is None) is (factory is None):
+        raise click.UsageError("give either --store or --factory")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    executor = _isolated(store, factory) if isolate else None
+    with _worked(store, factory) as platform, platform.worker(concurrency, executor) as worker:
         click.echo(f"worker {worker.id} waits for jobs; Ctrl-C stops it", err=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
             click.echo("stopping", err=True)
+
+
+def _isolated(store: Path | None, factory: str | None) -> Executor:
+    """What runs jobs in processes that open the same platform."""
+    return SubprocessExecutor(factory or DEFAULT_FACTORY, [] if store is None else [str(store)])
+
+
+def _worked(store: Path | None, factory: str | None) -> AbstractContextManager[Platform]:
+    if store is not None:
+        return opened(store)
+    sys.path.insert(0, "")  # as `python -m` does: the factory may lie in the working directory
+    return platform_of(str(factory))
 
 
 # ---- keys --------------------------------------------------------------------------------------------------------

@@ -347,22 +347,36 @@ class Trainer(Protocol):
 
 
 class Executor(Protocol):
-    """Where a claimed job runs. The fence in the store makes it harmless to run one twice."""
+    """Where a claimed job runs. The fence in the store makes it harmless to run one twice.
+
+    Laws: what runs jobs in this process calls `run`, and such a job settles itself. Anything else starts a process
+    `python -m modelyard.worker FACTORY JOB_ID`, which takes the job over from the claim; its handle is kept in the
+    job's record, and the worker settles the job of a process that ends without having done so. No handle is given out
+    twice.
+    """
 
     def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
-        """Begin; returns a handle that can be kept. In-process executors call `run`; others start a worker by name."""
+        """Begin; returns a handle that can be kept."""
         ...
 
-    def poll(self, handle: str) -> bool:
-        """Whether it still runs."""
+    def poll(self, handle: str) -> str | None:
+        """None while it runs, also while it is frozen; afterwards how it ended: the fault, as a person may read it, or
+        nothing. What is not known has ended.
+        """
         ...
 
     def cancel(self, handle: str) -> None:
         """End it by force where that is possible. Idempotent."""
         ...
 
+    def reattach(self, handle: str) -> bool:
+        """Whether it runs, or ran, outside of this process and is to be watched from here, by `poll` and `cancel`:
+        it was submitted here, or by a process that is dead. False also for what is not known.
+        """
+        ...
+
     def close(self) -> None:
-        """Wait, in bounded time, for what runs in this process."""
+        """Have what this executor submitted end or give its job back, and wait for that in bounded time."""
         ...
 
 

@@ -1,18 +1,22 @@
 """Our executors keep the contract, and the contract has teeth."""
 
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modelyard.domain.job import Claim
 from modelyard.executors.inline import InlineExecutor
+from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import Executor
-from modelyard.testing.executor import ExecutorContract
+from modelyard.testing.executor import ExecutorContract, Trials, TrialsHere
 
 CLAIM = Claim("job", 1, "worker")
+HERE = Path(__file__).parent
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -35,6 +39,44 @@ class TestThreadExecutorWithManyThreads(TestThreadExecutor):
     @pytest.fixture
     def executor(self) -> Iterator[Executor]:
         made = ThreadExecutor(8)
+        yield made
+        made.close()
+
+
+class TrialsElsewhere:
+    """The same jobs in processes of their own, which tell of themselves in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, claim: Claim) -> None:
+        raise AssertionError("the job must not run in this process")
+
+    def begun(self) -> Sequence[str]:
+        return self._told("begun")
+
+    def ended(self) -> Sequence[str]:
+        return self._told("ended")
+
+    def let_go(self) -> None:
+        (self.folder / "go").touch()
+
+    def _told(self, what: str) -> Sequence[str]:
+        file = self.folder / what
+        return file.read_text(encoding="utf-8").split() if file.exists() else []
+
+
+class TestSubprocessExecutor(ExecutorContract):
+    detached = True
+
+    @pytest.fixture
+    def trials(self, tmp_path: Path) -> Trials:
+        return TrialsElsewhere(tmp_path)
+
+    @pytest.fixture
+    def executor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+        monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+        made = SubprocessExecutor("trial_yard:trial", [str(tmp_path)])
         yield made
         made.close()
 
@@ -71,7 +113,7 @@ def test_a_thread_that_hangs_is_left_behind_in_bounded_time_and_ends_with_the_pr
     executor, go_on = ThreadExecutor(grace=0.01), threading.Event()
     handle = executor.submit(CLAIM, lambda _: go_on.wait(60) and None)
     executor.close()
-    assert executor.poll(handle)
+    assert executor.poll(handle) is None
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == f"modelyard-{handle}")
     go_on.set()
 
@@ -122,6 +164,13 @@ class Twice(InlineExecutor):
         return super().submit(claim, run)
 
 
+class OneClaim(InlineExecutor):
+    """Hands every job a claim of its own making."""
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+        return super().submit(Claim(claim.job_id, 1, "worker"), run)
+
+
 class SameHandle(InlineExecutor):
     """Gives one handle for all."""
 
@@ -133,8 +182,22 @@ class SameHandle(InlineExecutor):
 class AlwaysBusy(InlineExecutor):
     """Thinks that everything runs for ever."""
 
-    def poll(self, handle: str) -> bool:
-        return True
+    def poll(self, handle: str) -> str | None:  # type: ignore[override]
+        return None
+
+
+class NeverBusy(ThreadExecutor):
+    """Thinks that nothing runs."""
+
+    def poll(self, handle: str) -> str | None:
+        return ""
+
+
+class Alarming(ThreadExecutor):
+    """Finds a fault in everything."""
+
+    def poll(self, handle: str) -> str | None:
+        return None if super().poll(handle) is None else "it fell over"
 
 
 class Fragile(InlineExecutor):
@@ -152,6 +215,13 @@ class Touchy(InlineExecutor):
         raise KeyError(handle)
 
 
+class Claiming(ThreadExecutor):
+    """Takes everything for its own."""
+
+    def reattach(self, handle: str) -> bool:
+        return True
+
+
 class Impatient(ThreadExecutor):
     """Closes without waiting."""
 
@@ -159,12 +229,22 @@ class Impatient(ThreadExecutor):
         return
 
 
+ONCE = "test_jobs_are_run_once_each_under_handles_of_their_own"
+POLL = "test_poll_tells_nothing_while_a_job_runs_and_how_it_ended_for_ever_after"
+FOUND = "test_what_runs_outside_of_this_process_is_found_again"
+UNKNOWN = "test_an_unknown_handle_runs_not_and_cannot_be_ended_or_found"
+
 BROKEN: list[tuple[type[Any], str]] = [
-    (Deaf, "test_a_job_is_run_once_with_its_own_claim"),
-    (Twice, "test_a_job_is_run_once_with_its_own_claim"),
-    (SameHandle, "test_every_handle_is_a_text_of_its_own"),
-    (AlwaysBusy, "test_poll_tells_whether_a_job_still_runs"),
-    (AlwaysBusy, "test_an_unknown_handle_runs_not_and_cannot_be_ended"),
+    (Deaf, ONCE),
+    (Twice, ONCE),
+    (OneClaim, ONCE),
+    (SameHandle, ONCE),
+    (AlwaysBusy, POLL),
+    (NeverBusy, POLL),
+    (Alarming, POLL),
+    (AlwaysBusy, UNKNOWN),
+    (Claiming, UNKNOWN),
+    (Claiming, FOUND),
     (Fragile, "test_a_job_that_raises_leaves_the_executor_as_it_was"),
     (Touchy, "test_cancelling_is_idempotent_also_after_the_end"),
     (Impatient, "test_closing_waits_for_what_runs_and_may_be_repeated"),
@@ -173,7 +253,10 @@ BROKEN: list[tuple[type[Any], str]] = [
 
 @pytest.mark.parametrize(("broken", "law"), BROKEN, ids=[f"{cls.__name__}-{law}" for cls, law in BROKEN])
 def test_the_contract_catches_a_broken_executor(broken: type[Any], law: str) -> None:
-    contract = ExecutorContract()
+    contract, trials, executor = ExecutorContract(), TrialsHere(), broken()
     contract.inline = issubclass(broken, InlineExecutor)
+    more = () if law == UNKNOWN else (trials,)
     with pytest.raises((AssertionError, RuntimeError, KeyError)):
-        getattr(contract, law)(broken())
+        getattr(contract, law)(executor, *more)
+    trials.let_go()
+    ThreadExecutor.close(executor) if isinstance(executor, ThreadExecutor) else executor.close()

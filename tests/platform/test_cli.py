@@ -1,6 +1,9 @@
 """The command line, as a person and as a program use it."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,26 @@ def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> N
     foreign = tmp_path / "foreign.db"
     foreign.write_text("this is no database, and it is long enough to be read as one" * 50)
     assert "Traceback" not in call("models", "--store", foreign, status=1).output
+
+
+@pytest.mark.parametrize("words", [(), ("--store", "a.db", "--factory", "a:b")])
+def test_a_worker_is_told_where_its_platform_is_in_one_way(words: tuple[str, ...]) -> None:
+    assert "give either --store or --factory" in call("work", *words, status=2).output
+
+
+def test_a_factory_that_cannot_be_loaded_is_one_clear_line() -> None:
+    told = call("work", "--factory", "no_such_module:platform", status=1).output
+    assert "no_such_module:platform cannot be loaded" in told
+
+
+def test_a_worker_runs_each_job_in_a_process_of_its_own_until_it_is_terminated(store: Path) -> None:
+    words = [sys.executable, "-m", "modelyard.cli", "work", "--isolate", "--store", str(store)]
+    worker = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert "waits for jobs" in worker.stderr.readline()
+    with open_platform(store) as platform:
+        _, queued = platform.training.list().items
+        ended = platform.training.job(queued.id).wait(60)
+    assert (ended.status, ended.attempts) == ("succeeded", 1)
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=60)
+    assert (worker.returncode, said) == (0, "stopping\n")

@@ -68,7 +68,8 @@ class Job:
     `lane` is what jobs queue up on (a model's id). `attempts` counts claims. `spec` is what was asked for, resolved;
     `result` what came of it. `fingerprint` tells equal requests; `idempotency_key` is the caller's own name for this
     one, unique in its project. `resume` names the saved state to go on from (its artifact files) at step `resume_step`.
-    What changes with every write of its worker is its `JobProgress`.
+    `handle` names what runs the job outside of its worker's process, if anything does (`protocols.Executor`). What
+    changes with every write of its worker is its `JobProgress`.
     """
 
     id: str
@@ -89,6 +90,7 @@ class Job:
     result: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume_step: int = 0
+    handle: str = ""
 
     @property
     def ended(self) -> bool:

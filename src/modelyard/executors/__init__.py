@@ -1,1 +1,1 @@
-"""Where a claimed job runs: in the calling thread, or in threads."""
+"""Where a claimed job runs: in the calling thread, in threads, or in processes."""

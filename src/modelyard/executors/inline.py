@@ -24,12 +24,16 @@ class InlineExecutor:
             log.exception("job %s raised in the executor", claim.job_id)
         return f"inline-{next(self._numbers)}"
 
-    def poll(self, handle: str) -> bool:
-        """False: what was submitted has ended."""
-        return False
+    def poll(self, handle: str) -> str:
+        """Nothing to tell: what was submitted has ended."""
+        return ""
 
     def cancel(self, handle: str) -> None:
         """Nothing is left to end."""
+
+    def reattach(self, handle: str) -> bool:
+        """False: nothing outlives its call."""
+        return False
 
     def close(self) -> None:
         """Nothing is left to wait for."""

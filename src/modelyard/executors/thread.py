@@ -41,12 +41,16 @@ class ThreadExecutor:
             raise
         return handle
 
-    def poll(self, handle: str) -> bool:
-        """Whether it still runs."""
-        return handle in self._running
+    def poll(self, handle: str) -> str | None:
+        """None while it runs."""
+        return None if handle in self._running else ""
 
     def cancel(self, handle: str) -> None:
         """Changes nothing: a thread cannot be ended by force. The job's own cancellation ends it at its next step."""
+
+    def reattach(self, handle: str) -> bool:
+        """False: nothing outlives its process."""
+        return False
 
     def close(self) -> None:
         """Wait, in bounded time, for what runs."""

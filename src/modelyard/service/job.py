@@ -133,6 +133,7 @@ def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> tup
         job,
         status=JobStatus.RUNNING,
         place=Place.CLAIMED,
+        handle="",
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
     )
@@ -289,8 +290,11 @@ def requeue(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
     return job
 
 
-def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int) -> Job:
-    """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails."""
+def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int, reason: str = "") -> Job:
+    """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails.
+
+    `reason` says how it was lost this time, where that is known.
+    """
     progress = tx.get(JobProgress, job.id)
     crashes = progress.crashes + 1
     tx.replace(attrs.evolve(progress, crashes=crashes))
@@ -299,6 +303,7 @@ def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int) -> J
     message = (
         f"the job lost its worker {crashes} times without any progress: it may need more memory than there is, "
         "or its data make the trainer crash; look into the worker's log, then start a new job"
+        + (f". At last {reason}" if reason else "")
     )
     return fail(tx, job, event_id, message, now)
 

@@ -9,6 +9,7 @@ from modelyard.domain.job import Claim, Job, JobKind, JobProgress
 from modelyard.domain.observed import LeaseTaken
 from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError, TrainingError
 from modelyard.protocols import Tx
+from modelyard.service.attempt import take_up
 from modelyard.service.handlers import HANDLERS
 from modelyard.service.hold import Handler, Hold
 from modelyard.service.job import announce, claim, claim_of, crash, fail, heartbeat, held, ready, requeue, take_away
@@ -56,10 +57,22 @@ class Runner:
         claimed = store.transact(lambda tx: claim(tx, self.id, now, lane))
         if claimed is None:
             return None
-        hold = Hold(self.ports, *claimed)
+        hold = self._held(*claimed)
+        announce(self.ports, hold.job)
+        return hold
+
+    def take_up(self, job_id: str) -> Hold | None:
+        """A hold on a job that a worker has claimed and handed to this process; None where no worker holds it now.
+
+        Whoever held it before writes nothing more. Raises `RecordNotFound`.
+        """
+        taken = self.ports.store.transact(lambda tx: take_up(tx, job_id))
+        return None if taken is None else self._held(*taken)
+
+    def _held(self, job: Job, progress: JobProgress) -> Hold:
+        hold = Hold(self.ports, job, progress)
         with self._lock:
             self._holds[hold.claim] = hold
-        announce(self.ports, hold.job)
         return hold
 
     def run(self, hold: Hold, stop: Callable[[], bool] = never) -> None:
@@ -90,7 +103,7 @@ class Runner:
             message = sentence(error)
             self._settle(hold, lambda tx, job, event_id, now: fail(tx, job, event_id, message, now))
         finally:
-            self._drop(hold)
+            self.drop(hold)
 
     def _handler(self, kind: JobKind) -> Handler:
         if kind not in self._handlers:
@@ -100,9 +113,10 @@ class Runner:
     def give_back(self, hold: Hold) -> None:
         """Return a claimed job that was not begun."""
         self._settle(hold, requeue)
-        self._drop(hold)
+        self.drop(hold)
 
-    def _drop(self, hold: Hold) -> None:
+    def drop(self, hold: Hold) -> None:
+        """Show no more that a job is alive: its run is over."""
         with self._lock:
             self._holds.pop(hold.claim, None)
 
@@ -149,9 +163,9 @@ class Runner:
         claimed = self.ports.store.read(lambda snapshot: snapshot.page(JobProgress, "by_held", True, limit=MAX_CLAIMED))
         marks = {progress.job_id: (progress.epoch, progress.beat) for progress in claimed}
         still = self.ports.stillness.seconds("jobs", marks, self.ports.clock.monotonic())
-        mine = {hold.job.id for hold in self.holds}
+        mine = {hold.claim for hold in self.holds}
         for progress in claimed:
-            if progress.job_id not in mine and still[progress.job_id] >= self.ports.settings.lease:
+            if claim_of(progress) not in mine and still[progress.job_id] >= self.ports.settings.lease:
                 self._take_away(progress)
 
     def _take_away(self, seen: JobProgress) -> None:
@@ -179,4 +193,9 @@ def sentence(error: Exception) -> str:
     text = str(error) or type(error).__name__
     if not isinstance(error, ModelyardError):
         text = f"the job failed with {type(error).__name__}: {text}; look into the worker's log, then start a new job"
+    return storable(text)
+
+
+def storable(text: str) -> str:
+    """A text as every store can keep it, bounded."""
     return text[:MAX_MESSAGE].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -14,6 +14,7 @@ from modelyard.service.hold import Hold
 from modelyard.service.periodic import Periodic
 from modelyard.service.ports import Ports, log
 from modelyard.service.runner import BEATS_PER_LEASE, Runner
+from modelyard.service.watch import Watcher
 
 MAX_WORKERS = 1000
 
@@ -33,6 +34,7 @@ class Worker:
     def __init__(self, ports: Ports, executor: Executor, concurrency: int = 1) -> None:
         self.ports, self.executor, self.concurrency = ports, executor, concurrency
         self._runner = Runner(ports)
+        self._watcher = Watcher(ports, executor, self._runner)
         self._stopping = threading.Event()
         self._loop = Periodic(ports.clock, ports.settings.poll, self.look, "modelyard-worker")
         self._pulse = Periodic(ports.clock, ports.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat")
@@ -65,15 +67,17 @@ class Worker:
     def start(self) -> None:
         """Announce itself, and take jobs from now on."""
         self.ports.store.transact(self._announce, durable=False)
+        self._watcher.reattach()
         self._pulse.start()
         self._loop.start()
         self._loop.wake()
 
     def stop(self) -> None:
-        """Give running jobs back after their current item, and leave. Waits for the lease at most. Idempotent."""
+        """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
         self._loop.stop(self.ports.settings.lease)
         self.executor.close()
+        self._watcher.stop()
         self._pulse.stop(self.ports.settings.lease)
         try:
             self.ports.store.transact(lambda tx: tx.remove(WorkerRecord, self.id))
@@ -108,6 +112,7 @@ class Worker:
         """One round: take over from the dead, and take as many jobs as there is room for."""
         forget_dead(self.ports)
         self._runner.take_over()
+        self._watcher.look()
         while not self._stopping.is_set() and len(self._runner.holds) < self.concurrency:
             hold = self._runner.claim()
             if hold is None or not self._submit(hold):
@@ -115,11 +120,13 @@ class Worker:
 
     def _submit(self, hold: Hold) -> bool:
         try:
-            self.executor.submit(hold.claim, lambda _: self._run(hold))
+            handle = self.executor.submit(hold.claim, lambda _: self._run(hold))
         except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             log.exception("the executor refused job %s", hold.job.id)
             self._runner.give_back(hold)
             return False
+        if self.executor.reattach(handle):  # what runs in this process settles itself; the rest is watched
+            self._watcher.add(hold, handle)
         return True
 
     def _run(self, hold: Hold) -> None:

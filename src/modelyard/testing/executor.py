@@ -1,4 +1,4 @@
-"""The contract of every executor that runs jobs in this process, to be run on your own:
+"""The contract of every executor, to be run on your own:
 
 class TestMyExecutor(ExecutorContract):
     @pytest.fixture
@@ -9,92 +9,173 @@ class TestMyExecutor(ExecutorContract):
 """
 
 import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pytest
 
 from modelyard.domain.job import Claim
 from modelyard.protocols import Executor
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """How many seconds to wait for what must come: long, since only a broken executor is waited for so long."""
 A_WHILE = 0.1
 """How many seconds a job takes that must be waited for."""
+BETWEEN_LOOKS = 0.005
+
+
+class Trials(Protocol):
+    """Jobs to try an executor with. The word before the first "-" of a job's id says what the job does:
+
+    "brief" ends at once, "failing" raises, "waiting" goes on until it is let go, "slow" takes a while after that.
+    """
+
+    def run(self, claim: Claim) -> None:
+        """Do the job: what `submit` is given."""
+        ...
+
+    def begun(self) -> Sequence[str]:
+        """The ids of the jobs that have begun, in order, one for each run."""
+        ...
+
+    def ended(self) -> Sequence[str]:
+        """The ids of those that came to their own end."""
+        ...
+
+    def let_go(self) -> None:
+        """Let waiting jobs end."""
+        ...
+
+
+class TrialsHere:
+    """Jobs in this process. The claim of each run is kept in `claims`."""
+
+    def __init__(self) -> None:
+        self.claims: list[Claim] = []
+        self._ended: list[str] = []
+        self._go_on = threading.Event()
+
+    def run(self, claim: Claim) -> None:
+        """Do what the job's id says."""
+        self.claims.append(claim)
+        what = claim.job_id.partition("-")[0]
+        if what == "failing":
+            raise RuntimeError("a job must not raise")
+        if what == "waiting":
+            assert self._go_on.wait(PATIENCE)
+        if what == "slow":
+            threading.Event().wait(A_WHILE)
+        self._ended.append(claim.job_id)
+
+    def begun(self) -> Sequence[str]:
+        """The ids of the jobs that have begun."""
+        return [claim.job_id for claim in self.claims]
+
+    def ended(self) -> Sequence[str]:
+        """The ids of those that have ended without raising."""
+        return list(self._ended)
+
+    def let_go(self) -> None:
+        """Let waiting jobs end."""
+        self._go_on.set()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what must come."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        threading.Event().wait(BETWEEN_LOOKS)
+
+
+def outcome(executor: Executor, handle: str) -> str:
+    """How a job ended, once it has."""
+    deadline = time.monotonic() + PATIENCE
+    while (told := executor.poll(handle)) is None:
+        assert time.monotonic() < deadline, "it does not end"
+        threading.Event().wait(BETWEEN_LOOKS)
+    return told
 
 
 class ExecutorContract:
     """The laws of `modelyard.protocols.Executor`. The fixture `executor` gives an executor that runs nothing yet.
 
-    One that runs jobs while `submit` waits sets `inline`.
+    One that runs jobs while `submit` waits sets `inline`. One that runs them outside of this process sets `detached`
+    and brings a fixture `trials` of its own.
     """
 
     inline = False
+    detached = False
 
-    def test_a_job_is_run_once_with_its_own_claim(self, executor: Executor) -> None:
-        """What was submitted is what runs."""
-        claims = [Claim(f"job-{number}", number, "worker") for number in range(5)]
-        ran: list[Claim] = []
-        for claim in claims:
-            executor.submit(claim, ran.append)
-            executor.close()
-        assert ran == claims
+    @pytest.fixture
+    def trials(self) -> Trials:
+        return TrialsHere()
 
-    def test_every_handle_is_a_text_of_its_own(self, executor: Executor) -> None:
-        """Handles can be kept in a record."""
-        handles = [executor.submit(Claim("job", 1, "worker"), lambda _: None) for _ in range(5)]
+    def test_jobs_are_run_once_each_under_handles_of_their_own(self, executor: Executor, trials: Trials) -> None:
+        """What was submitted is what runs, with its own claim; handles are texts, so that a record can keep them."""
+        claims = [Claim(f"brief-{number}", number, "worker") for number in (1, 2, 2, 3)]
+        handles = [executor.submit(claim, trials.run) for claim in claims]
+        assert [outcome(executor, handle) for handle in handles] == [""] * 4
+        assert sorted(trials.begun()) == sorted(trials.ended()) == [claim.job_id for claim in claims]
         assert all(type(handle) is str and handle for handle in handles)
-        assert len(set(handles)) == 5
+        assert len(set(handles)) == len(handles)
+        if isinstance(trials, TrialsHere):
+            assert sorted(trials.claims, key=lambda claim: claim.epoch) == claims
 
-    def test_poll_tells_whether_a_job_still_runs(self, executor: Executor) -> None:
-        """True from `submit` on, False for ever once it has ended."""
-        go_on, running = threading.Event(), threading.Event()
+    def test_poll_tells_nothing_while_a_job_runs_and_how_it_ended_for_ever_after(
+        self, executor: Executor, trials: Trials
+    ) -> None:
+        """None from `submit` on; a text once it has ended, empty when that was in order."""
+        if self.inline:
+            trials.let_go()
+        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
+        assert executor.poll(handle) == ("" if self.inline else None)
+        until(lambda: "waiting-1" in trials.begun())
+        assert executor.poll(handle) == ("" if self.inline else None)
+        trials.let_go()
+        assert outcome(executor, handle) == ""
+        assert executor.poll(handle) is not None
 
-        def run(_: Claim) -> None:
-            running.set()
-            assert self.inline or go_on.wait(PATIENCE)
-
-        handle = executor.submit(Claim("job", 1, "worker"), run)
-        assert executor.poll(handle) is not self.inline
-        assert running.wait(PATIENCE)
-        go_on.set()
+    def test_what_runs_outside_of_this_process_is_found_again(self, executor: Executor, trials: Trials) -> None:
+        """And nothing else is."""
+        if self.inline:
+            trials.let_go()
+        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
+        assert executor.reattach(handle) is self.detached
+        trials.let_go()
         executor.close()
-        assert executor.poll(handle) is False
 
-    def test_an_unknown_handle_runs_not_and_cannot_be_ended(self, executor: Executor) -> None:
+    def test_an_unknown_handle_runs_not_and_cannot_be_ended_or_found(self, executor: Executor) -> None:
         """As after a restart."""
-        assert executor.poll("never given out") is False
-        executor.cancel("never given out")
+        for handle in ("never given out", "", "a/b/c", "a/1-2/3-4"):
+            assert executor.poll(handle) is not None
+            executor.cancel(handle)
+            assert executor.reattach(handle) is False
 
-    def test_cancelling_is_idempotent_also_after_the_end(self, executor: Executor) -> None:
-        """It changes nothing for a job that has ended."""
-        handle = executor.submit(Claim("job", 1, "worker"), lambda _: None)
-        executor.close()
+    def test_cancelling_is_idempotent_also_after_the_end(self, executor: Executor, trials: Trials) -> None:
+        """It ends what can be ended by force, and changes nothing for a job that has ended."""
+        if not self.detached:
+            trials.let_go()
+        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
         executor.cancel(handle)
         executor.cancel(handle)
-        assert executor.poll(handle) is False
+        outcome(executor, handle)
+        executor.cancel(handle)
+        assert executor.poll(handle) is not None
 
-    def test_a_job_that_raises_leaves_the_executor_as_it_was(self, executor: Executor) -> None:
+    def test_a_job_that_raises_leaves_the_executor_as_it_was(self, executor: Executor, trials: Trials) -> None:
         """The next job runs."""
+        for job in ("failing-1", "brief-2"):
+            outcome(executor, executor.submit(Claim(job, 1, "worker"), trials.run))
+        assert trials.begun() == ["failing-1", "brief-2"]
+        assert trials.ended() == ["brief-2"]
 
-        def fail(_: Claim) -> None:
-            raise RuntimeError("a job must not raise")
-
-        ran: list[Claim] = []
-        for run in (fail, fail, ran.append):
-            handle = executor.submit(Claim("job", 1, "worker"), run)
-            executor.close()
-            assert executor.poll(handle) is False
-        assert len(ran) == 1
-
-    def test_closing_waits_for_what_runs_and_may_be_repeated(self, executor: Executor) -> None:
-        """When `close` returns in time, nothing runs any more."""
-        ended: list[Claim] = []
-        running = threading.Event()
-
-        def run(claim: Claim) -> None:
-            running.set()
-            threading.Event().wait(A_WHILE)
-            ended.append(claim)
-
-        executor.submit(Claim("job", 1, "worker"), run)
-        assert running.wait(PATIENCE)
+    def test_closing_waits_for_what_runs_and_may_be_repeated(self, executor: Executor, trials: Trials) -> None:
+        """When `close` returns in time, nothing runs any more. What is a process may leave before its job has ended."""
+        handle = executor.submit(Claim("slow-1", 1, "worker"), trials.run)
+        until(lambda: "slow-1" in trials.begun())
         executor.close()
-        assert len(ended) == 1
+        assert executor.poll(handle) is not None
+        assert self.detached or trials.ended() == ["slow-1"]
         executor.close()

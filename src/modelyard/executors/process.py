@@ -1,0 +1,64 @@
+"""Which process is meant, also when its number has been given to another since: names that can be kept.
+
+They are read from Linux's `/proc`. Elsewhere a name tells nothing to another process, and names nobody there.
+"""
+
+import os
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+PROC = Path("/proc")
+
+
+def machine() -> str:
+    """Where process numbers mean the same: this boot of this machine, this container. Empty where that is not told."""
+    try:
+        boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}-{(PROC / 'self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+@attrs.frozen
+class ProcessName:
+    """A process: its number and when it was started, in the system's ticks since boot."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """The name of a process that runs, or of a child that was not waited for yet."""
+        return cls(pid, (_stat(pid) or ("", ""))[1])
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read what `str` wrote; None where the text is no name."""
+        pid, _, started = text.partition("-")
+        return cls(int(pid), started) if pid.isdecimal() and started.isdecimal() else None
+
+    def __str__(self) -> str:
+        return f"{self.pid}-{self.started}"
+
+    @property
+    def lives(self) -> bool:
+        """Whether it still runs here, or is frozen: what has ended and was not waited for lives no more."""
+        state, started = _stat(self.pid) or ("Z", "")
+        return state not in "ZX" and started == self.started
+
+
+def _stat(pid: int) -> tuple[str, str] | None:
+    """The state of a process and its start, fields 3 and 22 of proc_pid_stat(5); None where there is none."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def this_process() -> ProcessName:
+    """The name of the process that calls."""
+    return ProcessName.of(os.getpid())

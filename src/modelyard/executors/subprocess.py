@@ -1,0 +1,191 @@
+"""Each job in a process of its own: a crash takes that job alone, and its end gives all of its memory back."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import attrs
+
+from modelyard.domain.job import Claim
+from modelyard.errors import InvalidInput
+from modelyard.executors.process import ProcessName, machine, this_process
+from modelyard.protocols import Executor
+
+WORKER = "modelyard.worker"
+LAST_WORDS = 1024
+"""How many characters of what a process said last are told when it dies."""
+LISTENING = 5.0
+"""How many seconds to wait for the last words of a process that is dead."""
+GONE = "its process is gone"
+
+
+class SubprocessExecutor:
+    """Runs each job as `python -m modelyard.worker FACTORY JOB_ID [ARGUMENT...]`.
+
+    `factory` is `package.module:function`, code of the host that returns the platform when it is called with
+    `arguments`. These are texts that everybody on the machine can read: name a file there, never a secret; the
+    environment is handed down.
+
+    A process leaves when its standard input is closed, so none outlives this one. What it says, on either output, goes
+    to this process's standard error. `close` gives the processes `grace` seconds to give their jobs back.
+
+        executor = SubprocessExecutor("modelyard.compose:open_platform", ["yard.db"])
+        with platform.worker(concurrency=2, executor=executor):
+            ...
+
+    Raises `InvalidInput` where `factory` names no function.
+    """
+
+    def __init__(self, factory: str, arguments: Sequence[str] = (), grace: float = 30.0) -> None:
+        if not all(part.isidentifier() for part in factory.replace(":", ".").split(".")) or factory.count(":") != 1:
+            raise InvalidInput.at("factory", msg=f"{factory!r} is not of the form package.module:function")
+        self._factory, self._arguments, self._grace = factory, tuple(arguments), grace
+        self._children: dict[str, _Child] = {}
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+        """Start the process; returns at once."""
+        child = _Child.start([self._factory, claim.job_id, *self._arguments])
+        handle = f"{machine()}/{this_process()}/{ProcessName.of(child.process.pid)}"
+        self._children[handle] = child
+        return handle
+
+    def poll(self, handle: str) -> str | None:
+        """None while the process lives; then how it ended."""
+        child = self._children.get(handle)
+        if child is None:
+            return None if _left_alive(handle) else GONE
+        fault = child.poll()
+        if fault is not None:
+            self._children.pop(handle, None)
+        return fault
+
+    def cancel(self, handle: str) -> None:
+        """Kill the process and what it has started."""
+        child = self._children.get(handle)
+        if child is not None:
+            child.kill()
+        elif left := _left_alive(handle):
+            _kill_group(left.pid)
+
+    def reattach(self, handle: str) -> bool:
+        """Whether it is a process of this executor, or one on this machine whose parent is dead."""
+        if handle in self._children:
+            return True
+        parent, child = _parse(handle)
+        return parent is not None and child is not None and not parent.lives
+
+    def close(self) -> None:
+        """Have the processes give their jobs back and leave; kill those that have not left within the grace."""
+        children = [self._children.pop(handle) for handle in tuple(self._children)]
+        for child in children:
+            child.let_go()
+        until = time.monotonic() + self._grace
+        for child in children:
+            child.end(max(0.0, until - time.monotonic()))
+
+
+def _parse(handle: str) -> tuple[ProcessName | None, ProcessName | None]:
+    """Parent and child, where the handle speaks of this machine."""
+    where, *names = handle.split("/")
+    if where != machine() or not where or len(names) != 2:
+        return None, None
+    parent, child = names
+    return ProcessName.parse(parent), ProcessName.parse(child)
+
+
+def _left_alive(handle: str) -> ProcessName | None:
+    """The process that a parent which is dead has left alive here."""
+    parent, child = _parse(handle)
+    return child if parent is not None and child is not None and not parent.lives and child.lives else None
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+@attrs.define(eq=False)
+class _Child:
+    """A process, the leader of a session of its own, and the last that it said."""
+
+    process: "subprocess.Popen[str]"
+    words: str = ""
+    listener: threading.Thread = attrs.field(init=False)
+
+    @classmethod
+    def start(cls, words: Sequence[str]) -> "_Child":
+        # In a session of its own: an interrupt from the terminal reaches this process alone, which then asks the child.
+        process = subprocess.Popen(  # noqa: S603 - the command is the host's
+            [sys.executable, "-X", "faulthandler", "-m", WORKER, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        child = cls(process)
+        child.listener = threading.Thread(target=child._listen, name=f"modelyard-words-{process.pid}", daemon=True)
+        try:
+            child.listener.start()
+        except BaseException:
+            child.end(0)
+            raise
+        return child
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as said:
+            for piece in iter(lambda: said.readline(LAST_WORDS), ""):
+                self.words = (self.words + piece)[-LAST_WORDS:]
+                with suppress(OSError, ValueError, AttributeError):  # nobody need listen to this process either
+                    sys.stderr.write(piece)
+
+    def poll(self) -> str | None:
+        """None while it lives; then the fault, or nothing. What it has left behind is ended with it."""
+        status = self.process.poll()
+        if status is None:
+            return None
+        self.kill()
+        self._put_away()
+        return _fault(status, self.words)
+
+    def let_go(self) -> None:
+        """Ask it to leave."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def _put_away(self) -> None:
+        self.let_go()
+        if self.listener.is_alive():
+            self.listener.join(LISTENING)
+
+    def kill(self) -> None:
+        """End it, frozen or not, and what it has started."""
+        _kill_group(self.process.pid)
+
+    def end(self, within: float) -> None:
+        """Wait for its end so many seconds; then bring it about."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(within)
+        self.kill()
+        self.process.wait()
+        self._put_away()
+
+
+def _fault(status: int, words: str) -> str:
+    if status == 0:
+        return ""
+    how = f"ended with exit status {status}"
+    if status < 0:
+        how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
+    told = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+    return f"its process {how}" + (f"; its last words: {told}" if told else "")
+
+
+_conforms: type[Executor] = SubprocessExecutor

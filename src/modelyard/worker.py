@@ -1,0 +1,127 @@
+"""One job in a process of its own: `python -m modelyard.worker MODULE:FUNCTION JOB_ID [ARGUMENT...]`.
+
+The function is the host's; called with the arguments it returns the platform. A worker has claimed the job; this
+process takes it over under a claim of its own. So starting it twice does no harm: the older one writes nothing more.
+
+It gives the job back after the current item when it gets SIGTERM, or when its standard input, if that is a pipe, is
+closed: then whoever started it is gone, or asks it to leave. Within the lease it is gone in any case.
+"""
+
+import io
+import os
+import pkgutil
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from modelyard.errors import InvalidInput, RecordNotFound
+from modelyard.service.hold import Hold
+from modelyard.service.platform import Platform
+from modelyard.service.runner import Runner
+
+USAGE = "usage: python -m modelyard.worker MODULE:FUNCTION JOB_ID [ARGUMENT...]"
+
+
+def platform_of(factory: str, arguments: Sequence[str] = ()) -> Platform:
+    """Call the host's function `package.module:function`. Raises `InvalidInput` where there is none, or no platform."""
+    try:
+        function = pkgutil.resolve_name(factory)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput.at("factory", msg=f"{factory} cannot be loaded: {error}") from error
+    made = function(*arguments)
+    if not isinstance(made, Platform):
+        raise InvalidInput.at("factory", msg=f"{factory} returned {type(made).__name__} in the place of a platform")
+    return made
+
+
+class Departure:
+    """How this process leaves before its job has ended."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._lock = threading.Lock()
+        self._held: tuple[Runner, Hold] | None = None
+
+    def begin(self, runner: Runner, job_id: str) -> Hold | None:
+        """Take the job up, which has to be given back from now on; None where nobody holds it any more."""
+        with self._lock:
+            hold = runner.take_up(job_id)
+            self._held = None if hold is None else (runner, hold)
+        return hold
+
+    def leave(self) -> None:
+        """Leave at once while nothing was taken up; else after the current item, which has the lease to end."""
+        self.asked.set()
+        with self._lock:
+            held = self._held
+            if held is None:
+                os._exit(0)
+        runner, hold = held
+        threading.Event().wait(runner.ports.settings.lease)
+        runner.give_back(hold)
+        os._exit(0)
+
+    def leave_soon(self, *_: object) -> None:
+        """The same from a thread, which need not return."""
+        threading.Thread(target=self.leave, name="modelyard-leave", daemon=True).start()
+
+
+def heed(departure: Departure) -> None:
+    """Leave on SIGTERM, and when the pipe ends on which this process hangs. The job's code finds an empty input."""
+    signal.signal(signal.SIGTERM, departure.leave_soon)
+    if sys.stdin is None or not stat.S_ISFIFO(os.fstat(0).st_mode):
+        return
+    lifeline = os.dup(0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+
+    def wait() -> None:
+        while os.read(lifeline, 1):
+            pass
+        departure.leave()
+
+    threading.Thread(target=wait, name="modelyard-lifeline", daemon=True).start()
+
+
+class _Unheard(io.FileIO):
+    """An output that drops what nobody reads any more: a job must not fail because its parent is dead."""
+
+    def write(self, data: Any) -> int:
+        """Write, or pretend to."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(memoryview(data))
+
+
+def _output(descriptor: int) -> io.TextIOWrapper:
+    return io.TextIOWrapper(_Unheard(descriptor, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one job that a worker has claimed. Returns the exit status."""
+    if len(words) < 2:
+        print(USAGE, file=sys.stderr)
+        return 2
+    factory, job_id, *arguments = words
+    departure = Departure()
+    heed(departure)
+    with platform_of(factory, arguments) as platform:
+        runner = Runner(platform.ports)
+        try:
+            hold = departure.begin(runner, job_id)
+        except RecordNotFound:
+            print(f"there is no job {job_id} in the platform that {factory} returns", file=sys.stderr)
+            return 1
+        if hold is not None:
+            with runner.beating():
+                runner.run(hold, departure.asked.is_set)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout, sys.stderr = _output(1), _output(2)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,456 @@
+"""What runs outside of a worker's process: taken up, watched, counted when it dies, ended when it is needed no more."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard.domain.job import Claim, Job, JobStatus, Place, SupersededEvent
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.training import Checkpoint
+from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
+from modelyard.service.job import heartbeat
+from modelyard.service.runner import Runner
+from modelyard.service.watch import LEASES_TO_BEGIN
+from modelyard.service.worker import Worker
+from modelyard.stores.memory import MemoryStore
+
+ROWS = 10
+STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, 6)), ("training_ended", 0)]
+
+
+@attrs.define(eq=False)
+class Engine:
+    """An executor whose processes are what a test says they are: `running`, or dead of a fault."""
+
+    running: list[str] = attrs.field(factory=list)
+    dead: dict[str, str] = attrs.field(factory=dict)
+    killed: list[str] = attrs.field(factory=list)
+    foreign: set[str] = attrs.field(factory=set)
+    submitted: int = 0
+    closed: bool = False
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+        self.submitted += 1
+        self.running.append(f"process-{self.submitted}")
+        return self.running[-1]
+
+    def poll(self, handle: str) -> str | None:
+        return None if handle in self.running else self.dead.get(handle, "gone")
+
+    def cancel(self, handle: str) -> None:
+        self.killed.append(handle)
+        self.die(handle, "killed")
+
+    def reattach(self, handle: str) -> bool:
+        return handle not in self.foreign
+
+    def close(self) -> None:
+        self.closed = True
+        self.running.clear()
+
+    def die(self, handle: str, fault: str = "") -> None:
+        if handle in self.running:
+            self.running.remove(handle)
+        self.dead[handle] = fault
+
+
+@attrs.define(eq=False)
+class Site:
+    """A worker, its engine, and a job that it has submitted as `process-1`."""
+
+    yard: Any
+    engine: Engine = attrs.field(factory=Engine)
+    worker: Worker = attrs.field(init=False)
+    job_id: str = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.worker = Worker(self.yard.ports, self.engine)
+        self.job_id = self.yard.sft(ROWS).id
+        self.worker.look()
+
+    @property
+    def job(self) -> Any:
+        return self.yard.job(self.job_id)
+
+    @property
+    def progress(self) -> Any:
+        return self.yard.progress(self.job_id)
+
+    @property
+    def crashes(self) -> int:
+        crashes: int = self.progress.crashes
+        return crashes
+
+    @property
+    def lease(self) -> float:
+        lease: float = self.yard.ports.settings.lease
+        return lease
+
+    def process(self, items: int = 0) -> Iterator[None]:
+        """The process takes the job up and stores so many items."""
+        runner = self.yard.runner()
+        hold = runner.take_up(self.job_id)
+        assert hold is not None
+        steps: Iterator[None] = runner.steps(hold)
+        for _ in range(items):
+            next(steps)
+        self.yard.abandoned.append(steps)
+        return steps
+
+
+@pytest.fixture
+def site(yard: Any) -> Site:
+    return Site(yard)
+
+
+def digest_of(yard: Any, job_id: str) -> str:
+    checkpoint_id = yard.job(job_id).result["checkpoint_id"]
+    digest: str = yard.ports.store.read(lambda s: s.get(Checkpoint, checkpoint_id)).digest
+    return digest
+
+
+@pytest.fixture
+def undisturbed(build: Any) -> str:
+    yard = build.build()
+    job = yard.sft(ROWS)
+    yard.worker().run_until_idle()
+    return digest_of(yard, job.id)
+
+
+# ---- taking a job up ---------------------------------------------------------------------------------------------
+
+
+def test_a_process_holds_the_job_in_the_same_attempt_and_the_worker_s_claim_is_worth_nothing(site: Site) -> None:
+    (old,), now = [hold.claim for hold in site.worker._runner.holds], site.yard.clock.now()
+    hold = site.yard.runner().take_up(site.job_id)
+    assert (hold.claim.epoch, hold.job.attempts) == (old.epoch + 1, 1)
+    with pytest.raises(LeaseLost):
+        site.yard.ports.store.transact(lambda tx: heartbeat(tx, old, now))
+    site.yard.ports.store.transact(lambda tx: heartbeat(tx, hold.claim, now))
+
+
+def test_a_process_that_is_started_twice_does_no_harm(site: Site, undisturbed: str) -> None:
+    """The older one writes nothing more, and steps that both have made are shown once."""
+    older = site.process(5)
+    newer = site.process()
+    assert list(older) == []
+    for _ in newer:
+        pass
+    assert site.job.status is JobStatus.SUCCEEDED
+    assert site.yard.story(site.job_id) == STORY
+    assert digest_of(site.yard, site.job_id) == undisturbed
+    repeated = site.yard.events(site.job_id)[3]
+    old = site.yard.ports.store.read(lambda s: s.page(SupersededEvent, "by_event", repeated.id))
+    assert (repeated.epoch, [one.epoch for one in old]) == (3, [2])
+
+
+@pytest.mark.parametrize("status", ["queued", "ended"])
+def test_a_job_that_no_worker_holds_is_not_taken_up(yard: Any, status: str) -> None:
+    job = yard.sft(2)
+    if status == "ended":
+        yard.worker().run_until_idle()
+    before = yard.job(job.id), yard.progress(job.id)
+    assert yard.runner().take_up(job.id) is None
+    assert (yard.job(job.id), yard.progress(job.id)) == before
+
+
+def test_a_job_that_is_not_there_cannot_be_taken_up(yard: Any) -> None:
+    with pytest.raises(RecordNotFound):
+        yard.runner().take_up("unknown")
+
+
+def test_the_handle_is_kept_while_the_attempt_goes_on_and_not_by_the_next(site: Site) -> None:
+    assert site.job.handle == "process-1"
+    site.engine.die("process-1", "fell over")
+    site.engine.foreign = {"process-2"}
+    site.worker.look()
+    assert (site.job.attempts, site.job.handle) == (2, "")
+
+
+def test_a_handle_that_cannot_be_kept_leaves_the_job_running(build: Any) -> None:
+    class Busy(MemoryStore):
+        def transact(self, step: Any, durable: bool = True) -> Any:
+            if "note_handle" in step.__code__.co_names:
+                raise StoreBusy("another process holds it")
+            return super().transact(step, durable)
+
+    site = Site(build.build(Busy(RECORDS)))
+    assert (site.job.place, site.job.handle) == (Place.CLAIMED, "")
+    site.engine.die("process-1", "fell over")
+    site.worker.look()
+    assert site.crashes == 1
+
+
+# ---- its death ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", [0, 1, 3, 5, 8])
+def test_a_death_is_noticed_at_the_next_look_and_the_job_ends_as_if_nothing_had_happened(
+    site: Site, undisturbed: str, items: int
+) -> None:
+    site.process(items)
+    site.engine.die("process-1", "fell over")
+    site.worker.look()
+    assert site.engine.running == ["process-2"]
+    assert site.job.attempts == 2
+    for _ in site.process():
+        pass
+    assert site.yard.story(site.job_id) == STORY
+    assert digest_of(site.yard, site.job_id) == undisturbed
+
+
+def test_a_process_that_dies_before_it_takes_the_job_up_counts_too(site: Site) -> None:
+    site.engine.die("process-1", "fell over")
+    site.worker.look()
+    assert (site.job.attempts, site.crashes) == (2, 1)
+
+
+def test_three_deaths_without_progress_fail_the_job_with_the_last_one_s_reason(site: Site) -> None:
+    for number in (1, 2, 3):
+        assert site.job.status is JobStatus.RUNNING
+        site.process(1)
+        site.engine.die(f"process-{number}", f"fault {number}\0\ud800")
+        site.worker.look()
+    assert site.job.status is JobStatus.FAILED
+    assert "lost its worker 3 times" in site.job.error_message
+    assert site.job.error_message.endswith("At last fault 3\\0\\ud800")
+    assert "fault 2" not in site.job.error_message
+
+
+def test_a_process_that_ends_in_order_without_ending_its_job_counts_as_a_death(site: Site) -> None:
+    site.process(1)
+    site.engine.die("process-1")
+    site.worker.look()
+    assert (site.job.attempts, site.crashes) == (2, 1)
+
+
+def test_a_job_that_ended_is_no_death_and_makes_room_for_the_next(site: Site) -> None:
+    for _ in site.process():
+        pass
+    other = site.yard.sft(2, "other")
+    site.worker.look()
+    assert site.engine.submitted == 1
+    site.engine.die("process-1", "fell over behind its job's end")
+    site.worker.look()
+    assert site.job.status is JobStatus.SUCCEEDED
+    assert site.yard.job(other.id).place is Place.CLAIMED
+
+
+def test_a_job_that_its_process_gave_back_is_no_death(site: Site) -> None:
+    site.process(2).close()
+    site.engine.die("process-1")
+    site.worker.look()
+    assert (site.job.attempts, site.crashes) == (2, 0)
+
+
+def test_a_death_behind_which_the_store_is_busy_is_counted_later(build: Any) -> None:
+    class Busy(MemoryStore):
+        busy = False
+
+        def transact(self, step: Any, durable: bool = True) -> Any:
+            if self.busy:
+                raise StoreBusy("another process holds it")
+            return super().transact(step, durable)
+
+    store = Busy(RECORDS)
+    site = Site(build.build(store, max_crashes=1))
+    site.engine.die("process-1", "the first word")
+    store.busy = True
+    with pytest.raises(StoreBusy):
+        site.worker.look()
+    site.engine.dead.clear()
+    store.busy = False
+    site.worker.look()
+    assert "the first word" in site.job.error_message
+
+
+def test_a_cancelled_job_whose_process_dies_is_cancelled(site: Site) -> None:
+    site.process(2)
+    site.yard.training.cancel(site.job_id)
+    site.engine.die("process-1", "fell over")
+    site.worker.look()
+    assert site.job.status is JobStatus.CANCELLED
+
+
+# ---- when it is needed no more -----------------------------------------------------------------------------------
+
+
+def test_a_frozen_process_loses_its_job_after_the_lease_and_is_killed_at_once(site: Site, undisturbed: str) -> None:
+    frozen = site.process(4)
+    site.worker.look()
+    site.yard.clock.advance(site.lease)
+    site.worker.beat()
+    site.worker.look()
+    assert site.engine.killed == ["process-1"]
+    site.worker.look()
+    assert site.engine.running == ["process-2"]
+    for _ in site.process():
+        pass
+    assert list(frozen) == []
+    assert site.yard.story(site.job_id) == STORY
+    assert digest_of(site.yard, site.job_id) == undisturbed
+
+
+def test_a_process_that_beats_is_left_alone(site: Site) -> None:
+    runner: Runner = site.yard.runner()
+    runner.take_up(site.job_id)
+    for _ in range(3 * LEASES_TO_BEGIN):
+        runner.beat()
+        site.worker.look()
+        site.yard.clock.advance(site.lease / 2)
+    assert (site.engine.killed, site.job.attempts) == ([], 1)
+
+
+def test_a_process_that_is_still_loading_is_spoken_for_by_its_worker(site: Site) -> None:
+    other = site.yard.runner()
+    for _ in range(2 * LEASES_TO_BEGIN - 1):
+        site.worker.beat()
+        other.take_over()
+        site.worker.look()
+        site.yard.clock.advance(site.lease / 2)
+    assert (site.engine.killed, site.job.attempts, site.crashes) == ([], 1, 0)
+
+
+def test_a_process_that_never_takes_its_job_up_is_killed_and_counted(site: Site) -> None:
+    for _ in range(2 * LEASES_TO_BEGIN):
+        site.worker.beat()
+        site.worker.look()
+        site.yard.clock.advance(site.lease / 2)
+    site.worker.look()
+    assert site.engine.killed == ["process-1"]
+    site.worker.look()
+    assert site.engine.running == ["process-2"]
+    assert site.crashes == 1
+
+
+def test_a_process_that_does_not_begin_is_named_as_the_reason(build: Any) -> None:
+    site = Site(build.build(max_crashes=1))
+    site.yard.clock.advance(LEASES_TO_BEGIN * site.lease)
+    site.worker.beat()
+    site.worker._watcher.look()
+    site.worker._watcher.look()
+    assert site.job.error_message.endswith("At last its process did not begin within 300 seconds")
+
+
+@pytest.mark.parametrize("why", ["succeeded", "cancelled", "to be cancelled"])
+def test_a_process_whose_job_is_over_has_the_lease_to_leave(site: Site, why: str) -> None:
+    steps = site.process(2)
+    if why != "succeeded":
+        site.yard.training.cancel(site.job_id)
+    if why != "to be cancelled":
+        for _ in steps:
+            pass
+    site.worker.look()
+    site.yard.clock.advance(site.lease - 1)
+    site.worker._watcher.look()
+    assert site.engine.killed == []
+    site.yard.clock.advance(1)
+    site.worker._watcher.look()
+    assert site.engine.killed == ["process-1"]
+    site.worker._watcher.look()
+    assert site.job.ended
+    assert site.worker._runner.holds == ()
+
+
+def test_the_process_of_a_job_that_is_deleted_is_killed(site: Site) -> None:
+    site.process(2)
+    site.yard.ports.store.transact(lambda tx: tx.remove(Job, site.job_id))
+    site.worker.look()
+    assert site.engine.killed == ["process-1"]
+    site.worker.look()
+    assert site.worker._runner.holds == ()
+
+
+# ---- stopping and coming back ------------------------------------------------------------------------------------
+
+
+def test_stopping_gives_back_what_a_process_had_to_be_killed_for(site: Site) -> None:
+    site.process(2)
+    site.worker.stop()
+    assert site.engine.closed
+    assert (site.job.status, site.crashes) == (JobStatus.QUEUED, 0)
+
+
+def test_stopping_leaves_alone_what_its_process_gave_back_itself(site: Site) -> None:
+    site.process(2).close()
+    other = site.yard.claim()
+    site.worker.stop()
+    assert (site.job.status, site.progress.epoch) == (JobStatus.RUNNING, other.claim.epoch)
+
+
+def test_stopping_while_the_store_is_busy_stops_all_the_same(build: Any) -> None:
+    class Busy(MemoryStore):
+        busy = False
+
+        def transact(self, step: Any, durable: bool = True) -> Any:
+            if self.busy:
+                raise StoreBusy("another process holds it")
+            return super().transact(step, durable)
+
+    store = Busy(RECORDS)
+    site = Site(build.build(store))
+    store.busy = True
+    site.worker.stop()
+    assert site.worker._runner.holds == ()
+
+
+def restarted(site: Site) -> Worker:
+    """Another worker on the same machine, after the first was killed."""
+    worker = Worker(site.yard.ports, site.engine)
+    worker._watcher.reattach()
+    return worker
+
+
+def test_a_worker_that_comes_back_counts_the_dead_at_once(site: Site) -> None:
+    site.process(2)
+    site.engine.die("process-1", "gone")
+    restarted(site).look()
+    assert (site.job.attempts, site.crashes, site.job.handle) == (2, 1, "process-2")
+
+
+def test_a_worker_that_comes_back_leaves_the_living_alone_and_watches_them(site: Site, undisturbed: str) -> None:
+    steps = site.process(2)
+    worker = restarted(site)
+    for _ in range(3):
+        site.yard.clock.advance(LEASES_TO_BEGIN * site.lease)
+        site.worker.beat()
+        worker._watcher.look()
+    assert (site.engine.killed, site.job.attempts) == ([], 1)
+    next(steps)
+    site.engine.die("process-1", "gone")
+    worker.look()
+    assert site.job.attempts == 2
+    for _ in site.process():
+        pass
+    assert digest_of(site.yard, site.job_id) == undisturbed
+
+
+def test_what_was_found_again_takes_no_room_and_survives_the_worker(site: Site) -> None:
+    site.process(2)
+    worker, other = restarted(site), site.yard.sft(2, "other")
+    worker.look()
+    assert site.yard.job(other.id).place is Place.CLAIMED
+    worker.stop()
+    assert (site.job.status, site.job.attempts) == (JobStatus.RUNNING, 1)
+
+
+def test_what_another_machine_runs_is_left_to_the_lease(site: Site) -> None:
+    site.engine.foreign = {"process-1"}
+    site.engine.die("process-1", "gone")
+    worker = restarted(site)
+    worker.look()
+    assert site.job.attempts == 1
+    site.yard.clock.advance(site.lease)
+    worker.look()
+    assert site.job.attempts == 2
+
+
+def test_a_death_that_two_workers_see_counts_once(site: Site) -> None:
+    site.process(2)
+    other = restarted(site)
+    site.engine.die("process-1", "gone")
+    site.worker._watcher.look()
+    other._watcher.look()
+    assert site.crashes == 1
