@@ -170,7 +170,7 @@ def large_body(folder: Path, trajectories: int = 1000, tokens: int = 2000) -> di
 # ---- many events -------------------------------------------------------------------------------------------------
 
 
-def add_events(platform: Platform, job_id: str, size: int, batch: int = 10_000) -> None:
+def add_events(platform: Platform, job_id: str, size: int, batch: int = 1000) -> None:
     """Give a job a long history."""
     for first in range(1, size + 1, batch):
         numbers = range(first, min(first + batch, size + 1))
@@ -213,7 +213,7 @@ def many_events(folder: Path, size: int = 1_000_000) -> dict[str, Any]:
         read = pages(platform, job_id)
         for page in islice(read, 100):
             page()
-        before = peak()
+        before = resident()
         ids = [page().items[-1].id for page in read]
         starts = {"first": [None, *ids[:99]], "last": [*ids[-101:-1]]}
         spent: dict[str, list[float]] = {name: [] for name in starts}
