@@ -17,97 +17,74 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.job import Claim, Job, JobKind, JobProgress, NewEvent
+from modelyard.domain.schema import RECORDS
 from modelyard.protocols import Store, Tx
+from modelyard.service.job import claim, claim_of, enqueue, record_events
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DATA = {"loss": 0.51, "entropy": 1.2, "kl_div": 0.01, "grad_norm": 0.7, "learning_rate": 5e-6, "reward": 0.4}
-
-
-@attrs.frozen
-class Job:
-    id: str
-    tenant: str
-    model_id: str
-    kind: str
-    status: str
-    epoch: int
-    worker: str
-    last_seq: int
-    step: int
-    created_at: datetime
-    error: str | None = None
-
-
-@attrs.frozen
-class Event:
-    job_id: str
-    seq: int
-    id: str
-    type: str
-    created_at: datetime
-    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
-
-
-RECORDS = (
-    Record(Job, "jobs", ("id",), indexes={"by_status": Index(("status",), ("created_at",))}),
-    Record(Event, "events", ("job_id", "seq"), {"id": ("id",)}, {"by_job": Index(("job_id",), ("seq",))}),
-)
+MANY = 10**6
 _next = count().__next__
 
 
-def fill(store: Store, size: int, status: str = "queued") -> list[str]:
-    jobs = [Job(f"job-{_next():012d}", "t", "m", "rl", status, 0, "", 0, 0, NOW) for _ in range(size)]
+def fill(store: Store, size: int) -> None:
+    """Queue jobs, each of a model of its own."""
+    jobs = [Job(f"job-{number:012d}", JobKind.RL, "t", "p", f"model-{number}", NOW) for number in range(size)]
 
     def step(tx: Tx) -> None:
         for job in jobs:
-            tx.add(job)
-
-    store.transact(step)
-    return [job.id for job in jobs]
-
-
-def append(store: Store, job_id: str, size: int = 1) -> None:
-    """The step that a training run makes most: fence, events, progress."""
-    ids = [f"event-{_next()}" for _ in range(size)]
-
-    def step(tx: Tx) -> None:
-        job = tx.get(Job, job_id)
-        for seq, event_id in enumerate(ids, job.last_seq + 1):
-            tx.add(Event(job_id, seq, event_id, "gradient_step", NOW, DATA))
-        tx.replace(attrs.evolve(job, last_seq=job.last_seq + size))
+            enqueue(tx, job, MANY)
 
     store.transact(step)
 
 
-def claim(store: Store) -> None:
-    def step(tx: Tx) -> None:
-        (job,) = tx.page(Job, "by_status", "queued", limit=1)
-        tx.replace(attrs.evolve(job, status="running", epoch=job.epoch + 1, worker="w"))
+def take(store: Store) -> Claim:
+    """Claim the next job, as a worker does."""
+    claimed = store.transact(lambda tx: claim(tx, "worker", NOW))
+    assert claimed is not None
+    return claim_of(claimed[1])
 
-    store.transact(step)
+
+class Run:
+    """A training run that records its steps: fence, events and progress at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._claim, self._step = store, take(store), 0
+
+    def append(self, size: int = 1) -> None:
+        """Record so many steps in one write."""
+        first = self._step + 1
+        self._step += size
+        events = [NewEvent(f"event-{_next()}", "gradient_step", DATA, step) for step in range(first, first + size)]
+        self._store.transact(lambda tx: record_events(tx, self._claim, events, NOW))
 
 
 class Raw:
     """The same work by hand on the same tables."""
 
-    def __init__(self, path: str, synchronous: str) -> None:
+    def __init__(self, path: str, synchronous: str, job_id: str) -> None:
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
         self.connection.execute("PRAGMA busy_timeout=5000")
         self.connection.execute(f"PRAGMA synchronous={synchronous}")
+        self._job_id = job_id
 
-    def append(self, job_id: str, size: int = 1) -> None:
-        execute = self.connection.execute
+    def append(self, size: int = 1) -> None:
+        """Record so many steps in one transaction, if the claim holds."""
+        execute, job_id, now = self.connection.execute, self._job_id, NOW.isoformat()
         execute("BEGIN IMMEDIATE")
-        row = execute("SELECT epoch, worker, status, last_seq FROM jobs WHERE id = ?", (job_id,)).fetchone()
-        for seq in range(row[3] + 1, row[3] + 1 + size):
-            values = (job_id, seq, f"event-{_next()}", "gradient_step", NOW.isoformat(), json.dumps(DATA))
-            execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", values)
-        execute("UPDATE jobs SET last_seq = ? WHERE id = ?", (row[3] + size, job_id))
+        held = execute("SELECT epoch, worker_id, held, last_seq, step FROM job_progress WHERE job_id = ?", (job_id,))
+        epoch, worker_id, is_held, seq, step = held.fetchone()
+        assert is_held
+        assert (epoch, worker_id) == (1, "worker")
+        for _ in range(size):
+            seq, step = seq + 1, step + 1
+            values = (job_id, seq, f"event-{_next()}", "gradient_step", step, json.dumps(DATA), now, epoch)
+            execute("INSERT INTO job_events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        update = "UPDATE job_progress SET last_seq = ?, step = ?, updated_at = ? WHERE job_id = ?"
+        execute(update, (seq, step, now, job_id))
         execute("COMMIT")
 
 
@@ -135,10 +112,11 @@ def ratios(times: dict[str, dict[str, float]], target: float) -> dict[str, Any]:
 def appends(folder: Path, durability: str, rounds: int) -> dict[str, Any]:
     path = str(folder / f"append-{durability}.db")
     store = SqliteStore(path, RECORDS, durability)
-    raw = Raw(path, "FULL" if durability == "power" else "NORMAL")
-    ours, theirs = fill(store, 2, "running")
-    one = median_us({"raw": lambda: raw.append(theirs), "store": lambda: append(store, ours)}, rounds)
-    batch = median_us({"raw": lambda: raw.append(theirs, 100), "store": lambda: append(store, ours, 100)}, rounds // 10)
+    fill(store, 2)
+    raw = Raw(path, "FULL" if durability == "power" else "NORMAL", take(store).job_id)
+    run = Run(store)
+    one = median_us({"raw": raw.append, "store": run.append}, rounds)
+    batch = median_us({"raw": lambda: raw.append(100), "store": lambda: run.append(100)}, rounds // 10)
     raw.connection.close()
     store.close()
     return {"one": ratios(one, 1.5), "batch of 100": ratios(batch, 1.25)}
@@ -146,13 +124,13 @@ def appends(folder: Path, durability: str, rounds: int) -> dict[str, Any]:
 
 def rate(store: Store, threads: int, calls: int) -> float:
     """Appends per second by this many threads, each to its own job."""
-    jobs = fill(store, threads, "running")
+    runs = [Run(store) for _ in range(threads)]
 
-    def work(job_id: str) -> None:
+    def work(run: Run) -> None:
         for _ in range(calls):
-            append(store, job_id)
+            run.append()
 
-    crowd = [threading.Thread(target=work, args=(job_id,)) for job_id in jobs]
+    crowd = [threading.Thread(target=work, args=(run,)) for run in runs]
     started = time.perf_counter()
     for thread in crowd:
         thread.start()
@@ -163,6 +141,7 @@ def rate(store: Store, threads: int, calls: int) -> float:
 
 def grouping(folder: Path) -> dict[str, Any]:
     store = SqliteStore(folder / "group.db", RECORDS)
+    fill(store, 5 * (1 + 64))
     pairs = [(rate(store, 1, 200), rate(store, 64, 20)) for _ in range(5)]
     store.close()
     alone, crowd = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -179,7 +158,7 @@ def claims(stores: Mapping[int, Store], rounds: int) -> dict[str, Any]:
     """Claims with a short and a long queue."""
 
     def turn(store: Store) -> Callable[[], None]:
-        return lambda: claim(store)
+        return lambda: take(store)
 
     for queued, store in stores.items():
         fill(store, queued + rounds)
@@ -188,12 +167,13 @@ def claims(stores: Mapping[int, Store], rounds: int) -> dict[str, Any]:
 
 def memory(rounds: int) -> dict[str, dict[str, float]]:
     store = MemoryStore(RECORDS)
-    (job_id,) = fill(store, 1, "running")
+    fill(store, 1)
+    run = Run(store)
     return median_us(
         {
             "empty": lambda: store.transact(lambda tx: None),
-            "get": lambda: store.read(lambda snapshot: snapshot.get(Job, job_id)),
-            "append": lambda: append(store, job_id),
+            "get": lambda: store.read(lambda snapshot: snapshot.get(JobProgress, "job-000000000000")),
+            "append": run.append,
         },
         rounds,
     )

@@ -30,7 +30,7 @@ class Snapshot(Protocol):
         ...
 
     def find(self, cls: type[R], unique: str, *values: object) -> R | None:
-        """The record with these values of a declared unique key, or None."""
+        """The record with these values of a declared unique key, or None. "key" is the record's own key."""
         ...
 
     def page(

@@ -14,7 +14,7 @@ from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.identity import Principal, Scope, host
-from modelyard.domain.job import Job, JobEvent, JobKind
+from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Example, Model, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
@@ -201,6 +201,9 @@ class Yard:
 
     def job(self, job_id: str) -> Job:
         return self.ports.store.read(lambda snapshot: snapshot.get(Job, job_id))
+
+    def progress(self, job_id: str) -> JobProgress:
+        return self.ports.store.read(lambda snapshot: snapshot.get(JobProgress, job_id))
 
     def events(self, job_id: str) -> list[JobEvent]:
         return self.ports.store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job_id, limit=1000))

@@ -5,7 +5,17 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.domain.job import ENDED, Job, JobKind, JobStatus, NewEvent, Place, SupersededEvent
+from modelyard.domain.job import (
+    ENDED,
+    Claim,
+    Job,
+    JobKind,
+    JobProgress,
+    JobStatus,
+    NewEvent,
+    Place,
+    SupersededEvent,
+)
 from modelyard.errors import Conflict, LeaseLost, RateLimited
 from modelyard.service.job import (
     cancel,
@@ -15,8 +25,8 @@ from modelyard.service.job import (
     end,
     enqueue,
     fail,
-    fenced,
     heartbeat,
+    held,
     ready,
     record_events,
     request_cancel,
@@ -35,15 +45,20 @@ def put(yard: Any, lane: str = "lane", **fields: Any) -> Job:
 
 
 def take(yard: Any, lane: str | None = None) -> Job:
-    job = yard.ports.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), lane))
-    assert job is not None
-    return job
+    claimed = yard.ports.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), lane))
+    assert claimed is not None
+    return claimed[0]
 
 
-def step(yard: Any, job: Job, number: int, **data: float) -> Job:
+def token_of(yard: Any, job: Job) -> Claim:
+    """The claim that holds on a job, or held on it last."""
+    return claim_of(yard.progress(job.id))
+
+
+def step(yard: Any, job: Job, number: int, **data: float) -> JobProgress:
     event = NewEvent(yard.ports.ids(), "gradient_step", data or {"loss": 1.0}, number)
-    now = yard.clock.now()
-    return yard.ports.store.transact(lambda tx: record_events(tx, claim_of(job), [event], now))
+    token, now = token_of(yard, job), yard.clock.now()
+    return yard.ports.store.transact(lambda tx: record_events(tx, token, [event], now))
 
 
 def settle(yard: Any, job: Job, how: Any, *more: Any) -> Job:
@@ -112,14 +127,14 @@ def test_an_equal_request_is_the_same_job_until_that_has_ended(yard: Any) -> Non
 # ---- the fence ---------------------------------------------------------------------------------------------------
 
 
-def writes(yard: Any, job: Job) -> dict[str, Any]:
-    token, event, now = claim_of(job), NewEvent(yard.ports.ids(), "gradient_step", {}, 99), yard.clock.now()
+def writes(yard: Any, token: Claim) -> dict[str, Any]:
+    event, now = NewEvent(yard.ports.ids(), "gradient_step", {}, 99), yard.clock.now()
     return {
-        "heartbeat": lambda tx: heartbeat(tx, token),
+        "heartbeat": lambda tx: heartbeat(tx, token, now),
         "event": lambda tx: record_events(tx, token, [event], now),
         "state": lambda tx: save_resume(tx, token, 99, {}, now),
-        "end": lambda tx: succeed(tx, fenced(tx, token), "id", now),
-        "requeue": lambda tx: requeue(tx, fenced(tx, token), "id", now),
+        "end": lambda tx: succeed(tx, held(tx, token), "id", now),
+        "requeue": lambda tx: requeue(tx, held(tx, token), "id", now),
     }
 
 
@@ -128,25 +143,37 @@ def writes(yard: Any, job: Job) -> dict[str, Any]:
 def test_every_write_of_a_worker_is_refused_once_its_job_is_no_longer_its_own(yard: Any, gone: str, write: str) -> None:
     put(yard)
     job = take(yard)
+    token = token_of(yard, job)
     if gone == "erased":
-        yard.ports.store.transact(lambda tx: tx.remove(Job, job.id))
+        yard.ports.store.transact(lambda tx: (tx.remove(Job, job.id), tx.remove(JobProgress, job.id)))
     else:
         settle(yard, job, succeed if gone == "ended" else requeue)
     if gone == "claimed anew":
         take(yard)
-    kept = None if gone == "erased" else yard.job(job.id)
+    kept = None if gone == "erased" else (yard.job(job.id), yard.progress(job.id))
     with pytest.raises(LeaseLost):
-        yard.ports.store.transact(writes(yard, job)[write])
-    assert kept is None or yard.job(job.id) == kept
+        yard.ports.store.transact(writes(yard, token)[write])
+    assert kept is None or (yard.job(job.id), yard.progress(job.id)) == kept
 
 
 def test_each_claim_has_an_epoch_of_its_own_and_counts_as_an_attempt(yard: Any) -> None:
     put(yard)
     first = take(yard)
+    tokens = [token_of(yard, first)]
     settle(yard, first, requeue)
     second = take(yard)
-    assert (first.epoch, second.epoch, second.attempts) == (1, 2, 2)
+    tokens.append(token_of(yard, second))
+    assert ([token.epoch for token in tokens], second.attempts) == ([1, 2], 2)
     assert second.started_at == first.started_at
+
+
+def test_what_a_worker_writes_most_leaves_the_job_s_own_record_alone(yard: Any) -> None:
+    put(yard)
+    job = take(yard)
+    token, now = token_of(yard, job), yard.clock.now()
+    beats = yard.ports.store.transact(lambda tx: heartbeat(tx, token, now)).beat
+    step(yard, job, 1)
+    assert (beats, yard.job(job.id)) == (1, job)
 
 
 # ---- events ------------------------------------------------------------------------------------------------------
@@ -157,22 +184,22 @@ def test_events_have_a_dense_seq_and_commit_with_the_job_s_progress(yard: Any) -
     job = take(yard)
     for number in (1, 2, 3):
         after = step(yard, job, number)
-        assert (after.last_seq, after.progress) == (number, number)
+        assert (after.last_seq, after.step) == (number, number)
     settle(yard, job, succeed)
     assert [event.seq for event in yard.events(job.id)] == [1, 2, 3, 4]
-    assert yard.job(job.id).last_seq == 4
+    assert yard.progress(job.id).last_seq == 4
 
 
 def test_a_batch_of_events_is_one_write_and_all_or_none_of_it(yard: Any) -> None:
     put(yard)
     job = take(yard)
     batch = [NewEvent(yard.ports.ids(), "gradient_step", {"loss": 1.0}, number) for number in (1, 2)]
-    now = yard.clock.now()
-    after = yard.ports.store.transact(lambda tx: record_events(tx, claim_of(job), batch, now, total=7))
-    assert (after.last_seq, after.progress, after.total) == (2, 2, 7)
+    token, now = token_of(yard, job), yard.clock.now()
+    after = yard.ports.store.transact(lambda tx: record_events(tx, token, batch, now, total=7))
+    assert (after.last_seq, after.step, after.total) == (2, 2, 7)
     doubled = [NewEvent("id", "gradient_step", {}, 3), NewEvent("id", "gradient_step", {}, 4)]
     with pytest.raises(Exception, match="JobEvent"):
-        yard.ports.store.transact(lambda tx: record_events(tx, claim_of(job), doubled, now))
+        yard.ports.store.transact(lambda tx: record_events(tx, token, doubled, now))
     assert yard.story(job.id) == [("gradient_step", 1), ("gradient_step", 2)]
 
 
@@ -284,9 +311,11 @@ def test_cancelling_again_changes_nothing_and_the_first_one_counts(yard: Any) ->
     put(yard)
     job = take(yard)
     ask_to_cancel(yard, job, "one")
-    assert ask_to_cancel(yard, job, "two").cancelled_by == "one"
+    ask_to_cancel(yard, job, "two")
+    assert yard.progress(job.id).cancelled_by == "one"
     done = settle(yard, job, requeue)
-    assert ask_to_cancel(yard, job, "three") == done
+    assert done.error_message == "cancelled by one"
+    assert ask_to_cancel(yard, job, "three") == yard.job(job.id) == done
 
 
 def test_cancelling_after_the_end_changes_nothing(yard: Any) -> None:
@@ -299,8 +328,8 @@ def test_cancelling_after_the_end_changes_nothing(yard: Any) -> None:
 
 
 def lose(yard: Any, job: Job, most: int = 3) -> Job | None:
-    now = yard.clock.now()
-    return yard.ports.store.transact(lambda tx: take_away(tx, tx.get(Job, job.id), f"event-{job.epoch}", now, most))
+    seen, event_id, now = yard.progress(job.id), yard.ports.ids(), yard.clock.now()
+    return yard.ports.store.transact(lambda tx: take_away(tx, seen, event_id, now, most))
 
 
 def test_a_job_that_loses_its_worker_again_and_again_without_a_step_fails(yard: Any) -> None:
@@ -319,12 +348,12 @@ def test_a_new_step_forgives_earlier_crashes_and_a_repeated_one_does_not(yard: A
     put(yard)
     for _ in range(2):
         lose(yard, take(yard))
-    job = step(yard, take(yard), 1)
-    assert job.crashes == 0
+    job = take(yard)
+    assert step(yard, job, 1).crashes == 0
     for _ in range(2):
         lose(yard, job)
-        job = step(yard, take(yard), 1)
-    assert job.crashes == 2
+        progress = step(yard, take(yard), 1)
+    assert progress.crashes == 2
     lost = lose(yard, job)
     assert lost is not None
     assert lost.status is JobStatus.FAILED
@@ -335,19 +364,20 @@ def test_a_later_saved_state_forgives_earlier_crashes_and_an_equal_one_does_not(
     now = yard.clock.now()
     for step_number, crashes in ((2, 0), (2, 1), (4, 0)):
         job = take(yard)
-        saved = yard.ports.store.transact(lambda tx, n=step_number, j=job: save_resume(tx, claim_of(j), n, {}, now))
+        token = token_of(yard, job)
+        saved = yard.ports.store.transact(lambda tx, n=step_number, t=token: save_resume(tx, t, n, {}, now))
         assert saved.crashes == crashes
         lose(yard, job)
 
 
 def test_a_job_is_not_taken_away_if_it_moved_since_it_was_looked_at(yard: Any) -> None:
     put(yard)
-    seen = take(yard)
-    yard.ports.store.transact(lambda tx: heartbeat(tx, claim_of(seen)))
-    now = yard.clock.now()
+    job = take(yard)
+    seen, now = yard.progress(job.id), yard.clock.now()
+    yard.ports.store.transact(lambda tx: heartbeat(tx, claim_of(seen), now))
     assert yard.ports.store.transact(lambda tx: take_away(tx, seen, "e", now, 3)) is None
-    ended = settle(yard, seen, succeed)
-    for stale in (seen, ended, attrs.evolve(seen, id="gone")):
+    settle(yard, job, succeed)
+    for stale in (seen, yard.progress(job.id), attrs.evolve(seen, job_id="gone")):
         assert yard.ports.store.transact(lambda tx, stale=stale: take_away(tx, stale, "e", now, 3)) is None
 
 

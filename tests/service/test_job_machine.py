@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from modelyard.domain.job import Claim, Job, JobEvent, JobKind, NewEvent, Place
+from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, Place
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost
 from modelyard.service.job import (
@@ -15,8 +15,8 @@ from modelyard.service.job import (
     claim_of,
     enqueue,
     fail,
-    fenced,
     heartbeat,
+    held,
     record_events,
     request_cancel,
     requeue,
@@ -94,19 +94,20 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(lane=st.sampled_from((None, *LANES)))
     def claim(self, lane: str | None) -> None:
-        job = self.transact(claim, f"worker-{len(self.claims)}", self.clock.now(), lane)
+        claimed = self.transact(claim, f"worker-{len(self.claims)}", self.clock.now(), lane)
+        job = claimed and claimed[0]
         ready = [id for id in self.heads() if self.jobs[id].status == "queued" and lane in (None, self.jobs[id].lane)]
         assert (job.id if job else None) == (min(ready) if ready else None)
         if job is not None:
             expected = self.jobs[job.id]
             expected.status, expected.epoch = "running", expected.epoch + 1
-            self.claims.append(claim_of(job))
+            self.claims.append(claim_of(claimed[1]))
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.claims))
-        self.write(token, heartbeat, token)
+        self.write(token, heartbeat, token, self.clock.now())
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data())
@@ -127,8 +128,8 @@ class QueueMachine(RuleBasedStateMachine):
         event_id = self.id()
 
         def step(tx: Any) -> None:
-            job = fenced(tx, token)
-            if well and not job.cancelled_by:
+            job = held(tx, token)
+            if well and not tx.get(JobProgress, job.id).cancelled_by:
                 succeed(tx, job, event_id, now)
             else:
                 fail(tx, job, event_id, "why", now)
@@ -143,7 +144,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def stop_in_order(self, data: st.DataObject) -> None:
         token, event_id, now = data.draw(st.sampled_from(self.claims)), self.id(), self.clock.now()
-        job = self.write(token, lambda tx: requeue(tx, fenced(tx, token), event_id, now))
+        job = self.write(token, lambda tx: requeue(tx, held(tx, token), event_id, now))
         if job is not None:
             job.returned()
 
@@ -151,7 +152,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.claims))
-        seen = self.store.read(lambda s: s.get(Job, token.job_id))
+        seen = self.store.read(lambda s: s.get(JobProgress, token.job_id))
         taken = self.transact(take_away, seen, self.id(), self.clock.now(), MAX_CRASHES)
         job = self.jobs[token.job_id]
         assert (taken is not None) == (job.status == "running")
@@ -194,7 +195,9 @@ class QueueMachine(RuleBasedStateMachine):
         for job_id, expected in self.jobs.items():
             job = self.store.read(lambda s, job_id=job_id: s.get(Job, job_id))  # type: ignore[misc]
             assert job.status == expected.status
-            assert (job.epoch, job.progress, job.last_seq) == (expected.epoch, expected.steps, len(expected.story))
+            progress = self.store.read(lambda s, job_id=job_id: s.get(JobProgress, job_id))  # type: ignore[misc]
+            told = (progress.epoch, progress.step, progress.last_seq, progress.held)
+            assert told == (expected.epoch, expected.steps, len(expected.story), expected.status == "running")
             assert job.place == self.place(job_id, expected, heads)
             assert (job.ended_at is not None) == job.ended
 

@@ -15,6 +15,7 @@ from modelyard.domain.training import Checkpoint
 from modelyard.errors import StoreBusy
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
+from modelyard.service.job import enqueue
 from modelyard.service.runner import Runner
 from modelyard.service.worker import Worker, alive
 from modelyard.stores.memory import MemoryStore
@@ -349,7 +350,7 @@ def test_an_interrupt_in_the_main_thread_gives_the_job_back_and_goes_on(yard: An
         with pytest.raises(interrupt):
             yard.worker().run_next()
         assert yard.job(job.id).status is JobStatus.QUEUED
-        assert yard.job(job.id).crashes == 0
+        assert yard.progress(job.id).crashes == 0
     yard.trainer.before = lambda _: None
     yard.worker().run_until_idle()
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
@@ -452,7 +453,7 @@ def test_a_store_that_is_busy_sends_the_job_back_and_it_is_not_lost(build: Any, 
     runner = Runner(attrs.evolve(yard.ports, store=Busy(yard.ports.store, 6, False)))
     runner.run(yard.claim(runner))
     assert yard.job(job.id).status is JobStatus.QUEUED
-    assert yard.job(job.id).crashes == 1
+    assert yard.progress(job.id).crashes == 1
     yard.worker().run_until_idle()
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
 
@@ -468,7 +469,7 @@ def test_handlers_are_chosen_by_kind_and_one_that_is_missing_fails_the_job(yard:
         yield
 
     for one in (job, other):
-        yard.ports.store.transact(lambda tx, one=one: tx.add(attrs.evolve(one, place=Place.READY)))
+        yard.ports.store.transact(lambda tx, one=one: enqueue(tx, one, 10))
     runner = Runner(yard.ports, {JobKind.EVALUATE: evaluate})
     runner.run(yard.claim(runner))
     runner.run(yard.claim(runner))
@@ -494,7 +495,7 @@ def test_a_worker_that_is_entered_runs_what_comes_and_signs_off(lively: Any) -> 
         assert alive(lively.ports)
         jobs = [lively.sft(4, model) for model in ("a", "b", "a")]
         assert [job.wait().step for job in jobs] == [1, 1, 2]
-        assert {lively.job(job.id).worker_id for job in jobs} == {worker.id}
+        assert {lively.progress(job.id).worker_id for job in jobs} == {worker.id}
     assert not alive(lively.ports)
     assert lively.ports.store.read(lambda s: s.count(WorkerRecord, "all", "worker")) == 0
 
@@ -531,8 +532,8 @@ def test_leaving_gives_running_jobs_back_after_their_current_item(lively: Any) -
     with worker:
         job = lively.sft(ROWS)
         assert begun.wait(20)
-    left = lively.job(job.id)
-    assert (left.status, left.crashes, left.progress) == (JobStatus.QUEUED, 0, 3)
+    left = lively.progress(job.id)
+    assert (job.status, left.crashes, left.step) == (JobStatus.QUEUED, 0, 3)
     worker.stop()
 
 
@@ -543,8 +544,8 @@ def test_the_heartbeat_goes_on_while_a_step_takes_its_time(build: Any) -> None:
 
     def before(item: str) -> None:
         if item == "step 2":
-            at = yard.job(job.id).beat
-            beats.extend(iter(lambda: yard.job(job.id).beat, at + 3))
+            at = yard.progress(job.id).beat
+            beats.extend(iter(lambda: yard.progress(job.id).beat, at + 3))
 
     yard.trainer.before = before
     job = yard.sft(4)
@@ -640,6 +641,6 @@ def test_closing_a_run_halfway_gives_the_job_back(yard: Any, undisturbed: str) -
         for _ in range(4):
             next(steps)
     assert yard.job(job.id).place is Place.READY
-    assert yard.job(job.id).crashes == 0
+    assert yard.progress(job.id).crashes == 0
     yard.worker().run_until_idle()
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)

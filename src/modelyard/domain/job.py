@@ -62,14 +62,11 @@ class Place(StrEnum):
 
 @attrs.frozen
 class Job:
-    """A piece of work.
+    """A piece of work: what was asked for, where it stands in the queue, and what came of it.
 
-    `lane` is what jobs queue up on (a model's id). `epoch` grows with each claim and fences the worker's writes; `beat`
-    grows with each heartbeat. `attempts` counts claims, `crashes` those that were lost since the last progress.
-    `progress` is the last optimizer step (or row) that is recorded, of `total`. `spec` is what was asked for, resolved;
+    `lane` is what jobs queue up on (a model's id). `attempts` counts claims. `spec` is what was asked for, resolved;
     `result` what came of it. `fingerprint` tells equal requests. `resume` names the saved state to go on from (its
-    artifact files) at step `resume_step`. `updated_at` is the latest time that anything of the job bears: no later time
-    is before it, whatever the wall clock does.
+    artifact files) at step `resume_step`. What changes with every write of its worker is its `JobProgress`.
     """
 
     id: str
@@ -82,31 +79,45 @@ class Job:
     fingerprint: str = ""
     status: JobStatus = JobStatus.QUEUED
     place: Place = Place.WAITING
-    epoch: int = 0
-    worker_id: str = ""
-    beat: int = 0
     attempts: int = 0
-    crashes: int = 0
-    last_seq: int = 0
-    progress: int = 0
-    total: int | None = None
-    cancelled_by: str = ""
     error_message: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     result: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume_step: int = 0
-    updated_at: datetime | None = None
-
-    def time(self, now: datetime) -> datetime:
-        """`now`, or the job's latest time where the wall clock has gone back behind it."""
-        return max(now, self.updated_at or self.created_at)
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen."""
         return self.status in ENDED
+
+
+@attrs.frozen
+class JobProgress:
+    """Who holds a job and how far it has come: all that a worker's write reads and changes, kept small and apart.
+
+    `epoch` grows with each claim and fences the worker's writes while the job is `held`; `beat` grows with each
+    heartbeat. `step` is the last optimizer step (or row) that is recorded, of `total`. `crashes` counts the claims that
+    were lost since the last new step. `updated_at` is the latest time that anything of the job bears: no later time is
+    before it, whatever the wall clock does.
+    """
+
+    job_id: str
+    updated_at: datetime
+    epoch: int = 0
+    worker_id: str = ""
+    held: bool = False
+    beat: int = 0
+    last_seq: int = 0
+    step: int = 0
+    total: int | None = None
+    crashes: int = 0
+    cancelled_by: str = ""
+
+    def time(self, now: datetime) -> datetime:
+        """`now`, or the job's latest time where the wall clock has gone back behind it."""
+        return max(now, self.updated_at)
 
 
 @attrs.frozen
@@ -179,6 +190,7 @@ RECORDS = (
             "by_fingerprint": Index(("fingerprint",), ("created_at",)),
         },
     ),
+    Record(JobProgress, "job_progress", ("job_id",), indexes={"by_held": Index(("held",))}),
     Record(
         JobEvent,
         "job_events",

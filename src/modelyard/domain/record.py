@@ -6,6 +6,9 @@ from typing import Any
 
 import attrs
 
+KEY = "key"
+"""The name under which a record's own key can be looked up, beside its unique keys."""
+
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 """The mapping without items, for defaults: one for all."""
 
@@ -46,6 +49,8 @@ class Record:
             used += columns
         for index in self.indexes.values():
             used += [*index.where, *index.order]
+        if KEY in self.unique:
+            raise TypeError(f"{self.cls.__name__} has a unique key by the name of its own, {KEY!r}")
         unknown = set(used) - names
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import Choice, FinishReason, Message, TokenLogprob, Tool
-from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.record import Index, Record, frozen_mapping
 
 
@@ -215,7 +215,7 @@ class TrainingJob:
     total: int | None
 
     @classmethod
-    def of(cls, job: Job) -> "TrainingJob":
+    def of(cls, job: Job, progress: JobProgress) -> "TrainingJob":
         """The training face of a job."""
         return cls(
             id=job.id,
@@ -232,8 +232,8 @@ class TrainingJob:
             metrics=job.result.get("metrics", {}),
             config=job.spec.get("config", {}),
             attempts=job.attempts,
-            progress=job.progress,
-            total=job.total,
+            progress=progress.step,
+            total=progress.total,
         )
 
 

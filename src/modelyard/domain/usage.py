@@ -99,7 +99,7 @@ class UsageTotal:
 
 def day_of(moment: datetime) -> str:
     """The day of a moment in UTC, as totals name it."""
-    return moment.astimezone(UTC).date().isoformat()
+    return (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).date().isoformat()
 
 
 def total_of(entry: LedgerEntry) -> UsageTotal:

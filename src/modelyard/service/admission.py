@@ -11,6 +11,7 @@ import attrs
 
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.identity import Limits
+from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageTotal, day_of, empty_total
 from modelyard.errors import BudgetExceeded, RateLimited, RecordConflict, RecordNotFound
 from modelyard.protocols import Snapshot, Tx
@@ -80,20 +81,17 @@ def budget_id(entity: str, key_id: str | None) -> str:
 
 def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
     """The budget, or None where there is none."""
-    try:
-        return snapshot.get(Budget, id)
-    except RecordNotFound:
-        return None
+    return snapshot.find(Budget, KEY, id)
 
 
 def _take_token(tx: Tx, key_id: str, per_minute: int, now: float) -> None:
     """The token bucket: full at first, refilled evenly. A clock that began anew refills nothing."""
-    try:
-        window = tx.get(RateWindow, key_id)
+    window = tx.find(RateWindow, KEY, key_id)
+    if window is None:
+        tokens, keep = float(per_minute), tx.add
+    else:
         refill, keep = max(0.0, now - window.at) * per_minute / 60, tx.replace
         tokens = min(float(per_minute), window.tokens + refill)
-    except RecordNotFound:
-        tokens, keep = float(per_minute), tx.add
     if tokens < 1 - _ROUNDING:
         wait = (1 - tokens) * 60 / per_minute
         raise RateLimited(f"this key may make {per_minute} requests a minute; try again in {wait:.1f} s", wait)
@@ -143,9 +141,8 @@ def release(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
 
 def _count(tx: Tx, entry: LedgerEntry) -> None:
     day = day_of(entry.created_at)
-    try:
-        total = tx.get(UsageTotal, entry.entity, day, entry.project, entry.key_id, entry.model)
-    except RecordNotFound:
+    total = tx.find(UsageTotal, KEY, entry.entity, day, entry.project, entry.key_id, entry.model)
+    if total is None:
         tx.add(empty_total(entry, day).plus(entry))
     else:
         tx.replace(total.plus(entry))

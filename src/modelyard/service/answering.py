@@ -1,17 +1,17 @@
 """One request on its way: resolved, checked, admitted, answered, booked. Written once as a flow, for every caller."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Completion, CompletionRequest, Delta, Sampling, StoredCompletion, Usage
+from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Sampling, StoredCompletion, Usage
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.observed import CompletionBooked, CompletionFailed
 from modelyard.domain.training import ModelName
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot, Tx
 from modelyard.service.admission import admitted, book, budgets_of, release
 from modelyard.service.catalogue import offered, served
 from modelyard.service.choice import SourceReader
@@ -67,7 +67,15 @@ def answer(
 
 
 class Answering:
-    """The state of one request, and its steps in order."""
+    """The state of one request, and its steps in order.
+
+    What does not wait, as a store or backend declares, is done in place: to ask the driver for it would cost more than
+    the thing itself.
+    """
+
+    served: ServedModel
+    backend: Backend | AsyncBackend
+    request: CompletionRequest
 
     def __init__(
         self, ports: Ports, principal: Principal, request: CompletionRequest, attribution: Attribution, details: bool
@@ -83,9 +91,12 @@ class Answering:
     def flow(self) -> Flow[Answer]:
         """See `answer`."""
         self._check_attribution()
-        self.served, limited = yield Call(self._look_up, self.ports.store.blocking)
+        self.served, limited = (yield Call(self._look_up)) if self.ports.store.blocking else self._look_up()
         self.backend = backend_of(self.ports.backend, self.served.base_model)
-        yield Call(self._fit, getattr(self.backend, "blocking", False))
+        if getattr(self.backend, "blocking", False):
+            yield Call(self._fit)
+        else:
+            self._fit()
         if limited:
             self.held = yield from admitted(self.ports, self._admission(), self.principal.limits)
         try:
@@ -146,7 +157,7 @@ class Answering:
             more = True
             while more and not reader.done:
                 try:
-                    more = yield Pull(source, reader.take)
+                    more = (yield Pull(source, reader.take)) if source.waits else source.pull(reader.take)
                 except (ModelyardError, Abandoned):
                     raise
                 except Exception as error:
@@ -154,7 +165,10 @@ class Answering:
                 if reader.shown:
                     yield from self._show(reader.shown)
                     reader.shown.clear()
-            yield Close(source)
+            if source.waits:
+                yield Close(source)
+            else:
+                source.close()
 
     def _show(self, deltas: Iterable[Delta]) -> Flow[None]:
         """Emit, and see to it that the choices appear in the order of their indexes."""
@@ -171,11 +185,10 @@ class Answering:
 
     def _completion(self) -> Completion:
         """Raises `BackendError` for an answer that is not complete or cannot be counted."""
-        with_logprobs = self.request.logprobs
-        choices = tuple(choice.fold(with_logprobs) for reader in self.readers for choice in reader.choices)
-        if any(reader.uncounted for reader in self.readers):
-            raise BackendError("the backend does not say how many tokens its answer has")
-        return Completion(self.id, self.created, self.asked.model, choices, self._usage())
+        choices: list[Choice] = []
+        for reader in self.readers:
+            choices += reader.fold()
+        return Completion(self.id, self.created, self.asked.model, tuple(choices), self._usage())
 
     def _usage(self) -> Usage:
         """What was used: as the backend reports it, else as it was counted; never more than was admitted."""
@@ -185,23 +198,16 @@ class Answering:
         if prompt is None:
             prompt = sum(len(message.text) for message in self.request.messages) // _CHARACTERS_A_TOKEN + 1
         prompt = min(prompt, self.served.entry.context_length if known is None else known)
-        return Usage(
-            prompt,
-            sum(reader.completion_tokens for reader in self.readers),
-            0 if first is None else min(first.cached_tokens, prompt),
-            self.images,
-            estimated or any(reader.estimated for reader in self.readers),
-        )
+        produced = 0
+        for reader in self.readers:
+            produced += reader.completion_tokens
+            estimated = estimated or reader.estimated
+        return Usage(prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated)
 
     def _book(self, usage: Usage, completion: Completion | None) -> Flow[None]:
         ports, entry, held = self.ports, self._ledger_entry(usage), self.held
         stored = None if completion is None or not self.asked.store else self._stored(completion)
-        booking = Transact(ports.store, lambda tx: book(tx, entry, held, stored), durable=False)
-        try:
-            yield booking
-        except Abandoned:
-            yield booking
-            raise
+        yield from self._write(lambda tx: book(tx, entry, held, stored))
         if ports.observer is not None:
             ports.observe(
                 CompletionBooked(
@@ -220,7 +226,20 @@ class Answering:
         if any(reader.produced for reader in self.readers):
             yield from self._book(self._usage(), None)
         elif held is not None:
-            yield Transact(self.ports.store, lambda tx: release(tx, held), durable=False)
+            yield from self._write(lambda tx: release(tx, held))
+
+    def _write(self, step: Callable[[Tx], None]) -> Flow[None]:
+        """In place where that does not wait; whoever goes away meanwhile does so when it is written."""
+        store = self.ports.store
+        if not store.blocking:
+            store.transact(step, durable=False)
+            return
+        writing = Transact(store, step, durable=False)
+        try:
+            yield writing
+        except Abandoned:
+            yield writing
+            raise
 
     def _ledger_entry(self, usage: Usage) -> LedgerEntry:
         model = self.served

@@ -73,6 +73,7 @@ _BOUNDS: Mapping[str, tuple[str, float, float]] = {
 }
 _WHOLE = frozenset({"top_k", "seed", "n", "max_tokens", "top_logprobs"})
 _FLAGS = frozenset({"logprobs", "parallel_tool_calls", "return_token_ids", "store"})
+_ROLES = {role.value: role for role in Role}
 _MAX_STOPS = 4
 _MAX_BIAS = 100
 
@@ -83,9 +84,12 @@ def asked(options: Options, streamed: bool) -> CompletionRequest:
     problems = [Problem((name,), msg) for name, msg in _faults(given)]
     if problems:
         raise InvalidInput(problems)
-    for name in _CONVERT.keys() & given.keys():
-        given[name] = _CONVERT[name](given[name])
-    sampling = {name: given.pop(name) for name in _SAMPLING & given.keys()}
+    sampling = {}
+    for name in tuple(given):
+        if name in _CONVERT:
+            given[name] = _CONVERT[name](given[name])
+        if name in _SAMPLING:
+            sampling[name] = given.pop(name)
     if sampling:
         given["sampling"] = Sampling(**sampling)
     return CompletionRequest(**given, streamed=streamed)
@@ -123,27 +127,27 @@ def _within(name: str, value: Any) -> bool:
 def messages_of(value: Any) -> tuple[Message, ...]:
     """Messages of a text (what the user says), of `Message` values, or of dicts. Raises `InvalidInput`."""
     listed = (Message(Role.USER, value),) if isinstance(value, str) else _listed("messages", value)
-    messages = tuple(
-        message if type(message) is Message else _shaped(_message, message, "messages", at)
-        for at, message in enumerate(listed)
-    )
-    if not messages:
-        raise InvalidInput.at("messages", msg="must hold at least one message")
-    for at, message in enumerate(messages):
+    messages = []
+    for at, message in enumerate(listed):
+        if type(message) is not Message:
+            message = _shaped(_message, message, "messages", at)
         if not message.text.isascii():
             _shaped(str.encode, message.text, "messages", at)
-    return messages
+        messages.append(message)
+    if not messages:
+        raise InvalidInput.at("messages", msg="must hold at least one message")
+    return tuple(messages)
 
 
 def _message(plain: Mapping[str, Any]) -> Message:
-    content = plain.get("content")
+    content, calls = plain.get("content"), plain.get("tool_calls")
     if content is not None and type(content) is not str:
         content = tuple(_content_part(part) for part in content)
     return Message(
-        Role(plain["role"]),
+        _ROLES.get(plain["role"]) or Role(plain["role"]),
         content,
         plain.get("name"),
-        tuple(_tool_call(call) for call in plain.get("tool_calls") or ()),
+        tuple([_tool_call(call) for call in calls]) if calls else (),
         plain.get("tool_call_id"),
     )
 

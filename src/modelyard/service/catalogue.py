@@ -5,6 +5,7 @@ from typing import BinaryIO
 
 from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, RegisteredEntry, check_entry
 from modelyard.domain.identity import Principal
+from modelyard.domain.record import KEY
 from modelyard.domain.training import Checkpoint, Model, ModelName
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound
 from modelyard.protocols import ServedModel, Snapshot, Tx
@@ -117,10 +118,7 @@ def served(ports: Ports, snapshot: Snapshot, offers: Offers, name: str, principa
 
 
 def _catalogued(snapshot: Snapshot, offers: Offers, name: str) -> ServedModel | None:
-    try:
-        record = snapshot.get(RegisteredEntry, name)
-    except RecordNotFound:
-        record = None
+    record = snapshot.find(RegisteredEntry, KEY, name)
     if record is not None and record.answers_as in offers:
         return ServedModel(record.answers_as, record.entry())
     return ServedModel(name, offers[name]) if name in offers else None
@@ -155,10 +153,8 @@ def _registered(snapshot: Snapshot) -> Iterator[RegisteredEntry]:
 
 
 def _revision(snapshot: Snapshot) -> int:
-    try:
-        return snapshot.get(CatalogueRevision, _OFFER).number
-    except RecordNotFound:
-        return 0
+    revision = snapshot.find(CatalogueRevision, KEY, _OFFER)
+    return 0 if revision is None else revision.number
 
 
 def _put(tx: Tx, record: RegisteredEntry) -> None:

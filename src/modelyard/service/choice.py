@@ -62,11 +62,18 @@ class SourceReader:
         """Whether something came whose tokens nobody counted."""
         return self.report is None and any(choice.uncounted for choice in self.choices)
 
+    def fold(self) -> list[Choice]:
+        """The choices. Raises `BackendError` for an answer that is not complete or cannot be counted."""
+        choices = [choice.fold(self.request.logprobs) for choice in self.choices]
+        if self.uncounted:
+            raise BackendError("the backend does not say how many tokens its answer has")
+        return choices
+
     @property
     def completion_tokens(self) -> int:
         """The tokens of all choices, and never more than were asked for."""
         if self.report is None:
-            return sum(choice.tokens for choice in self.choices)
+            return sum([choice.tokens for choice in self.choices])
         assert self.request.max_tokens is not None
         return min(self.report.completion_tokens, self.request.max_tokens * len(self.choices))
 
@@ -100,7 +107,7 @@ class ChoiceReader:
     @property
     def uncounted(self) -> bool:
         """Whether something came of which the backend did not say how many tokens it is."""
-        return self.produced and self.tokens == 0
+        return self.tokens == 0 and self.produced
 
     def take(self, delta: Delta) -> Sequence[Delta]:
         """What may be shown now that this has come. Raises `BackendError`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from modelyard.domain.identity import ApiKey, Principal, Scope
-from modelyard.domain.job import Job, JobEvent, SupersededEvent
+from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
 from modelyard.domain.record import Record
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Checkpoint, Dataset, Model, TrajectoryLog
@@ -62,6 +62,7 @@ def _erase_parts(tx: Tx, value: object) -> None:
             for old in _pages(lambda event=event: tx.page(SupersededEvent, "by_event", event.id)):  # type: ignore[misc]
                 tx.remove(SupersededEvent, old.event_id, old.epoch)
             tx.remove(JobEvent, event.job_id, event.seq)
+        tx.remove(JobProgress, value.id)
     if isinstance(value, ApiKey):
         try:
             tx.remove(RateWindow, value.id)

@@ -92,7 +92,7 @@ class Call:
     """Answered with what the function returns; `blocking` says that it may wait."""
 
     function: Callable[[], Any]
-    blocking: bool
+    blocking: bool = True
 
     @property
     def waits(self) -> bool:

@@ -2,7 +2,8 @@
 
 Ids and times are drawn before the step and passed in. At most one job of a lane is ready or claimed; while others of
 the lane wait there is exactly one, so a claim is one index probe. A job's status and the event that tells it commit
-together, and every write of a worker is refused once its claim is worthless.
+together, and every write of a worker is refused once its claim is worthless. What a worker writes most, an event or a
+heartbeat, reads and writes the small `JobProgress` and not the job: the fence, `seq` and progress are one record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from modelyard.domain.job import (
     Job,
     JobEvent,
     JobKind,
+    JobProgress,
     JobStatus,
     NewEvent,
     Place,
@@ -24,8 +26,9 @@ from modelyard.domain.job import (
 )
 from modelyard.domain.observed import JobChanged, JobEventRecorded
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
-from modelyard.errors import LeaseLost, RateLimited, RecordNotFound
+from modelyard.errors import LeaseLost, RateLimited
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.listing import maybe
 from modelyard.service.ports import Ports
 
 TICK = timedelta(microseconds=1)
@@ -57,8 +60,9 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
     previous = tx.page(Job, "by_entity", job.entity, limit=1, descending=True)
     created_at = later(job.created_at, previous)
     place = Place.WAITING if head(tx, job.lane) else Place.READY
-    job = attrs.evolve(job, created_at=created_at, updated_at=created_at, place=place)
+    job = attrs.evolve(job, created_at=created_at, place=place)
     tx.add(job)
+    tx.add(JobProgress(job.id, created_at))
     return job
 
 
@@ -92,96 +96,105 @@ def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
     return found[0] if found else None
 
 
-def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> Job | None:
+def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> tuple[Job, JobProgress] | None:
     """Take the oldest ready job, of one lane or of all; None when there is none."""
     job = ready(tx, lane)
     if job is None:
         return None
-    time = job.time(now)
+    progress = tx.get(JobProgress, job.id)
+    time = progress.time(now)
+    progress = attrs.evolve(progress, epoch=progress.epoch + 1, worker_id=worker_id, held=True, updated_at=time)
     job = attrs.evolve(
         job,
         status=JobStatus.RUNNING,
         place=Place.CLAIMED,
-        epoch=job.epoch + 1,
-        worker_id=worker_id,
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
-        updated_at=time,
     )
     tx.replace(job)
-    return job
+    tx.replace(progress)
+    return job, progress
 
 
-def claim_of(job: Job) -> Claim:
+def claim_of(progress: JobProgress) -> Claim:
     """The token of a job that has just been claimed."""
-    return Claim(job.id, job.epoch, job.worker_id)
+    return Claim(progress.job_id, progress.epoch, progress.worker_id)
 
 
-def fenced(tx: Tx, claim: Claim) -> Job:
+def fenced(tx: Tx, claim: Claim) -> JobProgress:
+    """The job's progress, if the claim still holds. Raises `LeaseLost`."""
+    progress = maybe(tx, JobProgress, claim.job_id)
+    if progress is None:
+        raise LeaseLost(f"job {claim.job_id} is gone")
+    if not progress.held or (progress.epoch, progress.worker_id) != (claim.epoch, claim.worker_id):
+        raise LeaseLost(f"job {claim.job_id} was taken away: epoch {progress.epoch}, held: {progress.held}")
+    return progress
+
+
+def held(tx: Tx, claim: Claim) -> Job:
     """The job, if the claim still holds. Raises `LeaseLost`."""
-    try:
-        job = tx.get(Job, claim.job_id)
-    except RecordNotFound:
-        raise LeaseLost(f"job {claim.job_id} is gone") from None
-    if job.status is not JobStatus.RUNNING or (job.epoch, job.worker_id) != (claim.epoch, claim.worker_id):
-        raise LeaseLost(f"job {claim.job_id} was taken away: epoch {job.epoch}, {job.status}")
-    return job
+    return tx.get(Job, fenced(tx, claim).job_id)
 
 
-def heartbeat(tx: Tx, claim: Claim) -> Job:
+def heartbeat(tx: Tx, claim: Claim, now: datetime) -> JobProgress:
     """Show that the worker lives."""
-    job = fenced(tx, claim)
-    job = attrs.evolve(job, beat=job.beat + 1)
-    tx.replace(job)
-    return job
+    progress = fenced(tx, claim)
+    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now))
+    tx.replace(progress)
+    return progress
 
 
 # ---- what happens to it ------------------------------------------------------------------------------------------
 
 
-def record_events(tx: Tx, claim: Claim, events: Sequence[NewEvent], now: datetime, total: int | None = None) -> Job:
+def record_events(
+    tx: Tx, claim: Claim, events: Sequence[NewEvent], now: datetime, total: int | None = None
+) -> JobProgress:
     """Record what happened, in order, and the progress that it is.
 
     An event that an earlier attempt recorded keeps its id and place; its data are replaced, the old ones kept aside.
     """
-    job = fenced(tx, claim)
-    job = _recorded(tx, job, events, job.time(now))
-    job = job if total is None else attrs.evolve(job, total=total)
-    tx.replace(job)
-    return job
+    progress = fenced(tx, claim)
+    return _record(tx, progress, events, now, total=progress.total if total is None else total)
 
 
-def _recorded(tx: Tx, job: Job, events: Sequence[NewEvent], time: datetime) -> Job:
-    """The job with its new events, still to be put into the store itself. A new step forgives earlier crashes."""
-    seq, progress = job.last_seq, job.progress
+def _record(tx: Tx, progress: JobProgress, events: Sequence[NewEvent], now: datetime, **changes: Any) -> JobProgress:
+    """Keep events and the progress that they are, with other changes to it. A new step forgives earlier crashes."""
+    seq, step, time = progress.last_seq, progress.step, progress.time(now)
     for event in events:
-        if not _superseded(tx, job, event):
+        if not _superseded(tx, progress, event):
             seq += 1
-            tx.add(JobEvent(job.id, seq, event.id, event.type, event.step, event.data, time, job.epoch))
-            progress = max(progress, event.step)
-    crashes = job.crashes if progress == job.progress else 0
-    return attrs.evolve(job, last_seq=seq, progress=progress, crashes=crashes, updated_at=time)
+            tx.add(JobEvent(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
+            step = max(step, event.step)
+    crashes = progress.crashes if step == progress.step else 0
+    progress = attrs.evolve(progress, last_seq=seq, step=step, crashes=crashes, updated_at=time, **changes)
+    tx.replace(progress)
+    return progress
 
 
-def _superseded(tx: Tx, job: Job, event: NewEvent) -> bool:
+def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
     """Put the data in the place of those that an earlier attempt recorded; False where none did."""
-    # In a first attempt there is nothing to look for: `add` would refuse an event that is there already.
-    earlier = tx.find(JobEvent, "identity", job.id, event.type, event.step) if job.attempts > 1 else None
+    # Neither a first attempt nor a step beyond the last has anything to look for: `add` refuses what is there already.
+    if progress.epoch == 1 or event.step > progress.step:
+        return False
+    earlier = tx.find(JobEvent, "identity", progress.job_id, event.type, event.step)
     if earlier is None:
         return False
-    if earlier.epoch != job.epoch:
+    if earlier.epoch != progress.epoch:
         tx.add(SupersededEvent(earlier.id, earlier.epoch, earlier.data, earlier.created_at))
-    tx.replace(attrs.evolve(earlier, data=event.data, epoch=job.epoch))
+    tx.replace(attrs.evolve(earlier, data=event.data, epoch=progress.epoch))
     return True
 
 
-def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: datetime) -> Job:
+def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: datetime) -> JobProgress:
     """Make these files the state to go on from behind a step. A later state than before forgives earlier crashes."""
-    job = fenced(tx, claim)
-    crashes = 0 if step > job.resume_step else job.crashes
-    job = attrs.evolve(job, resume=files, resume_step=step, crashes=crashes, updated_at=job.time(now))
-    tx.replace(job)
-    return job
+    progress = fenced(tx, claim)
+    job = tx.get(Job, claim.job_id)
+    crashes = 0 if step > job.resume_step else progress.crashes
+    progress = attrs.evolve(progress, crashes=crashes, updated_at=progress.time(now))
+    tx.replace(progress)
+    tx.replace(attrs.evolve(job, resume=files, resume_step=step))
+    return progress
 
 
 # ---- out of the queue --------------------------------------------------------------------------------------------
@@ -190,10 +203,8 @@ def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: 
 def end(tx: Tx, job: Job, status: JobStatus, event: NewEvent, now: datetime, message: str | None = None) -> Job:
     """End a job: its status, the event that tells it and the next of its lane, all at once. Raises `Conflict`."""
     check_transition(job.status, status)
-    time = job.time(now)
-    done = attrs.evolve(
-        _recorded(tx, job, [event], time), status=status, place=Place.DONE, ended_at=time, error_message=message
-    )
+    progress = _record(tx, tx.get(JobProgress, job.id), [event], now, held=False)
+    done = attrs.evolve(job, status=status, place=Place.DONE, ended_at=progress.updated_at, error_message=message)
     tx.replace(done)
     if job.place is not Place.WAITING:
         _promote(tx, job.lane)
@@ -212,8 +223,8 @@ def succeed(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
 
 def fail(tx: Tx, job: Job, event_id: str, message: str, now: datetime) -> Job:
     """End a job as failed, for a reason that says what to do; or as cancelled, if that was asked for before."""
-    if job.cancelled_by:
-        return cancel(tx, job, event_id, job.cancelled_by, now)
+    if by := tx.get(JobProgress, job.id).cancelled_by:
+        return cancel(tx, job, event_id, by, now)
     event = NewEvent(event_id, END_EVENTS[job.kind][1], {"error_message": message})
     return end(tx, job, JobStatus.FAILED, event, now, message)
 
@@ -222,7 +233,7 @@ def cancel(tx: Tx, job: Job, event_id: str, by: str, now: datetime) -> Job:
     """End a job as cancelled, at once: whatever its worker still writes is refused."""
     message = f"cancelled by {by}"
     event = NewEvent(event_id, END_EVENTS[job.kind][1], {"error_message": message})
-    return end(tx, attrs.evolve(job, cancelled_by=by), JobStatus.CANCELLED, event, now, message)
+    return end(tx, job, JobStatus.CANCELLED, event, now, message)
 
 
 def request_cancel(tx: Tx, job_id: str, event_id: str, by: str, now: datetime) -> Job:
@@ -230,13 +241,11 @@ def request_cancel(tx: Tx, job_id: str, event_id: str, by: str, now: datetime) -
 
     Idempotent: the first request counts, and a job that has ended stays as it is.
     """
-    job = tx.get(Job, job_id)
-    if job.ended or job.cancelled_by:
-        return job
+    job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
     if job.status is JobStatus.QUEUED:
         return cancel(tx, job, event_id, by, now)
-    job = attrs.evolve(job, cancelled_by=by)
-    tx.replace(job)
+    if not job.ended and not progress.cancelled_by:
+        tx.replace(attrs.evolve(progress, cancelled_by=by))
     return job
 
 
@@ -245,35 +254,36 @@ def request_cancel(tx: Tx, job_id: str, event_id: str, by: str, now: datetime) -
 
 def requeue(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
     """A running job goes back to the head of its lane; or ends, if it was to be cancelled."""
-    if job.cancelled_by:
-        return cancel(tx, job, event_id, job.cancelled_by, now)
+    progress = tx.get(JobProgress, job.id)
+    if progress.cancelled_by:
+        return cancel(tx, job, event_id, progress.cancelled_by, now)
     check_transition(job.status, JobStatus.QUEUED)
-    job = attrs.evolve(job, status=JobStatus.QUEUED, place=Place.READY, worker_id="", updated_at=job.time(now))
+    tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
+    job = attrs.evolve(job, status=JobStatus.QUEUED, place=Place.READY)
     tx.replace(job)
     return job
 
 
 def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int) -> Job:
     """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails."""
-    job = attrs.evolve(job, crashes=job.crashes + 1)
-    if job.crashes < max_crashes:
+    progress = tx.get(JobProgress, job.id)
+    crashes = progress.crashes + 1
+    tx.replace(attrs.evolve(progress, crashes=crashes))
+    if crashes < max_crashes:
         return requeue(tx, job, event_id, now)
     message = (
-        f"the job lost its worker {job.crashes} times without any progress: it may need more memory than there is, "
+        f"the job lost its worker {crashes} times without any progress: it may need more memory than there is, "
         "or its data make the trainer crash; look into the worker's log, then start a new job"
     )
     return fail(tx, job, event_id, message, now)
 
 
-def take_away(tx: Tx, seen: Job, event_id: str, now: datetime, max_crashes: int) -> Job | None:
+def take_away(tx: Tx, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
     """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
-    try:
-        job = tx.get(Job, seen.id)
-    except RecordNotFound:
+    progress = maybe(tx, JobProgress, seen.job_id)
+    if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
         return None
-    if job.status is not JobStatus.RUNNING or (job.epoch, job.beat) != (seen.epoch, seen.beat):
-        return None
-    return crash(tx, job, event_id, now, max_crashes)
+    return crash(tx, tx.get(Job, seen.job_id), event_id, now, max_crashes)
 
 
 # ---- after the commit --------------------------------------------------------------------------------------------
@@ -289,8 +299,10 @@ def announce(ports: Ports, job: Job) -> Job:
     """Tell the observer that a job's status changed, and drop the files of one that has ended."""
     ports.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
-        event = END_EVENTS[job.kind][job.status is not JobStatus.SUCCEEDED]
-        ports.observe(JobEventRecorded(job.id, event, job.last_seq))
+        for last in ports.store.read(
+            lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
+        ):
+            ports.observe(JobEventRecorded(job.id, last.type, last.seq))
         for name in files_of(job):
             ports.artifacts.remove(name)
     return job

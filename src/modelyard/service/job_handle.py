@@ -15,7 +15,7 @@ from modelyard.service.hold import Hold
 from modelyard.service.job import announce, request_cancel
 from modelyard.service.ports import Ports
 from modelyard.service.runner import Runner, never
-from modelyard.service.training_view import events_page, found_job
+from modelyard.service.training_view import events_page, found_job, shown, shown_job
 from modelyard.service.worker import alive
 
 FIRST_PAUSE = 0.005
@@ -42,7 +42,7 @@ class JobHandle:
 
     def refresh(self) -> TrainingJob:
         """The job as it is now. Raises `NotFound`."""
-        return TrainingJob.of(self.ports.store.read(lambda snapshot: found_job(snapshot, self.principal, self.id)))
+        return shown_job(self.ports, self.principal, self.id)
 
     @property
     def status(self) -> JobStatus:
@@ -158,11 +158,12 @@ def cancel_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
     """Cancel a training job in the principal's name. Raises `NotFound`."""
     event_id, now = ports.ids(), ports.clock.now()
 
-    def step(tx: Tx) -> tuple[Job, Job]:
+    def step(tx: Tx) -> tuple[Job, Job, TrainingJob]:
         before = found_job(tx, principal, job_id)
-        return before, request_cancel(tx, job_id, event_id, principal.name, now)
+        job = request_cancel(tx, job_id, event_id, principal.name, now)
+        return before, job, shown(tx, job)
 
-    before, job = ports.store.transact(step)
+    before, job, answer = ports.store.transact(step)
     if job.status is not before.status:
         announce(ports, job)
-    return TrainingJob.of(job)
+    return answer

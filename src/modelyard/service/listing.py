@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from modelyard.domain.page import Order, Page, check_limit
-from modelyard.domain.record import by_class
+from modelyard.domain.record import KEY, by_class
 from modelyard.domain.schema import RECORDS
-from modelyard.errors import InvalidInput, RecordNotFound
+from modelyard.errors import InvalidInput
 from modelyard.protocols import Snapshot
 from modelyard.service.ports import Ports
 
@@ -23,10 +23,7 @@ _DECLARED = by_class(RECORDS)
 
 def maybe(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
     """The record with this key, or None."""
-    try:
-        return snapshot.get(cls, *key)
-    except RecordNotFound:
-        return None
+    return snapshot.find(cls, KEY, *key)
 
 
 def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:

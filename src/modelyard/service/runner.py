@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from datetime import datetime
 
-from modelyard.domain.job import Claim, Job, JobKind, Place
+from modelyard.domain.job import Claim, Job, JobKind, JobProgress
 from modelyard.domain.observed import LeaseTaken
 from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError, TrainingError
 from modelyard.protocols import Tx
 from modelyard.service.handlers import HANDLERS
 from modelyard.service.hold import Handler, Hold
-from modelyard.service.job import announce, claim, crash, fail, fenced, heartbeat, ready, requeue, take_away
+from modelyard.service.job import announce, claim, claim_of, crash, fail, heartbeat, held, ready, requeue, take_away
 from modelyard.service.periodic import Periodic
 from modelyard.service.ports import Ports, log
 
@@ -53,13 +53,13 @@ class Runner:
         store, now = self.ports.store, self.ports.clock.now()
         if store.read(lambda snapshot: ready(snapshot, lane)) is None:
             return None
-        job = store.transact(lambda tx: claim(tx, self.id, now, lane))
-        if job is None:
+        claimed = store.transact(lambda tx: claim(tx, self.id, now, lane))
+        if claimed is None:
             return None
-        hold = Hold(self.ports, job)
+        hold = Hold(self.ports, *claimed)
         with self._lock:
             self._holds[hold.claim] = hold
-        announce(self.ports, job)
+        announce(self.ports, hold.job)
         return hold
 
     def run(self, hold: Hold, stop: Callable[[], bool] = never) -> None:
@@ -110,7 +110,7 @@ class Runner:
         """Write how the run ended, unless the job was lost. A store that refuses leaves it to be taken over."""
         event_id, now = self.ports.ids(), self.ports.clock.now()
         try:
-            job = self.ports.store.transact(lambda tx: end(tx, fenced(tx, hold.claim), event_id, now))
+            job = self.ports.store.transact(lambda tx: end(tx, held(tx, hold.claim), event_id, now))
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
         except StoreError:
@@ -125,10 +125,10 @@ class Runner:
 
     def beat(self) -> None:
         """Show that the jobs of this runner are alive; end those that do not heed a cancellation within the lease."""
-        held = {hold.claim: hold for hold in self.holds}
-        for job in self.ports.store.transact(lambda tx: _beats(tx, tuple(held)), durable=False):
-            hold = held[Claim(job.id, job.epoch, job.worker_id)]
-            if job.cancelled_by and self._unheeded(hold):
+        holds, now = {hold.claim: hold for hold in self.holds}, self.ports.clock.now()
+        for progress in self.ports.store.transact(lambda tx: _beats(tx, tuple(holds), now), durable=False):
+            hold = holds[claim_of(progress)]
+            if progress.cancelled_by and self._unheeded(hold):
                 self._settle(hold, requeue)
 
     def _unheeded(self, hold: Hold) -> bool:
@@ -146,17 +146,15 @@ class Runner:
 
     def take_over(self) -> None:
         """Give the jobs of workers that stood still for the lease back to the queue."""
-        claimed = self.ports.store.read(
-            lambda snapshot: snapshot.page(Job, "by_place", Place.CLAIMED, limit=MAX_CLAIMED)
-        )
-        marks = {job.id: (job.epoch, job.beat) for job in claimed}
+        claimed = self.ports.store.read(lambda snapshot: snapshot.page(JobProgress, "by_held", True, limit=MAX_CLAIMED))
+        marks = {progress.job_id: (progress.epoch, progress.beat) for progress in claimed}
         still = self.ports.stillness.seconds("jobs", marks, self.ports.clock.monotonic())
         mine = {hold.job.id for hold in self.holds}
-        for job in claimed:
-            if job.id not in mine and still[job.id] >= self.ports.settings.lease:
-                self._take_away(job)
+        for progress in claimed:
+            if progress.job_id not in mine and still[progress.job_id] >= self.ports.settings.lease:
+                self._take_away(progress)
 
-    def _take_away(self, seen: Job) -> None:
+    def _take_away(self, seen: JobProgress) -> None:
         event_id, now = self.ports.ids(), self.ports.clock.now()
         most = self.ports.settings.max_crashes
         job = self.ports.store.transact(lambda tx: take_away(tx, seen, event_id, now, most))
@@ -165,12 +163,12 @@ class Runner:
             announce(self.ports, job)
 
 
-def _beats(tx: Tx, claims: tuple[Claim, ...]) -> list[Job]:
-    """The jobs that are still held, a beat further."""
+def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress]:
+    """The progress of the jobs that are still held, a beat further."""
     alive = []
-    for held in claims:
+    for claimed in claims:
         try:
-            alive.append(heartbeat(tx, held))
+            alive.append(heartbeat(tx, claimed, now))
         except LeaseLost:
             continue
     return alive

@@ -1,7 +1,7 @@
 """What a backend gives, piece by piece: one kind of stream over both kinds of backend."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import cast
 
 import attrs
@@ -15,12 +15,14 @@ from modelyard.service.ports import log
 class Source:
     """An open stream of deltas, of a backend of one kind or the other.
 
-    A synchronous one has `deltas`, and `blocking` says that getting them may wait. An asynchronous one has `adeltas`;
-    `runner` drives them where no event loop runs.
+    A synchronous one has `begin`, called at the first pull, so that all of a backend runs where it may block; `deltas`
+    is what it gave, and `blocking` says that getting them may wait. An asynchronous one has `adeltas`; `runner` drives
+    them where no event loop runs.
     """
 
     blocking: bool
-    deltas: Generator[Delta, None, None] | None = None
+    begin: Callable[[], Iterator[Delta]] | None = None
+    deltas: Iterator[Delta] | None = None
     adeltas: AsyncIterator[Delta] | None = None
     runner: asyncio.Runner | None = None
     stopping: bool = False
@@ -53,13 +55,15 @@ class Source:
 
     @classmethod
     def _synchronous(cls, backend: Backend, request: CompletionRequest, model: ServedModel) -> "Source":
-        return cls(backend.blocking, _lazily(backend, request, model))
+        return cls(backend.blocking, lambda: iter(backend.stream(request, model)))
 
     def pull(self, take: Callable[[Delta], bool]) -> bool:
         """Hand deltas to `take` until it returns True or the source is to stop; False at the end."""
         if self.runner is not None:
             return self.runner.run(self.apull(take))
-        assert self.deltas is not None
+        if self.deltas is None:
+            assert self.begin is not None
+            self.deltas = self.begin()
         return any(take(delta) or self.stopping for delta in self.deltas)
 
     async def apull(self, take: Callable[[Delta], bool]) -> bool:
@@ -76,9 +80,9 @@ class Source:
             return
         self.closed = True
         try:
-            if self.deltas is not None:
-                self.deltas.close()
-            elif self.runner is not None:
+            if self.runner is None:
+                getattr(self.deltas, "close", _nothing)()
+            else:
                 self.runner.run(self._aclose())
         except Exception:  # noqa: BLE001 - the answer is complete, or given up
             log.exception(_STOPPING)
@@ -105,9 +109,8 @@ class Source:
 _STOPPING = "a backend failed while it was stopped"
 
 
-def _lazily(backend: Backend, request: CompletionRequest, model: ServedModel) -> Generator[Delta, None, None]:
-    """Nothing of the backend runs before the first pull, so all of it runs where it may block."""
-    yield from backend.stream(request, model)
+def _nothing() -> None:
+    """How to close what was never begun, or cannot be closed."""
 
 
 def _on_event_loop() -> bool:

@@ -10,6 +10,7 @@ from modelyard.domain.completion import CompletionRequest, Part, ResponseType, S
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
 from modelyard.protocols import Capabilities
 
+_DEFAULT = attrs.fields(CompletionRequest).sampling.default
 _OFF: dict[str, tuple[Any, ...]] = {field.name: (field.default,) for field in attrs.fields(Sampling)}
 _OFF |= {"top_k": (None, 0, -1), "logit_bias": ({},)}
 
@@ -28,22 +29,33 @@ def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilit
 
 
 def _sampling(sampling: Sampling, capabilities: Capabilities) -> list[str]:
+    if sampling is _DEFAULT:
+        return []
     can = capabilities.parameters
     return [name for name, off in _OFF.items() if name not in can and getattr(sampling, name) not in off]
 
 
 def _details(request: CompletionRequest, capabilities: Capabilities) -> list[str]:
-    made_up = capabilities.synthesises_structure
+    refused = []
+    if request.logprobs and not capabilities.logprobs:
+        refused.append("logprobs")
+    if request.top_logprobs > capabilities.top_logprobs:
+        refused.append("top_logprobs")
+    if request.return_token_ids and not capabilities.token_ids:
+        refused.append("return_token_ids")
+    if request.tools and not capabilities.tools:
+        refused.append("tools")
+    return refused if capabilities.synthesises_structure else refused + _structure(request, capabilities)
+
+
+def _structure(request: CompletionRequest, capabilities: Capabilities) -> list[str]:
+    refused = []
+    if request.tool_choice.mode is ToolMode.REQUIRED and not capabilities.forced_tools:
+        refused.append("tool_choice")
     needed = _FORMATS.get(request.response_format.type)
-    refused = {
-        "logprobs": request.logprobs and not capabilities.logprobs,
-        "top_logprobs": request.top_logprobs > capabilities.top_logprobs,
-        "return_token_ids": request.return_token_ids and not capabilities.token_ids,
-        "tools": request.tools and not capabilities.tools,
-        "tool_choice": request.tool_choice.mode is ToolMode.REQUIRED and not (capabilities.forced_tools or made_up),
-        "response_format": needed is not None and not (getattr(capabilities, needed) or made_up),
-    }
-    return [name for name, is_refused in refused.items() if is_refused]
+    if needed is not None and not getattr(capabilities, needed):
+        refused.append("response_format")
+    return refused
 
 
 def _modalities(at: int, parts: Sequence[Part], entry: CatalogueEntry) -> Iterator[Problem]:
@@ -59,8 +71,11 @@ def modality_of(part: Part) -> str:
 
 def images(request: CompletionRequest) -> int:
     """How many images the messages hold."""
-    parts = [part for message in request.messages if type(message.content) is tuple for part in message.content]
-    return len([part for part in parts if modality_of(part) == "image"])
+    found = 0
+    for message in request.messages:
+        if type(message.content) is tuple:
+            found += sum(modality_of(part) == "image" for part in message.content)
+    return found
 
 
 def check_tool_choice(request: CompletionRequest) -> None:

@@ -30,7 +30,7 @@ from modelyard.service.training_data import (
     store_examples,
     store_groups,
 )
-from modelyard.service.training_view import events_page, found_job, visible
+from modelyard.service.training_view import events_page, found_job, shown, shown_job, visible
 
 SEED_BYTES = 6
 
@@ -125,7 +125,7 @@ class Training:
 
     def get(self, job_id: str) -> TrainingJob:
         """One job. Raises `NotFound`."""
-        return TrainingJob.of(self.ports.store.read(lambda snapshot: found_job(snapshot, self.principal, job_id)))
+        return shown_job(self.ports, self.principal, job_id)
 
     def events(
         self, job_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
@@ -166,7 +166,7 @@ class Training:
         index, *where = _index(entity, project, lane, status)
         cursor = None if after is None else partial(self._place, index, after)
         page = read_page(self.ports, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
-        return page.map(TrainingJob.of)
+        return self.ports.store.read(lambda snapshot: page.map(partial(shown, snapshot)))
 
     # ---- how a job is made
 

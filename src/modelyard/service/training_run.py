@@ -15,14 +15,14 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.job import Claim, Job, JobKind, JobStatus
+from modelyard.domain.job import Claim, Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Checkpoint, Dataset, Model
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import ArtifactMissing, CallerError, ModelyardError, RecordNotFound, StoreError, TrainingError
 from modelyard.formats.training import read_examples, read_groups
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 from modelyard.service.hold import Hold
-from modelyard.service.job import announce, cancel, fenced, save_resume, succeed
+from modelyard.service.job import announce, cancel, held, save_resume, succeed
 from modelyard.service.ports import Ports, log
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class _Start:
 
 
 def _begin(tx: Tx, claim: Claim) -> _Start:
-    job = fenced(tx, claim)
+    job = held(tx, claim)
     model = tx.get(Model, job.lane)
     if "parent_id" not in job.result:
         job = attrs.evolve(job, result={"parent_id": _latest(tx, model), "reference_id": _reference(tx, job)})
@@ -110,7 +110,8 @@ class _Run:
         self.ended = False
         self._started = False
         self._loose: list[str] = []
-        resume = _intact(self.ports, start.job.resume)
+        self._saved = start.job.resume
+        resume = _intact(self.ports, self._saved)
         self._last_step = start.job.resume_step if resume else 0
         self._context = _context(self.ports, start, resume, self._last_step)
 
@@ -141,7 +142,7 @@ class _Run:
 
     def _store_started(self, item: Started) -> None:
         self._started = True
-        if self.hold.job.total is None:
+        if self.hold.progress.total is None:
             self.hold.record(TRAINING_STARTED, {"num_sequences": item.steps}, total=item.steps)
 
     def _store_step(self, item: Step) -> None:
@@ -153,9 +154,10 @@ class _Run:
     def _store_state(self, item: SavedState) -> None:
         if item.number != self._last_step:
             raise TrainingError(f"the trainer saved step {item.number} after {self._last_step}; correct the trainer")
-        before, files, now = self.hold.job.resume, self._put(item.files), self.ports.clock.now()
+        files, now = self._put(item.files), self.ports.clock.now()
         self.hold.write(lambda tx: save_resume(tx, self.hold.claim, item.number, files, now))
-        self._loose = [file["artifact"] for file in before.values()]
+        self._loose = [file["artifact"] for file in self._saved.values()]
+        self._saved = files
         self.remove_loose_files()
 
     def _store_checkpoint(self, item: Trained) -> None:
@@ -163,17 +165,17 @@ class _Run:
         checkpoint_id, event_id, now = self.ports.ids(), self.ports.ids(), self.ports.clock.now()
 
         def step(tx: Tx) -> Job:
-            job = fenced(tx, self.hold.claim)
-            if job.cancelled_by:
-                return cancel(tx, job, event_id, job.cancelled_by, now)
+            job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
+            if progress.cancelled_by:
+                return cancel(tx, job, event_id, progress.cancelled_by, now)
             model = tx.get(Model, job.lane)
-            checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, now)
+            checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
             return succeed(tx, attrs.evolve(job, result=result), event_id, now)
 
-        job = self.hold.write(step)
+        job = self.hold.job = self.ports.store.transact(step)
         self.ended = True
         if job.status is JobStatus.SUCCEEDED:
             self._loose.clear()
@@ -196,7 +198,7 @@ class _Run:
 
 
 def _new_checkpoint(
-    checkpoint_id: str, model: Model, job: Job, files: Files, metrics: Mapping[str, float], now: datetime
+    checkpoint_id: str, model: Model, job: Job, files: Files, metrics: Mapping[str, float], time: datetime
 ) -> Checkpoint:
     return Checkpoint(
         checkpoint_id,
@@ -204,7 +206,7 @@ def _new_checkpoint(
         model.entity,
         model.project,
         model.last_step + 1,
-        job.time(now),
+        time,
         digest({name: file["digest"] for name, file in files.items()}),
         metrics,
         files,

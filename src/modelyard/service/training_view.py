@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent, JobKind
+from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress
 from modelyard.domain.page import Order, Page
-from modelyard.domain.training import TrainingEvent
+from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import NotFound
 from modelyard.protocols import Snapshot
 from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
@@ -26,6 +26,16 @@ def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
     if job is None or not visible(principal)(job):
         raise NotFound("Training job", job_id)
     return job
+
+
+def shown(snapshot: Snapshot, job: Job) -> TrainingJob:
+    """The job as its owner sees it; one that was read just before its entity was erased looks untouched."""
+    return TrainingJob.of(job, maybe(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))
+
+
+def shown_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
+    """The training job as it is now. Raises `NotFound`."""
+    return ports.store.read(lambda snapshot: shown(snapshot, found_job(snapshot, principal, job_id)))
 
 
 def events_page(ports: Ports, job_id: str, after: str | None, limit: int, order: Order = "asc") -> Page[TrainingEvent]:

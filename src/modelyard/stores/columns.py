@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import cache, lru_cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import NoneType, UnionType
 from typing import Any
 
@@ -135,12 +135,6 @@ class Column:
         """Whether values of this very type may stand here."""
         return self.nullable if type_ is NoneType else self.kind.admits(type_)
 
-    def lift(self, convert: Convert | None) -> Convert | None:
-        """`convert` for this column's values, None among them when it is nullable."""
-        if convert is None or not self.nullable:
-            return convert
-        return lambda value: None if value is None else convert(value)
-
     def rank(self) -> Convert | None:
         """What sorts this column's values as SQL does, None first; None when they sort so by themselves."""
         rank = self.kind.rank
@@ -181,51 +175,88 @@ def _column(name: str, hint: Any) -> Column:
 
 
 class Projection:
-    """Some columns of a record, as the tuple of their values; converted where a column has a conversion."""
+    """Some columns of a record, as the tuple of their values; converted where a column has a conversion.
 
-    def __init__(self, columns: Sequence[Column], converts: Sequence[Convert | None] = ()) -> None:
-        self._columns = columns
+    None stays as it is, unless `nones` says that the conversions are for it too.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], converts: Sequence[Convert | None] = (), *, nones: bool = False
+    ) -> None:
+        self._columns, self._nones = columns, nones
         self._converts = {at: convert for at, convert in enumerate(converts) if convert is not None}
         self.raw = _reader([column.name for column in columns])
-        self._admitted: set[tuple[type, ...]] = set()
+        self._conversions: dict[tuple[type, ...], _Conversion] = {}
 
     def of(self, record: object) -> tuple[Any, ...]:
         """The values of a record, which must have been checked."""
-        return self._convert(self.raw(record)) if self._converts else self.raw(record)
+        values = self.raw(record)
+        return self._conversion(values).of(values) if self._converts else values
 
     def admitted(self, record: object) -> tuple[Any, ...]:
         """The raw values of a record. Raises `TypeError` for one of another type than its column."""
-        values: tuple[Any, ...] = self.raw(record)
-        if tuple(map(type, values)) not in self._admitted:
-            self._admit(values)
+        values = self.raw(record)
+        self._conversion(values)
         return values
 
     def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The given values, converted. Raises `TypeError`, `ValueError` for one that cannot stand in its column."""
-        if tuple(map(type, values)) not in self._admitted:
-            self._admit(values)
-        return self._convert(values) if self._converts else values
+        """The given values, converted: the very same tuple where nothing changes.
+
+        Raises `TypeError`, `ValueError` for one that cannot stand in its column.
+        """
+        conversion = self._conversion(values)
+        return conversion.of(values) if self._converts else values
 
     def convert_one(self, at: int, value: Any) -> Any:
         """One value, converted as its column has it. Raises `ValueError`."""
-        convert = self._converts.get(at)
+        convert = None if value is None and not self._nones else self._converts.get(at)
         return value if convert is None else convert(value)
 
-    def _convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        converted = list(values)
-        for at, convert in self._converts.items():
-            converted[at] = convert(converted[at])
-        return tuple(converted)
-
-    def _admit(self, values: tuple[Any, ...]) -> None:
-        """Remember this combination of types, which is one of few, unless it does not fit the columns."""
+    def _conversion(self, values: tuple[Any, ...]) -> "_Conversion":
+        """That of values of these types: a class of records has few such combinations."""
         types = tuple(map(type, values))
+        return self._conversions.get(types) or self._admit(types)
+
+    def _admit(self, types: tuple[type, ...]) -> "_Conversion":
+        """Remember this combination of types, unless it does not fit the columns."""
         if len(types) != len(self._columns):
             raise TypeError(f"expected {len(self._columns)} values, got {len(types)}")
         for column, type_ in zip(self._columns, types, strict=True):
             if not column.admits(type_):
                 raise TypeError(f"{column.name} cannot be of type {type_.__name__}")
-        self._admitted.add(types)
+        apply = {at: c for at, c in self._converts.items() if self._nones or types[at] is not NoneType}
+        self._conversions[types] = conversion = _Conversion(apply)
+        return conversion
+
+
+class _Conversion:
+    """Converts values of known types. Texts and integers, which are most, are checked all at once."""
+
+    def __init__(self, converts: Mapping[int, Convert]) -> None:
+        self._texts = _picker([at for at, convert in converts.items() if convert is json_values.encodable])
+        self._integers = _picker([at for at, convert in converts.items() if convert is json_values.within_63_bits])
+        self._others = [(at, convert) for at, convert in converts.items() if convert not in _CHECKS]
+
+    def of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The converted values: the same tuple where nothing changes. Raises `ValueError`."""
+        json_values.check_texts(self._texts(values))
+        json_values.check_integers(self._integers(values))
+        changed: list[Any] | None = None
+        for at, convert in self._others:
+            value = convert(values[at])
+            if value is not values[at]:
+                changed = changed or list(values)
+                changed[at] = value
+        return values if changed is None else tuple(changed)
+
+
+_CHECKS = (json_values.encodable, json_values.within_63_bits)
+
+
+def _picker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return itemgetter(slice(positions[0], positions[0] + 1) if positions else slice(0))
 
 
 def _reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:

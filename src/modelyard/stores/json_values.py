@@ -27,6 +27,20 @@ def within_63_bits(number: int) -> int:
     return number
 
 
+def check_texts(texts: Sequence[str]) -> None:
+    """Raise as `encodable` does for the first of them that it refuses."""
+    if not all(map(str.isascii, texts)):
+        for text in texts:
+            text.encode()
+
+
+def check_integers(numbers: Sequence[int]) -> None:
+    """Raise as `within_63_bits` does for the first of them that it refuses."""
+    if numbers and (min(numbers) < -_MAX_INT or max(numbers) >= _MAX_INT):
+        for number in numbers:
+            within_63_bits(number)
+
+
 def _finite(number: float) -> float:
     if not isfinite(number):
         raise ValueError(f"{number!r} cannot be kept in JSON")

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never, TypeVar
 
-from modelyard.domain.record import Record
+from modelyard.domain.record import KEY, Record
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.stores.memory_tables import Key, Table, Tables
@@ -104,6 +104,9 @@ class _Ended(Tables):
         raise RuntimeError("the transaction has ended")
 
 
+_ENDED = _Ended()
+
+
 class _MemorySnapshot:
     """The verbs that read."""
 
@@ -112,7 +115,7 @@ class _MemorySnapshot:
 
     def end(self) -> None:
         """Refuse every later call."""
-        self._tables = _Ended()
+        self._tables = _ENDED
 
     def get(self, cls: type[R], *key: object) -> R:
         table = self._tables[cls]
@@ -123,8 +126,8 @@ class _MemorySnapshot:
 
     def find(self, cls: type[R], unique: str, *values: object) -> R | None:
         table = self._tables[cls]
-        key = table.unique[unique].find(values)
-        return None if key is None else table.rows[key]
+        key = table.key.accept(values) if unique == KEY else table.unique[unique].find(values)
+        return None if key is None else table.rows.get(key)
 
     def page(
         self,
@@ -159,25 +162,26 @@ class _MemoryTx(_MemorySnapshot):
         if key in table.rows:
             raise RecordConflict(f"{type(record).__name__} {key} exists")
         table.refuse_taken(record, key)
-        self._put(table, key, record)
+        self._put(table, key, None, record)
 
     def replace(self, record: object) -> None:
         table = self._tables[type(record)]
         record = table.shared(record)
         key = table.key.of(record)
-        if key not in table.rows:
+        old = table.rows.get(key)
+        if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
         table.refuse_taken(record, key)
-        self._put(table, key, record)
+        self._put(table, key, old, record)
 
     def remove(self, cls: type[Any], *key: object) -> None:
-        table = self._tables[cls]
-        self._put(table, table.key.of(self.get(cls, *key)), None)
+        table, old = self._tables[cls], self.get(cls, *key)
+        self._put(table, table.key.of(old), old, None)
 
     def undo(self) -> None:
         """Put back what was there before."""
         for table, key, record in reversed(self._before):
-            table.put(key, record)
+            table.put(key, table.rows.get(key), record)
 
     def undo_interrupted(self) -> None:
         """The same when an interrupt may have come between a row and its views."""
@@ -186,9 +190,9 @@ class _MemoryTx(_MemorySnapshot):
         for table in {id(table): table for table, _, _ in self._before}.values():
             table.rebuild()
 
-    def _put(self, table: Table, key: Key, record: object | None) -> None:
-        self._before.append((table, key, table.rows.get(key)))
-        table.put(key, record)
+    def _put(self, table: Table, key: Key, old: object | None, new: object | None) -> None:
+        self._before.append((table, key, old))
+        table.put(key, old, new)
 
 
 _conforms: type[Store] = MemoryStore

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
-from operator import is_, itemgetter
+from operator import itemgetter
 from typing import Any, Protocol
 
 from modelyard.domain.record import Record
@@ -61,8 +61,8 @@ class _Listing:
     def __init__(self, where: Sequence[Column], order: Sequence[Column]) -> None:
         self._both = Projection([*where, *order])
         self._where = Projection(where)
-        self._order = Projection(order, [column.rank() for column in order])
-        self._kept = Projection(order, [column.lift(column.kind.keep) for column in order])
+        self._order = Projection(order, [column.rank() for column in order], nones=True)
+        self._kept = Projection(order, [column.kind.keep for column in order])
         self._groups: dict[Key, list[_Entry]] = {}
 
     def group(self, where: Key) -> Sequence[_Entry]:
@@ -87,8 +87,12 @@ class _Listing:
         if old is not None:
             self._drop(old)
         if new is not None:
-            group = self._groups.setdefault(self._where.of(new), [])
-            insort(group, (self._order.of(new), key), key=_position)
+            group, entry = self._groups.setdefault(self._where.of(new), []), (self._order.of(new), key)
+            # Most records come in the order of their time: at the end no place needs to be sought.
+            if not group or group[-1] < entry:
+                group.append(entry)
+            else:
+                insort(group, entry, key=_position)
 
     def clear(self) -> None:
         self._groups.clear()
@@ -107,7 +111,7 @@ class Table:
     def __init__(self, record: Record) -> None:
         columns = columns_of(record)
         self._cls = record.cls
-        self._kept = Projection(list(columns.values()), [column.lift(column.kind.keep) for column in columns.values()])
+        self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
         self.key = Projection([columns[name] for name in record.key])
         self.rows: dict[Key, Any] = {}
         self.unique = {name: _Unique([columns[c] for c in names]) for name, names in record.unique.items()}
@@ -122,8 +126,9 @@ class Table:
 
         Raises `TypeError`, `ValueError` for what cannot be kept.
         """
-        kept = self._kept.accept(self._kept.raw(record))
-        return record if all(map(is_, kept, self._kept.raw(record))) else self._cls(*kept)
+        values = self._kept.raw(record)
+        kept = self._kept.accept(values)
+        return record if kept is values else self._cls(*kept)
 
     def refuse_taken(self, record: object, key: Key) -> None:
         """Raises `RecordConflict` when another record has one of its unique keys."""
@@ -131,9 +136,8 @@ class Table:
             if unique.taken(record, key):
                 raise RecordConflict(f"{self._cls.__name__}.{name} of {key} is taken")
 
-    def put(self, key: Key, new: object | None) -> None:
-        """Make `new` the record with this key; None removes it."""
-        old = self.rows.get(key)
+    def put(self, key: Key, old: object | None, new: object | None) -> None:
+        """Make `new` the record with this key in the place of `old`; None is no record."""
         self.place(key, new)
         for view in self._views:
             view.move(key, old, new)

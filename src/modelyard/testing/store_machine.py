@@ -7,6 +7,7 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.testing.store_values import ITEM, Colour, Item, items, shelves
@@ -119,6 +120,7 @@ class StoreMachine(RuleBasedStateMachine):
     def get(self, shelf: str, number: int) -> None:
         """One record, or the refusal."""
         expected = self.model.get((shelf, number))
+        assert self.store.read(lambda snapshot: snapshot.find(Item, KEY, shelf, number)) == expected
         try:
             assert self.store.read(lambda snapshot: snapshot.get(Item, shelf, number)) == expected
         except RecordNotFound:

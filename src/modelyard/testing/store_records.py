@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.testing.store_machine import sorted_items
@@ -84,6 +85,11 @@ class RecordLaws:
         keep(store, Item("a", 1, "x"), Item("b", 2, "x"))
         assert store.read(lambda snapshot: snapshot.find(Item, "label", "b", "x")) == Item("b", 2, "x")
         assert store.read(lambda snapshot: snapshot.find(Item, "label", "b", "y")) is None
+
+    def test_find_by_the_key(self, store: Store) -> None:
+        keep(store, Item("a", 1, "x"))
+        assert store.read(lambda snapshot: snapshot.find(Item, KEY, "a", 1)) == Item("a", 1, "x")
+        assert store.read(lambda snapshot: snapshot.find(Item, KEY, "a", 2)) is None
 
     def test_replace_puts_the_whole_record_and_frees_its_unique_key(self, store: Store) -> None:
         keep(store, Item("a", 1, "x", rank=5))

@@ -8,7 +8,7 @@ from typing import Any, Never
 
 import attrs
 
-from modelyard.domain.record import Record
+from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Projection, columns_of
 
@@ -16,7 +16,7 @@ Row = tuple[Any, ...]
 
 
 def _dumping(columns: Sequence[Column]) -> Projection:
-    return Projection(columns, [column.lift(column.kind.dump) for column in columns])
+    return Projection(columns, [column.kind.dump for column in columns])
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -74,7 +74,7 @@ class Listing:
     def __init__(self, table: str, columns: str, where: Sequence[Column], order: Sequence[Column]) -> None:
         self.where = _dumping(where)
         self.count = f'SELECT count(*) FROM "{table}" WHERE {_equal(where)}'
-        self._kept = Projection(order, [column.lift(column.kind.keep) for column in order])
+        self._kept = Projection(order, [column.kind.keep for column in order])
         self._order = _dumping(order)
         self._cursors = {descending: Cursor.of(order, descending) for descending in (False, True)}
         self._first, self._next = {}, {}
@@ -118,6 +118,7 @@ class Plan:
         self.get = f'SELECT {selected} FROM "{self._table}" WHERE {_equal(self._key)}'
         self.delete = f'DELETE FROM "{self._table}" WHERE {_equal(self._key)}'
         self.find = {name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()}
+        self.find[KEY] = Lookup(self.get, self.key)
         self.listings = {
             name: Listing(
                 self._table, selected, [columns[c] for c in i.where], [columns[c] for c in record.order_of(name)]
