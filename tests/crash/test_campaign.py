@@ -7,7 +7,7 @@ from campaign import STEPS, Campaign
 from checks import Evidence
 from nursery import Nursery
 
-KILLS = 10
+KILLS = 8
 
 
 def test_workers_killed_at_random_moments_lose_and_double_nothing(nursery: Nursery, tmp_path: Path) -> None:
