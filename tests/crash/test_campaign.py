@@ -1,0 +1,19 @@
+"""A short campaign of random kills; the long one is run by hand (CONTRIBUTING.md)."""
+
+import random
+from pathlib import Path
+
+from campaign import STEPS, Campaign
+from checks import Evidence
+from nursery import Nursery
+
+KILLS = 8
+
+
+def test_workers_killed_at_random_moments_lose_and_double_nothing(nursery: Nursery, tmp_path: Path) -> None:
+    campaign = Campaign(nursery, Evidence(tmp_path / "yard.db", STEPS), random.Random(7))
+    campaign.run(KILLS)
+    assert campaign.wrong == []
+    assert campaign.kills >= KILLS
+    assert 2 * campaign.between_steps >= KILLS
+    print(campaign.report())
