@@ -9,6 +9,7 @@ from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.service.platform import Platform
 from modelyard.service.ports import Settings
+from modelyard.service.rollout import Rollout, gather
 from modelyard.version import __version__
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Principal",
     "Quantization",
     "Role",
+    "Rollout",
     "SampledChoice",
     "Sampling",
     "SamplingParameter",
@@ -35,5 +37,6 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "__version__",
+    "gather",
     "open_platform",
 ]

@@ -3,18 +3,21 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import ENDED, Job, JobStatus
 from modelyard.domain.training import Checkpoint, TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
 from modelyard.protocols import Tx
+from modelyard.report.plot import Plot
+from modelyard.report.progress import Show, progress_bar
 from modelyard.service.flow import in_executor
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, request_cancel
 from modelyard.service.ports import Ports
 from modelyard.service.runner import Runner, never
+from modelyard.service.training_plot import SHOWN, job_plot
 from modelyard.service.training_view import events_page, found_job, shown, shown_job
 from modelyard.service.worker import alive
 
@@ -60,11 +63,16 @@ class JobHandle:
 
     # ---- waiting
 
-    def wait(self, timeout: float | None = None) -> TrainingJob:
-        """The job, when it has succeeded. Raises `JobFailed`; and TimeoutError after `timeout` seconds."""
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> TrainingJob:
+        """The job, when it has succeeded. `progress` shows a bar, in a terminal or a notebook, meanwhile.
+
+        Raises `JobFailed`; and TimeoutError after `timeout` seconds.
+        """
         until = None if timeout is None else self.ports.clock.monotonic() + timeout
-        with closing(self._turns()) as turns:
+        with closing(self._turns()) as turns, progress_bar(self.id) if progress else nullcontext() as show:
             for _ in turns:
+                if show is not None:
+                    self._show(show)
                 if until is not None and self.ports.clock.monotonic() >= until:
                     break
         job = self.refresh()
@@ -74,13 +82,29 @@ class JobHandle:
             raise JobFailed(job.id, job.status, job.error_message or "")
         return job
 
-    def result(self, timeout: float | None = None) -> Checkpoint:
+    def result(self, timeout: float | None = None, *, progress: bool = False) -> Checkpoint:
         """Its checkpoint, once it has succeeded. Raises `JobFailed`, TimeoutError, and `NotFound` if it was deleted."""
-        job = self.wait(timeout)
+        job = self.wait(timeout, progress=progress)
         found = self.ports.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
         if found is None:
             raise NotFound("Checkpoint", f"step {job.step}")
         return found
+
+    # ---- looking at it
+
+    def plot(self) -> Plot:
+        """Its loss and, for RL, its reward, step by step: to `save`, or shown by a notebook."""
+        job = self.refresh()
+        return job_plot(self.ports, self.id, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+
+    def _repr_html_(self) -> str:
+        return self.plot()._repr_html_()
+
+    def _show(self, show: Show) -> None:
+        job = self.refresh()
+        latest = events_page(self.ports, self.id, None, 1, "desc").items
+        numbers = latest[0].data if latest else {}
+        show(job.progress, job.total, {name: numbers[name] for name in SHOWN if name in numbers})
 
     # ---- watching
 
@@ -152,6 +176,12 @@ class JobHandle:
         """What this thread is to run: this job or one ahead of it, unless a worker is there for that."""
         runner.take_over()
         return None if alive(self.ports) else runner.claim(lane)
+
+
+def _standing(job: TrainingJob) -> str:
+    if job.status is not JobStatus.RUNNING or job.total is None:
+        return job.status.value
+    return f"{job.status.value}, step {job.progress} of {job.total}"
 
 
 def cancel_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:

@@ -12,6 +12,7 @@ from modelyard.domain.training import Checkpoint, Model, TrajectoryGroup, Trajec
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training import read_groups
 from modelyard.protocols import Snapshot, StoredArtifact
+from modelyard.report.plot import Plot
 from modelyard.service.job import announce
 from modelyard.service.listing import everything, maybe, read_page
 from modelyard.service.model_rules import (
@@ -27,6 +28,7 @@ from modelyard.service.model_rules import (
 )
 from modelyard.service.ports import Ports
 from modelyard.service.training_data import GroupData, Means, groups_of, kept_only_if_named, store_groups
+from modelyard.service.training_plot import model_plot
 
 MAX_STEPS = 1000
 JOBS_AT_ONCE = 100
@@ -143,6 +145,11 @@ class Models:
     def checkpoint(self, model_id: str, step: int) -> Checkpoint:
         """The checkpoint of a step. Raises `NotFound`."""
         return self.ports.store.read(lambda snapshot: self._step(snapshot, self._found(snapshot, model_id), step))
+
+    def plot(self, model_id: str) -> Plot:
+        """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
+        model = self.get(model_id)
+        return model_plot(self.ports, model.id, f"{model.entity}/{model.project}/{model.name}")
 
     def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.

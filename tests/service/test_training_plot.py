@@ -1,0 +1,64 @@
+"""What people look at: plots of jobs and models, and the progress bar."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from modelyard import open_platform
+from modelyard.domain.training import GRADIENT_STEP
+
+ROWS = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}] * 6
+
+
+@pytest.fixture
+def platform() -> Any:
+    with open_platform() as opened:
+        opened.models.create("polite", project="demo", base_model="tabular-mini")
+        yield opened
+
+
+def losses(job: Any) -> list[float]:
+    return [event.data["loss"] for event in job.events() if event.type == GRADIENT_STEP]
+
+
+def test_a_job_s_plot_shows_the_loss_of_each_step(platform: Any) -> None:
+    job = platform.training.sft("demo/polite", ROWS)
+    expected = losses(job)
+    (panel,) = job.plot().panels
+    (line,) = panel.series
+    assert line.points == list(enumerate(expected, 1))
+    assert "succeeded" in job.plot().title
+    assert job._repr_html_().startswith("<svg ")
+
+
+def test_a_job_that_waits_has_a_plot_without_values(platform: Any) -> None:
+    job = platform.training.sft("demo/polite", ROWS)
+    assert "queued" in job.plot().title
+    assert "no values yet" in job.plot().svg
+
+
+def test_a_model_s_plot_goes_on_from_job_to_job(platform: Any) -> None:
+    first, second = (platform.training.sft("demo/polite", ROWS) for _ in range(2))
+    expected = losses(first) + losses(second)
+    model = platform.models.find("demo", "polite")
+    (panel,) = platform.models.plot(model.id).panels
+    assert panel.series[0].points == list(enumerate(expected, 1))
+
+
+def test_waiting_shows_progress_when_asked_and_nothing_otherwise(
+    platform: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform.training.sft("demo/polite", ROWS).wait()
+    assert capsys.readouterr() == ("", "")
+    job = platform.training.sft("demo/polite", ROWS)
+    job.wait(progress=True)
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "loss=" in shown
+
+
+def test_a_bar_without_its_library_says_what_to_install(platform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match=r"pip install 'modelyard\[progress\]'"):
+        platform.training.sft("demo/polite", ROWS).wait(progress=True)
