@@ -72,10 +72,13 @@ def test_a_deferred_module_that_fails_says_so_at_its_use(package: str) -> None:
 
 
 def test_a_deferred_object_is_made_once_however_many_threads_begin_to_use_it() -> None:
-    together, made = threading.Barrier(8), []
+    together, entered_again, made = threading.Barrier(8), threading.Event(), []
 
     def make() -> list[int]:
         made.append(threading.get_ident())
+        if len(made) > 1:
+            entered_again.set()
+        entered_again.wait(0.1)  # time for another thread to come in, which none may
         return []
 
     later = deferred(make)
