@@ -2,15 +2,26 @@
 and evaluation runs, as one in-process Python object.
 """
 
-from modelyard.compose import open_platform
-from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
-from modelyard.domain.completion import Completion, CompletionRequest, Delta, Message, Role, Sampling, Tool
-from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.service.platform import Platform
-from modelyard.service.ports import Settings
-from modelyard.service.rollout import Rollout, gather
-from modelyard.version import __version__
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modelyard.compose import open_platform
+    from modelyard.domain.catalogue import (
+        CatalogueEntry,
+        Datacenter,
+        Feature,
+        Pricing,
+        Quantization,
+        SamplingParameter,
+    )
+    from modelyard.domain.completion import Completion, CompletionRequest, Delta, Message, Role, Sampling, Tool
+    from modelyard.domain.identity import Principal, Scope
+    from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
+    from modelyard.service.platform import Platform
+    from modelyard.service.ports import Settings
+    from modelyard.service.rollout import Rollout, gather
+    from modelyard.version import __version__
 
 __all__ = [
     "CatalogueEntry",
@@ -40,3 +51,27 @@ __all__ = [
     "gather",
     "open_platform",
 ]
+
+_HOMES = {
+    "compose": ("open_platform",),
+    "domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Pricing", "Quantization", "SamplingParameter"),
+    "domain.completion": ("Completion", "CompletionRequest", "Delta", "Message", "Role", "Sampling", "Tool"),
+    "domain.identity": ("Principal", "Scope"),
+    "domain.training": ("Example", "History", "SampledChoice", "Trajectory", "TrajectoryGroup"),
+    "service.platform": ("Platform",),
+    "service.ports": ("Settings",),
+    "service.rollout": ("Rollout", "gather"),
+    "version": ("__version__",),
+}
+"""Where the public names live: each module is loaded when the first of its names is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return globals().setdefault(name, getattr(import_module(f"{__name__}.{module}"), name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,24 +1,25 @@
 """`open_platform`: the one place where concrete adapters are named."""
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Literal
 
-from modelyard.artifacts.folder import FolderArtifacts
-from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.artifacts import folder, memory
+from modelyard.backends import tabular
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.tabular import TabularBackend
+from modelyard.backends.tabular_offer import tabular_entries
+from modelyard.deferred import deferred
 from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
-from modelyard.executors.thread import ThreadExecutor
+from modelyard.executors import thread
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
 from modelyard.service.platform import Life, Platform, beside
 from modelyard.service.ports import Ports, Settings
+from modelyard.stores import sqlite
 from modelyard.stores.memory import MemoryStore
 from modelyard.system import SystemClock, uuid7_ids
-from modelyard.trainers.tabular import TabularTrainer
+from modelyard.trainers import tabular as tabular_training
 
 
 def open_platform(
@@ -29,7 +30,7 @@ def open_platform(
     trainers: Sequence[Trainer] | None = None,
     store: Store | None = None,
     artifacts: ArtifactStore | None = None,
-    durability: str = "power",
+    durability: Literal["power", "process"] = "power",
     clock: Clock | None = None,
     ids: Ids | None = None,
     randomness: Randomness = os.urandom,
@@ -56,8 +57,8 @@ def open_platform(
     ports = Ports(
         store=opened_store,
         artifacts=kept,
-        backend=backend or Router([EchoBackend(), TabularBackend()]),
-        trainers=tuple(trainers) if trainers is not None else (TabularTrainer(),),
+        backend=backend or Router([EchoBackend(), _tabular_backend()]),
+        trainers=tuple(trainers) if trainers is not None else (deferred(lambda: tabular_training.TabularTrainer()),),
         clock=clock or SystemClock(),
         ids=ids or uuid7_ids(),
         randomness=randomness,
@@ -65,19 +66,22 @@ def open_platform(
         settings=settings or Settings(),
     )
     close: Callable[[], None] = opened_store.close if store is None else opened_store.sync
-    return Platform(ports, host(entity), Life(os.getpid(), close, ThreadExecutor))
+    return Platform(ports, host(entity), Life(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
 
 
-def _open_store(path: str | os.PathLike[str] | None, durability: str) -> Store:
+def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"]) -> Store:
     if path is None:
         return MemoryStore(RECORDS)
-    # Imported here by name: sqlite-utils is slow to load, and a platform in memory needs none of it.
-    sqlite: Any = importlib.import_module("modelyard.stores.sqlite")
-    opened: Store = sqlite.SqliteStore(os.fspath(path), RECORDS, durability=durability)
-    return opened
+    return sqlite.SqliteStore(os.fspath(path), RECORDS, durability=durability)
 
 
 def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness) -> ArtifactStore:
     if path is None:
-        return MemoryArtifacts(randomness)
-    return FolderArtifacts(beside(path), randomness)
+        return deferred(lambda: memory.MemoryArtifacts(randomness))
+    return folder.FolderArtifacts(beside(path), randomness)
+
+
+def _tabular_backend() -> Backend:
+    """With its entries at hand: the router lists them when it is made."""
+    entries = tabular_entries()
+    return deferred(lambda: tabular.TabularBackend(), entries=lambda: entries)

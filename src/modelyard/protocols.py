@@ -9,11 +9,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 import attrs
 
+from modelyard.domain import job, training, training_config
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.job import Claim
-from modelyard.domain.training import Checkpoint, Example, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig, SFTConfig
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -209,7 +207,7 @@ class ServedModel:
 
     base_model: str
     entry: CatalogueEntry
-    checkpoint: Checkpoint | None = None
+    checkpoint: "training.Checkpoint | None" = None
     open_file: Callable[[str], BinaryIO] | None = attrs.field(default=None, eq=False)
 
 
@@ -334,11 +332,15 @@ class Trainer(Protocol):
         """Whether it can train this base model."""
         ...
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
+    def sft(
+        self, config: "training_config.SFTConfig", data: "Iterable[training.Example]", context: TrainContext
+    ) -> Iterator[TrainItem]:
         """Imitate examples, in file order, one optimizer step per batch."""
         ...
 
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+    def rl(
+        self, config: "training_config.RLConfig", data: "Iterable[training.TrajectoryGroup]", context: TrainContext
+    ) -> Iterator[TrainItem]:
         """Learn from rewards, one optimizer step per packed sequence."""
         ...
 
@@ -355,7 +357,7 @@ class Executor(Protocol):
     twice.
     """
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    def submit(self, claim: "job.Claim", run: "Callable[[job.Claim], None]") -> str:
         """Begin; returns a handle that can be kept."""
         ...
 

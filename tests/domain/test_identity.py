@@ -8,20 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.identity import (
-    SECRET_BYTES,
-    ApiKey,
-    Attribution,
-    Limits,
-    NewKey,
-    Principal,
-    Scope,
-    check_name,
-    host,
-    secret_digest,
-    secret_of,
-    secret_prefix,
-)
+from modelyard.domain.identity import ApiKey, Attribution, Limits, NewKey, Principal, Scope, check_name, host
+from modelyard.domain.secret import SECRET_BYTES, secret_digest, secret_of, secret_prefix
 from modelyard.errors import Forbidden, InvalidInput
 
 ALPHABET = "ABCXYZabcxyz0189._-"

@@ -1,8 +1,15 @@
 """Importing modelyard and opening a platform load little and start nothing."""
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+import modelyard
+from modelyard.backends.tabular import TabularBackend
 
 PROBE = """
 import sys, threading, json
@@ -10,11 +17,31 @@ before = set(sys.modules)
 import modelyard
 with modelyard.open_platform() as platform:
     platform.chat.complete(model="echo", messages="hi")
+    entries = [entry.id for entry in platform.catalogue.entries()]
     threads = threading.active_count()
-loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
-outside = sorted(name for name in loaded if name not in sys.stdlib_module_names)
-print(json.dumps({"outside": outside, "threads": threads, "sqlite": "sqlite_utils" in sys.modules}))
+loaded = sorted(set(sys.modules) - before)
+print(json.dumps({"loaded": loaded, "threads": threads, "entries": entries}))
 """
+WAITING = {
+    "asyncio",
+    "hashlib",
+    "logging",
+    "socket",
+    "sqlite3",
+    "ssl",
+    "modelyard.artifacts.folder",
+    "modelyard.backends.structure",
+    "modelyard.backends.tabular",
+    "modelyard.domain.evaluation",
+    "modelyard.domain.job",
+    "modelyard.domain.tabular",
+    "modelyard.domain.training",
+    "modelyard.executors.thread",
+    "modelyard.service.model",
+    "modelyard.service.training",
+    "modelyard.trainers.tabular",
+}
+"""What a completion in memory has no use for."""
 
 
 def probe(code: str) -> dict[str, object]:
@@ -25,9 +52,52 @@ def probe(code: str) -> dict[str, object]:
 
 def test_a_platform_in_memory_loads_attrs_only_and_starts_no_thread() -> None:
     found = probe(PROBE)
-    assert set(found["outside"]) <= {"attr", "attrs", "modelyard"}  # type: ignore[call-overload]
+    tops = {name.partition(".")[0] for name in found["loaded"]}  # type: ignore[attr-defined]
+    assert tops - set(sys.stdlib_module_names) <= {"attr", "attrs", "modelyard"}
     assert found["threads"] == 1
-    assert found["sqlite"] is False
+
+
+def test_a_completion_and_a_listing_load_nothing_that_they_have_no_use_for() -> None:
+    found = probe(PROBE)
+    assert found["entries"] == ["echo", "tabular-mini"]
+    assert WAITING.isdisjoint(found["loaded"])  # type: ignore[arg-type]
+
+
+def test_what_waits_is_there_when_it_is_asked_for() -> None:
+    for name in sorted(WAITING):
+        __import__(name)
+
+
+def test_importing_modelyard_loads_nothing_of_it() -> None:
+    found = probe("import sys, json, modelyard; print(json.dumps({'loaded': [*sys.modules]}))")
+    names = {name for name in found["loaded"] if name.startswith(("modelyard", "attr"))}  # type: ignore[attr-defined]
+    assert names == {"modelyard"}
+
+
+def test_the_entries_at_hand_are_those_of_the_tabular_backend() -> None:
+    with modelyard.open_platform() as platform:
+        listed = [entry for entry in platform.catalogue.entries() if entry.id != "echo"]
+    assert tuple(listed) == TabularBackend().entries()
+
+
+def test_every_public_name_is_found_where_type_checkers_find_it() -> None:
+    tree = ast.parse(Path(modelyard.__file__).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    checked = {
+        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    found = {name: f"modelyard.{module}" for module, names in modelyard._HOMES.items() for name in names}
+    assert found == checked
+    assert sorted(found) == sorted(modelyard.__all__)
+    for name, module in found.items():
+        assert getattr(modelyard, name) is getattr(sys.modules[module], name)
+
+
+def test_public_names_are_listed_and_no_other_is_made_up() -> None:
+    found = probe("import json, modelyard; print(json.dumps({'names': dir(modelyard)}))")
+    assert set(modelyard.__all__) <= set(found["names"])  # type: ignore[call-overload]
+    with pytest.raises(AttributeError, match="no attribute 'Plattform'"):
+        modelyard.Plattform  # noqa: B018 - it is the look-up that counts
 
 
 def test_a_missing_extra_says_which_command_installs_it() -> None:

@@ -9,8 +9,9 @@ from typing import Any, cast
 import attrs
 import pytest
 
-from modelyard.domain.identity import ApiKey, Limits, NewKey, Principal, Scope, host, secret_digest
+from modelyard.domain.identity import ApiKey, Limits, NewKey, Principal, Scope, host
 from modelyard.domain.schema import RECORDS
+from modelyard.domain.secret import secret_digest
 from modelyard.errors import Forbidden, InvalidInput, ModelyardError, NotFound, StoreClosed, Unauthenticated
 from modelyard.protocols import Store
 from modelyard.service.identity import Keys

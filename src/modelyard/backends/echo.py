@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from modelyard.backends import words
+from modelyard.backends import structure, words
 from modelyard.backends.listing import entry_for
-from modelyard.backends.structure import forced_call, structured_text
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
+from modelyard.domain.completion import CompletionRequest, Delta, Message, ResponseType, Role, ToolMode
 from modelyard.protocols import Capabilities, ServedModel
 
 
@@ -45,12 +44,19 @@ class EchoBackend:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Echo. Raises `InvalidInput` when it can satisfy a schema with nothing."""
-        call = forced_call(request)
-        if call is not None:
-            yield from words.say_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
-            return
-        structured = structured_text(request)
-        yield from words.say(_last_user_text(request.messages) if structured is None else structured, request)
+        if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
+            yield from _structured(request)
+        else:
+            yield from words.say(_last_user_text(request.messages), request)
+
+
+def _structured(request: CompletionRequest) -> Iterator[Delta]:
+    call = structure.forced_call(request)
+    if call is not None:
+        yield from words.say_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
+        return
+    text = structure.structured_text(request)
+    yield from words.say(_last_user_text(request.messages) if text is None else text, request)
 
 
 def _last_user_text(messages: Sequence[Message]) -> str:

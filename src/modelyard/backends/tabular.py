@@ -4,15 +4,12 @@ import codecs
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from itertools import islice
 
-import attrs
-
-from modelyard.backends.listing import entry_for
 from modelyard.backends.sampling import check_bias, most_likely, next_token
+from modelyard.backends.tabular_offer import CAPABILITIES, PRICING, tabular_entries
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Sampling, TokenLogprob
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, TokenLogprob
 from modelyard.domain.tabular import Adapter, Scorer, TabularModel, prompt_features, prompt_ids
 from modelyard.domain.tabular_base import BASE_MODELS, base_seed, conversation
 from modelyard.domain.tokenizer import END_OF_TURN, VOCABULARY_SIZE, token_bytes, token_text
@@ -20,17 +17,6 @@ from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.adapter import ADAPTER_FILE, read_adapter
 from modelyard.protocols import Capabilities, ServedModel
 
-CAPABILITIES = Capabilities(
-    parameters=frozenset(field.name for field in attrs.fields(Sampling)),
-    logprobs=True,
-    top_logprobs=20,
-    token_ids=True,
-    tools=True,
-    trainable=True,
-)
-PRICING = Pricing(prompt=Decimal("0.0000001"), completion=Decimal("0.0000002"))
-CONTEXT_LENGTH = 16_384
-MAX_OUTPUT_LENGTH = 4_096
 MAX_ADAPTERS = 32
 UNSTREAMED_PIECE = 64
 """How many tokens are sampled between two chances to stop, when nobody reads along."""
@@ -51,10 +37,7 @@ class TabularBackend:
 
     def __init__(self, base_models: Sequence[str] = BASE_MODELS, *, pricing: Pricing = PRICING) -> None:
         self._adapters = _Adapters()
-        self._entries = tuple(
-            attrs.evolve(entry_for(model, CAPABILITIES, pricing, CONTEXT_LENGTH), max_output_length=MAX_OUTPUT_LENGTH)
-            for model in base_models
-        )
+        self._entries = tabular_entries(base_models, pricing)
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """One entry per base model."""

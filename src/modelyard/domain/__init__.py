@@ -1,1 +1,5 @@
 """Frozen values and pure functions: no I/O, no clock, no ids, no wire shapes, no SQL."""
+
+from modelyard.deferred import defer_modules
+
+defer_modules(__name__, "evaluation", "job", "observed", "training", "training_config")

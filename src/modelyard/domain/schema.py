@@ -1,14 +1,31 @@
 """Every kind of record, for a store to be opened with."""
 
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
 from modelyard.domain import catalogue, completion, evaluation, identity, job, training, usage
 from modelyard.domain.record import Record
 
-RECORDS: tuple[Record, ...] = (
-    *catalogue.RECORDS,
-    *completion.RECORDS,
-    *identity.RECORDS,
-    *usage.RECORDS,
-    *job.RECORDS,
-    *training.RECORDS,
-    *evaluation.RECORDS,
-)
+
+class _Declarations(Sequence[Record]):
+    """What modules declare, one after the other: each is loaded when who reads along comes to it.
+
+    So a store that looks for a class as far as it must loads nothing of what a platform never uses.
+    """
+
+    def __init__(self, *modules: ModuleType) -> None:
+        self._modules = modules
+
+    def __iter__(self) -> Iterator[Record]:
+        for module in self._modules:
+            yield from module.RECORDS
+
+    def __getitem__(self, at: Any) -> Any:
+        return tuple(self)[at]
+
+    def __len__(self) -> int:
+        return len(tuple(self))
+
+
+RECORDS: Sequence[Record] = _Declarations(catalogue, completion, identity, usage, job, training, evaluation)

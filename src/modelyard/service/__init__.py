@@ -1,1 +1,17 @@
 """Use cases: the only place that sequences steps. Each resource of the platform is one module, named by its noun."""
+
+from modelyard.deferred import defer_modules
+
+defer_modules(
+    __name__,
+    "erasure",
+    "evaluation",
+    "event_loop",
+    "health",
+    "identity",
+    "logger",
+    "model",
+    "training",
+    "usage",
+    "worker",
+)

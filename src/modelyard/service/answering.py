@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from modelyard.domain import observed, training
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Sampling, StoredCompletion, Usage
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
-from modelyard.domain.observed import CompletionBooked, CompletionFailed
-from modelyard.domain.training import ModelName
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot, Tx
@@ -60,7 +59,7 @@ def answer(
     except Exception as error:
         if ports.observer is not None and not isinstance(error, Abandoned):
             code = error.code if isinstance(error, ModelyardError) else ModelyardError.code
-            ports.observe(CompletionFailed(attribution.team, attribution.project, request.model, code))
+            ports.observe(observed.CompletionFailed(attribution.team, attribution.project, request.model, code))
         raise
     finally:
         ports.memory.running.discard(answering.id)
@@ -210,7 +209,7 @@ class Answering:
         yield from self._write(lambda tx: book(tx, entry, held, stored))
         if ports.observer is not None:
             ports.observe(
-                CompletionBooked(
+                observed.CompletionBooked(
                     entry.id,
                     entry.entity,
                     entry.project,
@@ -339,5 +338,5 @@ def _resolved(request: CompletionRequest, max_tokens: int, seed: int) -> Complet
 
 def _booked_name(asked: str, entry: CatalogueEntry) -> str:
     """The catalogue id, or `entity/project/name` of a trained model, however it was spelled."""
-    parts = None if asked == entry.id else ModelName.parse(asked)
+    parts = None if asked == entry.id else training.ModelName.parse(asked)
     return entry.id if parts is None else f"{parts.entity}/{parts.project}/{parts.name}"

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
 
+from modelyard.domain import training
 from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, RegisteredEntry, check_entry
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
-from modelyard.domain.training import Checkpoint, Model, ModelName
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound
 from modelyard.protocols import ServedModel, Snapshot, Tx
 from modelyard.service.ports import Ports
@@ -101,11 +101,11 @@ def served(ports: Ports, snapshot: Snapshot, offers: Offers, name: str, principa
     found = _catalogued(snapshot, offers, name)
     if found is not None:
         return found
-    parts = ModelName.parse(name)
+    parts = training.ModelName.parse(name)
     if parts is None:
         raise _missing(name)
     principal.require(parts.entity, parts.project)
-    model = snapshot.find(Model, "name", parts.entity, parts.project, parts.name)
+    model = snapshot.find(training.Model, "name", parts.entity, parts.project, parts.name)
     base = None if model is None else _catalogued(snapshot, offers, model.base_model)
     if model is None or base is None or parts.alias is not None:
         raise _missing(name)
@@ -124,15 +124,15 @@ def _catalogued(snapshot: Snapshot, offers: Offers, name: str) -> ServedModel | 
     return ServedModel(name, offers[name]) if name in offers else None
 
 
-def _checkpoint(snapshot: Snapshot, model: Model, step: int | None) -> Checkpoint | None:
+def _checkpoint(snapshot: Snapshot, model: "training.Model", step: int | None) -> "training.Checkpoint | None":
     """The checkpoint of this step, or the latest."""
     if step is not None:
-        return snapshot.find(Checkpoint, "step", model.id, step)
-    latest = snapshot.page(Checkpoint, "by_model", model.id, limit=1, descending=True)
+        return snapshot.find(training.Checkpoint, "step", model.id, step)
+    latest = snapshot.page(training.Checkpoint, "by_model", model.id, limit=1, descending=True)
     return latest[0] if latest else None
 
 
-def _opener(ports: Ports, checkpoint: Checkpoint) -> Callable[[str], BinaryIO]:
+def _opener(ports: Ports, checkpoint: "training.Checkpoint") -> Callable[[str], BinaryIO]:
     def open_file(name: str) -> BinaryIO:
         if name not in checkpoint.files:
             raise ArtifactMissing(f"checkpoint {checkpoint.id} has no file {name!r}")

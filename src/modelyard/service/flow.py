@@ -8,7 +8,6 @@ has stopped. The flow may still ask for effects, to book what was produced, and 
 thread or in the store is never left behind: the flow hears of its outcome first.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -16,6 +15,7 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import AsyncBackend, Backend, ServedModel, Store, Tx
+from modelyard.service import event_loop
 from modelyard.service.ports import log
 from modelyard.service.source import Source
 
@@ -188,7 +188,7 @@ class Close:
 
 async def in_executor(function: Callable[[], T]) -> T:
     """Run a function that may wait in the loop's default executor."""
-    return await asyncio.get_running_loop().run_in_executor(None, function)
+    return await event_loop.get_running_loop().run_in_executor(None, function)
 
 
 # ---- the drivers -----------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class AsyncTalk(Talk[T]):
 
     def __init__(self, flow: Flow[T]) -> None:
         super().__init__(flow)
-        self.cancelled: asyncio.CancelledError | None = None
+        self.cancelled: event_loop.CancelledError | None = None
 
     async def items(self) -> AsyncGenerator[Any, None]:
         """What the flow emits."""
@@ -316,15 +316,15 @@ class AsyncTalk(Talk[T]):
 
     async def in_thread(self, function: Callable[[], R]) -> R:
         """What a function that may wait returns."""
-        return await self.wait(asyncio.get_running_loop().run_in_executor(None, function))
+        return await self.wait(event_loop.get_running_loop().run_in_executor(None, function))
 
     async def wait(self, work: Awaitable[R]) -> R:
         """The outcome of work that a cancelled task must not leave behind: it is cancelled when the work is over."""
-        future = asyncio.ensure_future(work)
+        future = event_loop.ensure_future(work)
         while not future.done():
             try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
+                await event_loop.wait([future])
+            except event_loop.CancelledError as error:
                 self.cancelled = error
                 for source in self.sources:
                     source.stopping = True
@@ -335,7 +335,7 @@ class AsyncTalk(Talk[T]):
         if source.adeltas is not None:
             try:
                 await source.aclose()
-            except asyncio.CancelledError as error:
+            except event_loop.CancelledError as error:
                 self.cancelled = error
         elif source.blocking and not source.closed:
             await self.in_thread(source.close)

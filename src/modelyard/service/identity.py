@@ -6,16 +6,8 @@ from itertools import chain
 
 import attrs
 
-from modelyard.domain.identity import (
-    SECRET_BYTES,
-    ApiKey,
-    NewKey,
-    Principal,
-    check_name,
-    secret_digest,
-    secret_of,
-    secret_prefix,
-)
+from modelyard.domain.identity import ApiKey, NewKey, Principal, check_name
+from modelyard.domain.secret import SECRET_BYTES, secret_digest, secret_of, secret_prefix
 from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem, RecordNotFound, Unauthenticated
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.ports import Ports

@@ -10,18 +10,15 @@ import attrs
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
 from modelyard.protocols import Executor
+from modelyard.service import erasure, evaluation, identity, model
+from modelyard.service import health as health_service
+from modelyard.service import training as training_service
+from modelyard.service import usage as usage_service
+from modelyard.service import worker as worker_service
 from modelyard.service.catalogue import Catalogue
 from modelyard.service.completion import Chat
-from modelyard.service.erasure import erase_entity
-from modelyard.service.evaluation import Evaluations
 from modelyard.service.flow import in_executor
-from modelyard.service.health import Health
-from modelyard.service.identity import Keys
-from modelyard.service.model import Models
 from modelyard.service.ports import Ports
-from modelyard.service.training import Training
-from modelyard.service.usage import Ledger
-from modelyard.service.worker import Worker
 
 R = TypeVar("R")
 
@@ -74,34 +71,34 @@ class Platform:
         return self._resource(Chat)
 
     @property
-    def models(self) -> Models:
+    def models(self) -> "model.Models":
         """Trainable models and their checkpoints."""
-        return self._resource(Models)
+        return self._resource(model.Models)
 
     @property
-    def training(self) -> Training:
+    def training(self) -> "training_service.Training":
         """SFT and RL jobs."""
-        return self._resource(Training)
+        return self._resource(training_service.Training)
 
     @property
-    def evaluations(self) -> Evaluations:
+    def evaluations(self) -> "evaluation.Evaluations":
         """Evaluation runs."""
-        return self._resource(Evaluations)
+        return self._resource(evaluation.Evaluations)
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> "identity.Keys":
         """API keys."""
-        return self._resource(Keys)
+        return self._resource(identity.Keys)
 
     @property
-    def usage(self) -> Ledger:
+    def usage(self) -> "usage_service.Ledger":
         """What was used, what it cost, and budgets."""
-        return self._resource(Ledger)
+        return self._resource(usage_service.Ledger)
 
     @property
-    def health(self) -> Health:
+    def health(self) -> "health_service.Health":
         """Whether all is well."""
-        return self._resource(Health)
+        return self._resource(health_service.Health)
 
     def _resource(self, kind: Callable[[Ports, Principal], R]) -> R:
         self._life.check()
@@ -114,10 +111,10 @@ class Platform:
         self._require_host()
         return Platform(self.ports, principal, self._life)
 
-    def worker(self, concurrency: int = 1, executor: Executor | None = None) -> Worker:
+    def worker(self, concurrency: int = 1, executor: Executor | None = None) -> "worker_service.Worker":
         """A worker for the queue: a context manager that runs up to `concurrency` jobs at a time until it is left."""
         self._require_host()
-        return Worker(self.ports, executor or self._life.executor(concurrency), concurrency)
+        return worker_service.Worker(self.ports, executor or self._life.executor(concurrency), concurrency)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.
@@ -138,7 +135,7 @@ class Platform:
         Returns how many records went. Running jobs are cancelled first. Safe to call again after a crash.
         """
         self._require_host()
-        return erase_entity(self.ports, check_name(entity, "entity"))
+        return erasure.erase_entity(self.ports, check_name(entity, "entity"))
 
     def sync(self) -> None:
         """Make everything that was acknowledged as durable as the store promises."""

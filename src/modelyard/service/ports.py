@@ -1,16 +1,16 @@
 """What a use case may touch: everything comes from here, nothing is discovered."""
 
-import logging
 from collections.abc import Mapping, Sequence
 
 import attrs
 
+from modelyard.deferred import deferred
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
+from modelyard.service import logger
 from modelyard.service.stillness import Stillness
 
-log = logging.getLogger("modelyard")
-log.addHandler(logging.NullHandler())
+log = deferred(lambda: logger.log)
 
 
 @attrs.frozen

@@ -1,6 +1,5 @@
 """What a backend gives, piece by piece: one kind of stream over both kinds of backend."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import cast
 
@@ -8,6 +7,7 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
+from modelyard.service import event_loop
 from modelyard.service.ports import log
 
 
@@ -24,7 +24,7 @@ class Source:
     begin: Callable[[], Iterator[Delta]] | None = None
     deltas: Iterator[Delta] | None = None
     adeltas: AsyncIterator[Delta] | None = None
-    runner: asyncio.Runner | None = None
+    runner: "event_loop.Runner | None" = None
     stopping: bool = False
     closed: bool = False
 
@@ -43,7 +43,7 @@ class Source:
             return cls._synchronous(cast(Backend, backend), request, model)
         if _on_event_loop():
             raise RuntimeError("this backend is asynchronous only: on an event loop use acomplete or astream")
-        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        runner = event_loop.Runner(loop_factory=event_loop.new_event_loop)
         return cls(True, adeltas=backend.astream(request, model), runner=runner)
 
     @classmethod
@@ -115,7 +115,7 @@ def _nothing() -> None:
 
 def _on_event_loop() -> bool:
     try:
-        asyncio.get_running_loop()
+        event_loop.get_running_loop()
     except RuntimeError:
         return False
     return True

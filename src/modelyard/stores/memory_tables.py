@@ -162,10 +162,11 @@ class Tables(dict[type, Table]):
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         super().__init__()
-        self._declared = {record.cls: record for record in records if columns_of(record)}
+        self._records = records
 
     def __missing__(self, cls: type) -> Table:
-        if cls not in self._declared:
-            raise TypeError(f"{cls.__name__} is no declared record")
-        table = self[cls] = Table(self._declared[cls])
-        return table
+        for record in self._records:
+            if record.cls is cls:
+                table = self[cls] = Table(record)
+                return table
+        raise TypeError(f"{cls.__name__} is no declared record")
