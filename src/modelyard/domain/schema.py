@@ -1,6 +1,6 @@
 """Every kind of record, for a store to be opened with."""
 
-from modelyard.domain import catalogue, completion, evaluation, identity, job, training, usage
+from modelyard.domain import catalogue, completion, evaluation, identity, job, training, upload, usage
 from modelyard.domain.record import Record
 
 RECORDS: tuple[Record, ...] = (
@@ -9,6 +9,7 @@ RECORDS: tuple[Record, ...] = (
     *identity.RECORDS,
     *usage.RECORDS,
     *job.RECORDS,
+    *upload.RECORDS,
     *training.RECORDS,
     *evaluation.RECORDS,
 )
