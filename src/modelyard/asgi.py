@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, cast
 
-from modelyard.http.endpoint import ALL, Endpoint
+from modelyard.http.endpoint import Endpoint
 from modelyard.http.incoming import Incoming, Receive, Scope, Send
 from modelyard.http.lifespan import lifespan
 from modelyard.http.message import Request, Response
-from modelyard.http.route import Interface
+from modelyard.http.route import STANDARD, Interface
 from modelyard.http.table import mounted_path
 from modelyard.service.platform import Platform
 
@@ -17,7 +17,7 @@ STALLED = 60.0
 
 
 def asgi_app(
-    platform: Platform, interfaces: Iterable[Interface] = ALL, worker: bool = False
+    platform: Platform, interfaces: Iterable[Interface] = STANDARD, worker: bool = False
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An ASGI application of the host's platform; `worker` also runs training jobs while it is served.
 
@@ -52,9 +52,11 @@ async def _exchange(endpoint: Endpoint, scope: Scope, receive: Receive, send: Se
 
 def _request(scope: Scope, incoming: Incoming) -> Request:
     raw = scope.get("raw_path")
-    path = mounted_path(raw and raw.decode("latin-1"), scope["path"], scope.get("root_path", ""))
+    root = scope.get("root_path", "")
+    path = mounted_path(raw and raw.decode("latin-1"), scope["path"], root)
     headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
-    return Request(scope["method"], path, scope["query_string"].decode("latin-1"), headers, incoming)
+    query = scope["query_string"].decode("latin-1")
+    return Request(scope["method"], path, query, headers, incoming, scope.get("scheme", "http"), root)
 
 
 async def _answer(response: Response, incoming: Incoming, send: Send) -> None:

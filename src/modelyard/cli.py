@@ -19,6 +19,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.identity import ApiKey
 from modelyard.errors import MissingExtra, ModelyardError
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.http.route import STANDARD, Interface
 from modelyard.protocols import Executor
 from modelyard.report.table import text_table
 from modelyard.service.platform import Platform
@@ -82,7 +83,8 @@ def quickstart(folder: Path) -> None:
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
-def serve(store: Path, host: str, port: int, worker: bool) -> None:
+@click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
+def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> None:
     """Serve the platform over HTTP until interrupted."""
     try:
         import uvicorn  # noqa: PLC0415 - an extra that only this command needs
@@ -91,7 +93,8 @@ def serve(store: Path, host: str, port: int, worker: bool) -> None:
     with opened(store, must_exist=False) as platform:
         if not platform.keys.list():
             click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
-        uvicorn.run(asgi_app(platform, worker=worker), host=host, port=port, log_level="info")
+        interfaces = tuple(Interface) if uploads else STANDARD
+        uvicorn.run(asgi_app(platform, interfaces, worker), host=host, port=port, log_level="info")
 
 
 @main.command()

@@ -8,10 +8,10 @@ from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from modelyard.http.endpoint import ALL, Endpoint
+from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Header, Request
 from modelyard.http.refusal import MalformedRequest
-from modelyard.http.route import Interface
+from modelyard.http.route import STANDARD, Interface
 from modelyard.http.table import mounted_path
 from modelyard.service.platform import Platform
 
@@ -22,7 +22,7 @@ CHUNK = 2**16
 
 
 def wsgi_app(
-    platform: Platform, interfaces: Iterable[Interface] = ALL
+    platform: Platform, interfaces: Iterable[Interface] = STANDARD
 ) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
     """A WSGI application of the host's platform, for servers with any number of threads."""
     endpoint = Endpoint(platform, interfaces)
@@ -47,6 +47,8 @@ def _request(environ: Environ) -> Request:
         environ.get("QUERY_STRING", ""),
         list(_headers(environ)),
         _body(environ),
+        environ.get("wsgi.url_scheme", "http"),
+        _text(root),
     )
 
 

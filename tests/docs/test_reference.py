@@ -8,6 +8,7 @@ import click
 from modelyard import errors, open_platform
 from modelyard.cli import main
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.route import Interface
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -26,7 +27,7 @@ def test_every_exception_is_listed_with_its_code() -> None:
 
 def test_every_route_is_listed_with_its_authentication() -> None:
     with open_platform() as platform:
-        routes = Endpoint(platform).table.routes
+        routes = Endpoint(platform, list(Interface)).table.routes
     listed = {tuple(row[:3]) for row in rows("http.md") if len(row) == 4}
     assert listed == {(route.method, route.path, route.auth.value) for route in routes}
 

@@ -14,6 +14,7 @@ from modelyard.compose import open_platform
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request, Response
 from modelyard.http.openapi import document
+from modelyard.http.route import Interface
 from modelyard.service.platform import Platform
 
 _spec = importlib.util.spec_from_file_location("openapi_check", Path(__file__).parents[1] / "openapi_check.py")
@@ -128,8 +129,8 @@ def client(request: pytest.FixtureRequest, platform: Platform) -> Client:
 
 
 def client_of(platform: Platform, asynchronous: bool = False, **options: Any) -> Client:
-    """A client with a key of the entity acme."""
-    endpoint = Endpoint(platform, **options)
+    """A client with a key of the entity acme. All interfaces are mounted, unless `options` name some."""
+    endpoint = Endpoint(platform, **{"interfaces": list(Interface), **options})
     key = platform.keys.create("acme").secret
     return Client(platform, endpoint, key, asynchronous, openapi_check.Document(document(endpoint.table.routes)))
 

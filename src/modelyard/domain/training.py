@@ -66,7 +66,10 @@ class Tombstone:
 
 @attrs.frozen
 class Dataset:
-    """Training data that was uploaded: rows of JSON Lines in an artifact. Versions of a name count from 0."""
+    """Training data that was uploaded: rows of JSON Lines in an artifact. Versions of a name count from 0.
+
+    `rows` is 0 when the artifact cannot be read as examples; a job on it is refused with the reason.
+    """
 
     id: str
     entity: str

@@ -12,6 +12,7 @@ from modelyard.http.message import Headers
 from modelyard.http.refusal import MalformedRequest
 from modelyard.http.route import Auth
 from modelyard.service.platform import Platform
+from modelyard.service.upload import Uploads
 
 REMEMBERED_SECONDS = 1.0
 MAX_REMEMBERED = 4096
@@ -83,6 +84,12 @@ class Callers:
         assert header is not None
         self._views[auth, _digest(header)] = (self._now() + REMEMBERED_SECONDS, view)
         return view
+
+    def at(self, address: Mapping[str, str]) -> Platform:
+        """The platform as whoever knows an address of an upload sees it. Raises `Forbidden`."""
+        ((part, secret),) = address.items()
+        uploads = Uploads(self._platform.ports, self._platform.principal)
+        return self._platform.acting_as(uploads.authenticate(part, secret))
 
     def _authenticate(self, secret: str) -> Principal:
         return self._platform.keys.authenticate(secret)

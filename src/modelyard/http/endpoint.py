@@ -4,24 +4,23 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import count
 
-from modelyard.http import catalogue, completion, evaluation, health, training
+from modelyard.http import catalogue, completion, evaluation, health, training, upload
 from modelyard.http.auth import Callers
 from modelyard.http.exchange import ANYONE, Exchange, Served, close
 from modelyard.http.message import FOLLOWING, Headers, Request, Response, headers_of
 from modelyard.http.openapi import document_route
-from modelyard.http.route import Body, Interface, Route
+from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.table import Table
 from modelyard.service.flow import aiterate, in_executor, iterate
 from modelyard.service.platform import Platform
-
-ALL = tuple(Interface)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
-    return (*catalogue.routes(), *completion.ROUTES, *training.ROUTES, *evaluation.ROUTES, *health.ROUTES)
+    base = (*catalogue.routes(), *completion.ROUTES, *training.ROUTES, *evaluation.ROUTES, *health.ROUTES)
+    return (*base, *upload.ROUTES)
 
 
 class Endpoint:
@@ -34,7 +33,7 @@ class Endpoint:
         endpoint.handle(Request("GET", "/inference/analysis/partner/models", "", [], iter(()))).status  # 200
     """
 
-    def __init__(self, platform: Platform, interfaces: Iterable[Interface] = ALL) -> None:
+    def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
         wanted = frozenset(interfaces)
         mounted = [route for route in routes() if route.interface in wanted]
         self.table = Table([*mounted, document_route(mounted)])

@@ -93,7 +93,7 @@ class Exchange:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
         route = self.match.route(method)
         query = self.request.query
-        call = Call(view, self.match.params, _query(query) if query else _NO_QUERY, self.headers)
+        call = Call(view, self.match.params, _query(query) if query else _NO_QUERY, self.headers, self.request)
         if route.body is not Body.NONE:
             yield from self._read(route, call)
         if route.is_flow:
@@ -123,6 +123,8 @@ class Exchange:
         if auth is Auth.PUBLIC:
             return self.served.anyone
         header, callers = self.headers.get("authorization"), self.served.callers
+        if auth is Auth.ADDRESS:
+            return cast(Platform, (yield flow.Call(lambda: callers.at(self.match.params), self._store_waits)))
         view = callers.remembered(auth, header)
         if view is None:
             view = yield flow.Call(lambda: callers.find(auth, header), self._store_waits)

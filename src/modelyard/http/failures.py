@@ -11,7 +11,7 @@ from modelyard import errors
 from modelyard.http import refusal
 from modelyard.http.message import Header, Response, json_response
 from modelyard.http.route import Dialect
-from modelyard.wire.failure import chat_error, place, problem_list, sentence
+from modelyard.wire.failure import chat_error, graphql_errors, place, problem_list, sentence
 
 log = logging.getLogger("modelyard.http")
 
@@ -54,6 +54,7 @@ OWN_KINDS: Mapping[Dialect, Mapping[type[BaseException], Kind]] = {
     Dialect.ERROR: {errors.InvalidInput: Kind(400)},
     Dialect.DETAIL: {},
     Dialect.REASON: {errors.Conflict: Kind(400)},
+    Dialect.ERRORS: {errors.InvalidInput: Kind(400)},
 }
 
 CHAT_TYPES: Mapping[int, str] = {
@@ -132,8 +133,15 @@ def _reason_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
     return {"reason": words, "error_code": _code(failure), "detail": words}
 
 
+def _errors_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    if isinstance(failure, errors.InvalidInput):
+        return graphql_errors([str(problem) for problem in failure.problems], failure.code)
+    return graphql_errors([_words(failure, kind)], _code(failure))
+
+
 _BODIES: Mapping[Dialect, Callable[[Exception, Kind], Mapping[str, object]]] = {
     Dialect.ERROR: chat_body,
     Dialect.DETAIL: _detail_body,
     Dialect.REASON: _reason_body,
+    Dialect.ERRORS: _errors_body,
 }

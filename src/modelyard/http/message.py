@@ -41,7 +41,8 @@ class Request:
     """What a client asks.
 
     `raw_path` is the path as sent, percent-encoded, from the platform's mount point on; `query` is what follows the
-    question mark. Header names are lower-case, values latin-1. `body` yields its bytes as they come.
+    question mark. Header names are lower-case, values latin-1. `body` yields its bytes as they come. `scheme`
+    and `root`, the decoded path of the mount point, say where the platform is reached.
     """
 
     method: str
@@ -49,6 +50,8 @@ class Request:
     query: str
     headers: Sequence[Header]
     body: Iterator[bytes] | AsyncIterator[bytes]
+    scheme: str = "http"
+    root: str = ""
 
 
 class Following(Enum):

@@ -13,7 +13,7 @@ from modelyard.errors import InvalidInput
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Dialect, Interface, Parameter, Route
 from modelyard.wire.constraint import Length, Matching, Refused, Within
-from modelyard.wire.failure import ChatErrorBody, DetailBody, ProblemsBody, ReasonBody
+from modelyard.wire.failure import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
 
 PATH = "/openapi.json"
 VERSION = "0.1.0"
@@ -64,11 +64,13 @@ _FAILURES: Mapping[Dialect, Any] = {
     Dialect.ERROR: ChatErrorBody,
     Dialect.DETAIL: DetailBody | ProblemsBody,
     Dialect.REASON: ReasonBody | ProblemsBody,
+    Dialect.ERRORS: GraphQLErrorsBody,
 }
 _SECURITY: Mapping[Auth, list[Mapping[str, list[str]]]] = {
     Auth.PUBLIC: [],
     Auth.BEARER: [{"bearer": []}],
     Auth.BASIC: [{"basic": []}],
+    Auth.ADDRESS: [],
 }
 
 

@@ -8,26 +8,35 @@ from typing import Any
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.http.message import Headers, Response
+from modelyard.http.message import Headers, Request, Response
 from modelyard.protocols import StoredArtifact
 from modelyard.service.flow import Flow
 from modelyard.service.platform import Platform
 
 
 class Interface(StrEnum):
-    """The interfaces of the specification; each can be mounted alone."""
+    """The interfaces of the specification, and that for uploads; each can be mounted alone."""
 
     TRAINING = "training"
     INFERENCE = "inference"
     BASE = "base"
+    UPLOADS = "uploads"
+
+
+STANDARD = (Interface.TRAINING, Interface.INFERENCE, Interface.BASE)
+"""The interfaces of the specification: what is mounted unless something else is asked for."""
 
 
 class Auth(StrEnum):
-    """How a caller shows who they are. Each route accepts exactly one scheme."""
+    """How a caller shows who they are. Each route accepts exactly one scheme.
+
+    ADDRESS is the path itself: its one parameter is a secret, named for what it opens.
+    """
 
     PUBLIC = "public"
     BEARER = "bearer"
     BASIC = "basic"
+    ADDRESS = "address"
 
 
 class Body(StrEnum):
@@ -40,14 +49,20 @@ class Body(StrEnum):
 
 
 class Dialect(StrEnum):
-    """The shape of an interface's errors: `{"error": {...}}`, `{"detail": ...}` or `{"reason": ...}`."""
+    """The shape of an interface's errors: an object with one of these members."""
 
     ERROR = "error"
     DETAIL = "detail"
     REASON = "reason"
+    ERRORS = "errors"
 
 
-DIALECTS = {Interface.TRAINING: Dialect.DETAIL, Interface.INFERENCE: Dialect.ERROR, Interface.BASE: Dialect.REASON}
+DIALECTS = {
+    Interface.TRAINING: Dialect.DETAIL,
+    Interface.INFERENCE: Dialect.ERROR,
+    Interface.BASE: Dialect.REASON,
+    Interface.UPLOADS: Dialect.ERRORS,
+}
 
 
 @attrs.frozen
@@ -72,6 +87,7 @@ class Call:
     params: Mapping[str, str]
     query: Mapping[str, tuple[str, ...]]
     headers: Headers
+    request: Request
     body: Any = None
     data: StoredArtifact | None = None
 

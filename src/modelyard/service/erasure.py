@@ -8,6 +8,7 @@ from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
 from modelyard.domain.record import Record
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Checkpoint, Dataset, Model, TrajectoryLog
+from modelyard.domain.upload import Upload
 from modelyard.domain.usage import RateWindow
 from modelyard.errors import RecordNotFound
 from modelyard.protocols import Tx
@@ -80,7 +81,8 @@ def artifacts_of(value: object) -> Iterator[str]:
     """The names of the artifacts that a record alone refers to."""
     if isinstance(value, Checkpoint):
         yield from (file["artifact"] for file in value.files.values())
-    elif isinstance(value, Dataset | TrajectoryLog):
-        yield value.artifact
+    elif isinstance(value, Dataset | TrajectoryLog | Upload):
+        if value.artifact is not None:
+            yield value.artifact
     elif isinstance(value, Job):
         yield from files_of(value)

@@ -14,6 +14,7 @@ from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.training import Checkpoint, Dataset, DatasetName, Model, ModelName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, NotFound, Problem
+from modelyard.formats.fields import below
 from modelyard.formats.training import read_examples
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.service.job import announce, asked_before, enqueue, files_of
@@ -124,7 +125,7 @@ class Training:
             asked = Dataset(
                 self.ports.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self.ports.clock.now()
             )
-            dataset = self.ports.store.transact(lambda tx: _add_version(tx, asked))
+            dataset = self.ports.store.transact(lambda tx: add_version(tx, asked))
         if dataset.id != asked.id:
             self.ports.artifacts.remove(stored.name)
         return dataset
@@ -206,9 +207,21 @@ class Training:
     def _dataset_named(self, model: Model, config: SFTConfig, url: str) -> tuple[Mapping[str, Any], str]:
         """The data of a job on a dataset, and the fingerprint of its request."""
         dataset = self.ports.store.read(lambda snapshot: self._dataset(snapshot, url))
+        self._check_readable(dataset)
         _check_rows(config, dataset.rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
         return data, digest([model.id, dataset.url, attrs.asdict(config)])
+
+    def _check_readable(self, dataset: Dataset) -> None:
+        """Raise `InvalidInput` naming the line of a dataset that could not be read when it came."""
+        if dataset.rows:
+            return
+        with self.ports.artifacts.open(dataset.artifact) as file:
+            try:
+                for _ in read_examples(file):
+                    pass
+            except InvalidInput as wrong:
+                raise below(wrong, "training_data_url") from None
 
     def _dataset(self, snapshot: Snapshot, url: str) -> Dataset:
         named = DatasetName.parse(url)
@@ -216,7 +229,7 @@ class Training:
             msg = "must be a dataset's URL, such as modelyard:///<entity>/<project>/<name>:v0"
             raise InvalidInput.at("training_data_url", msg=msg)
         self.principal.require(named.entity, named.project)
-        found = _version(snapshot, named)
+        found = version_of(snapshot, named)
         if found is None:
             raise NotFound("Dataset", url)
         return found
@@ -287,7 +300,8 @@ def _index(entity: str, project: str | None, lane: str | None, status: JobStatus
     return ("by_entity", entity) if project is None else ("by_project", entity, project)
 
 
-def _version(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
+def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
+    """The version of a dataset that is named, or its latest."""
     place = (named.entity, named.project, named.name)
     if named.version is not None:
         return snapshot.find(Dataset, "version", *place, named.version)
@@ -295,7 +309,8 @@ def _version(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
     return latest[0] if latest else None
 
 
-def _add_version(tx: Tx, asked: Dataset) -> Dataset:
+def add_version(tx: Tx, asked: Dataset) -> Dataset:
+    """Add the next version of a dataset, unless one has the same digest already: then that one. A step."""
     place = (asked.entity, asked.project, asked.name)
     same = tx.page(Dataset, "by_digest", *place, asked.digest, limit=1, descending=True)
     if same:

@@ -1,4 +1,4 @@
-"""The bodies of errors in the three dialects of the interfaces (specification 7)."""
+"""The bodies of errors in the dialects of the interfaces (specification 7), and in that of uploads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,6 +57,27 @@ class ReasonBody:
     reason: str
     detail: str
     error_code: str | None = None
+
+
+@attrs.frozen
+class GraphQLError:
+    """One thing that went wrong."""
+
+    message: str
+    extensions: Mapping[str, str]
+
+
+@attrs.frozen
+class GraphQLErrorsBody:
+    """The error body of uploads: there are no data."""
+
+    errors: tuple[GraphQLError, ...]
+    data: None = None
+
+
+def graphql_errors(messages: Sequence[str], code: str) -> Mapping[str, Any]:
+    """`{"errors": [...], "data": null}`, one entry per message."""
+    return {"errors": [{"message": message, "extensions": {"code": code}} for message in messages], "data": None}
 
 
 def chat_error(message: str, kind: str, code: str, param: str | None = None) -> Mapping[str, Any]:
