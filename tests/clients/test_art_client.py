@@ -80,7 +80,7 @@ def live(served: Any, tmp_path: Path) -> Callable[..., Any]:
 
 
 def asked(prompt: str) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": "You answer briefly."}, {"role": "user", "content": prompt}]
+    return [{"role": "user", "content": prompt}]
 
 
 async def complete(model: Any, prompt: str, step: int | None = None, **options: Any) -> Any:
@@ -157,11 +157,15 @@ def mean_reward(groups: list[Any]) -> float:
 
 @pytest.mark.parametrize("way", [plain, with_tools, streamed, captured, captured_stream, through_litellm])
 def test_what_is_rolled_out_is_trained_token_for_token_as_it_was_sampled(live: Any, way: Any) -> None:
+    """The first round makes the prompt matter: then the second one's ratios are 1 only in the very same context."""
+
     async def life(backend: Any, model: Any) -> Any:
-        trajectories = [await way(model, PROMPTS[0], seed) for seed in range(4)]
-        for number, trajectory in enumerate(trajectories):
-            trajectory.reward = float(number % 2)
-        return trajectories, await backend.train(model, [art.TrajectoryGroup(trajectories)])
+        for round_ in range(2):
+            trajectories = [await way(model, PROMPTS[0], 10 * round_ + number) for number in range(4)]
+            for number, trajectory in enumerate(trajectories):
+                trajectory.reward = float(number % 2)
+            result = await backend.train(model, [art.TrajectoryGroup(trajectories)], learning_rate=1e-4)
+        return trajectories, result
 
     trajectories, result = live(f"by-{way.__name__}", life)
     sampled = [trajectory.messages_and_choices[-1].logprobs.content for trajectory in trajectories]
@@ -176,7 +180,7 @@ def test_what_is_rolled_out_is_trained_token_for_token_as_it_was_sampled(live: A
 def test_the_reward_rises_step_by_step_and_falls_when_it_is_negated(live: Any) -> None:
     async def loop(backend: Any, model: Any, sign: int) -> list[float]:
         shares = []
-        for round_ in range(6):
+        for round_ in range(5):
             groups = await rolled_out(model, lambda text: sign * says_you(text), round_)
             shares.append(sign * mean_reward(groups))
             result = await backend.train(model, groups, learning_rate=5e-5)
@@ -246,7 +250,8 @@ def test_a_group_may_hold_tool_calls_more_histories_versions_notes_and_failed_ro
         if number == 2:
             raise ValueError("the environment broke")
         first, second = await plain(model, PROMPTS[1], number), await with_tools(model, PROMPTS[2], number)
-        first.messages_and_choices[2:2] = shown
+        first.messages_and_choices[1:1] = shown
+        first.messages_and_choices.insert(0, {"role": "system", "content": "You answer briefly."})
         first.additional_histories = [
             art.trajectories.History(messages_and_choices=second.messages_and_choices, tools=[LOOKUP])
         ]
@@ -458,7 +463,7 @@ def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(tm
             backend, killed, spared = them
             groups = await rolled_out(killed, letters, samples=2)
             result = await backend.train(killed, groups * 40)
-            assert result.metrics["data/step_num_gradient_steps"] == len(losses) > 2 * HELD_AT
+            assert result.metrics["data/step_num_gradient_steps"] == len(losses) > HELD_AT
             await backend.train(spared, groups * 40)
             return losses, result
 
