@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 import attrs
 
-from modelyard.domain.identity import Principal, Scope, check_name, secret_digest
+from modelyard.domain.identity import Principal, Scope, check_name
+from modelyard.domain.secret import secret_digest
 from modelyard.domain.training import Dataset, DatasetName
 from modelyard.domain.upload import Upload
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound

@@ -1,0 +1,495 @@
+"""The public RL client, unmodified, against a served platform: a model's whole life, in a lane of its own."""
+
+import asyncio
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import NotFoundError, UnprocessableEntityError
+
+from modelyard import open_platform
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing the client asks the network for prices
+art = pytest.importorskip("art", reason="the RL client has a lane of its own: tests/clients/lanes.py art")
+# What the client says about its own messages with tool calls, when it sends them.
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+
+PROMPTS = ("Tell me about the sea.", "Where is my order?", "How do I pay?", "What is new?")
+LOOKUP = {
+    "type": "function",
+    "function": {
+        "name": "lookup",
+        "description": "look an order up",
+        "parameters": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+    },
+}
+DEADLINE = 60
+
+
+@pytest.fixture(autouse=True)
+def _no_metrics_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With this variable set, the client would log to the metrics service too."""
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+
+
+@asynccontextmanager
+async def registered(
+    root: str, key: str, folder: Path, *names: str, kind: Any = art.ServerlessBackend
+) -> AsyncIterator[Any]:
+    """The client's backend, and its models of these names."""
+    backend = kind(api_key=key, base_url=f"{root}/v1")
+    models = [
+        art.TrainableModel(name=name, project="proj", base_model="tabular-mini", base_path=str(folder))
+        for name in names
+    ]
+    try:
+        for model in models:
+            await model.register(backend)
+        yield backend, *models
+    finally:
+        for model in models:
+            await model.openai_client().close()
+        await backend.close()
+
+
+@pytest.fixture
+def live(served: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Live with registered models: `live(names, life)` runs `life(backend, *models)` to its end."""
+
+    def run(names: str, life: Callable[..., Awaitable[Any]]) -> Any:
+        async def main() -> Any:
+            async with (
+                asyncio.timeout(DEADLINE),
+                registered(served.root, served.key, tmp_path, *names.split()) as them,
+            ):
+                return await life(*them)
+
+        return asyncio.run(main())
+
+    return run
+
+
+# ---- rollouts ------------------------------------------------------------------------------------------------------
+
+
+def asked(prompt: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": prompt}]
+
+
+async def complete(model: Any, prompt: str, step: int | None = None, **options: Any) -> Any:
+    given = {"model": model.get_inference_name(step), "messages": asked(prompt), "max_tokens": 12, **options}
+    return await model.openai_client().chat.completions.create(**given)
+
+
+async def plain(model: Any, prompt: str, seed: int, **options: Any) -> Any:
+    answer = await complete(model, prompt, seed=seed, **options)
+    return art.Trajectory(messages_and_choices=[*asked(prompt), answer.choices[0]])
+
+
+async def with_tools(model: Any, prompt: str, seed: int) -> Any:
+    answer = await complete(model, prompt, seed=seed, tools=[LOOKUP])
+    return art.Trajectory(messages_and_choices=[*asked(prompt), answer.choices[0]], tools=[LOOKUP])
+
+
+async def streamed(model: Any, prompt: str, seed: int) -> Any:
+    from art.openai import consume_chat_completion_stream
+
+    answer = await consume_chat_completion_stream(await complete(model, prompt, seed=seed, stream=True))
+    return art.Trajectory(messages_and_choices=[*asked(prompt), answer.choices[0]])
+
+
+async def captured(model: Any, prompt: str, seed: int) -> Any:
+    return await art.capture_auto_trajectory(complete(model, prompt, seed=seed))
+
+
+async def captured_stream(model: Any, prompt: str, seed: int) -> Any:
+    async def read() -> None:
+        async for _ in await complete(model, prompt, seed=seed, stream=True):
+            pass
+
+    return await art.capture_auto_trajectory(read())
+
+
+async def through_litellm(model: Any, prompt: str, seed: int) -> Any:
+    from art.utils.litellm import convert_litellm_choice_to_openai
+    from litellm import acompletion
+
+    answer = await acompletion(**model.litellm_completion_params(), messages=asked(prompt), max_tokens=12, seed=seed)
+    return art.Trajectory(messages_and_choices=[*asked(prompt), convert_litellm_choice_to_openai(answer.choices[0])])
+
+
+def said(trajectory: Any) -> str:
+    return str(trajectory.messages()[-1]["content"])
+
+
+async def rolled_out(model: Any, reward: Callable[[str], float], round_: int = 0, samples: int = 8) -> list[Any]:
+    """A group for each prompt, gathered by the client, with a reward for what was said."""
+
+    async def rewarded(prompt: str, seed: int) -> Any:
+        trajectory = await plain(model, prompt, seed)
+        trajectory.reward = reward(said(trajectory))
+        return trajectory
+
+    return await art.gather_trajectory_groups(
+        art.TrajectoryGroup(rewarded(prompt, 1000 * round_ + number) for number in range(samples)) for prompt in PROMPTS
+    )
+
+
+def says_you(text: str) -> float:
+    return float("you" in text.lower().split())
+
+
+def letters(text: str) -> float:
+    return text.count("e") / 10
+
+
+def mean_reward(groups: list[Any]) -> float:
+    rewards = [trajectory.reward for group in groups for trajectory in group]
+    return sum(rewards) / len(rewards)
+
+
+@pytest.mark.parametrize("way", [plain, with_tools, streamed, captured, captured_stream, through_litellm])
+def test_what_is_rolled_out_is_trained_token_for_token_as_it_was_sampled(live: Any, way: Any) -> None:
+    """The first round makes the prompt matter: then the second one's ratios are 1 only in the very same context."""
+
+    async def life(backend: Any, model: Any) -> Any:
+        for round_ in range(2):
+            trajectories = [await way(model, PROMPTS[0], 10 * round_ + number) for number in range(4)]
+            for number, trajectory in enumerate(trajectories):
+                trajectory.reward = float(number % 2)
+            result = await backend.train(model, [art.TrajectoryGroup(trajectories)], learning_rate=1e-4)
+        return trajectories, result
+
+    trajectories, result = live(f"by-{way.__name__}", life)
+    sampled = [trajectory.messages_and_choices[-1].logprobs.content for trajectory in trajectories]
+    assert result.metrics["data/step_trainer_tokens"] == sum(map(len, sampled)) > 0
+    assert result.metrics["importance_ratio"] == pytest.approx(1)
+    assert result.metrics["loss/kl_div"] == pytest.approx(0, abs=1e-9)
+
+
+# ---- RL ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_reward_rises_step_by_step_and_falls_when_it_is_negated(live: Any) -> None:
+    async def loop(backend: Any, model: Any, sign: int) -> list[float]:
+        shares = []
+        for round_ in range(5):
+            groups = await rolled_out(model, lambda text: sign * says_you(text), round_)
+            shares.append(sign * mean_reward(groups))
+            result = await backend.train(model, groups, learning_rate=5e-5)
+            assert result.step == await model.get_step() == round_ + 1
+            assert result.artifact_name == f"acme/proj/{model.name}:step{result.step}"
+        return shares
+
+    async def life(backend: Any, eager: Any, averse: Any) -> Any:
+        return await asyncio.gather(loop(backend, eager, 1), loop(backend, averse, -1))
+
+    eager, averse = live("eager averse", life)
+    assert eager[0] == averse[0]
+    assert 0 < eager[0] < 0.4
+    assert sum(eager[-2:]) / 2 > eager[0] + 0.3
+    assert sum(averse[-2:]) / 2 < averse[0] / 2
+
+
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"learning_rate": 1e-5},
+    {"ppo": True},
+    {"epsilon": 0.01},
+    {"epsilon_high": 0.01},
+    {"ppo": True, "epsilon": 0.01, "epsilon_high": 0.5},
+    {"importance_sampling_level": "sequence"},
+    {"importance_sampling_level": "average"},
+    {"importance_sampling_level": "geometric_average"},
+    {"max_negative_advantage_importance_sampling_weight": 0.9},
+    {"mask_prob_ratio": True, "epsilon_high": 0.01},
+    {"kimi_k2_tau": 0.5},
+    {"advantage_balance": 0.5},
+    {"advantage_balance": -0.5},
+    {"scale_rewards": False},
+    {"precalculate_logprobs": True},
+)
+
+
+def test_each_option_arrives_and_trains_something_else(live: Any, served: Any) -> None:
+    """The second job of each model learns from the first one's rollouts, where the ratios are no longer 1."""
+
+    async def life(backend: Any, first: Any, *others: Any) -> list[str]:
+        groups = await rolled_out(first, letters, samples=4)
+
+        async def train(model: Any, options: dict[str, Any]) -> str:
+            await backend.train(model, groups)
+            result = await backend.train(model, groups, **options)
+            assert result.step == 2
+            newest = served.platform.training.list(entity="acme", model=model.id, order="desc", limit=1).items[0]
+            assert options.items() <= newest.config.items()
+            return str(served.platform.models.checkpoint(model.id, 2).digest)
+
+        return await asyncio.gather(*map(train, (first, *others), OPTIONS))
+
+    digests = live(" ".join(f"option-{number}" for number in range(len(OPTIONS))), life)
+    alike = [options for options, digest in zip(OPTIONS, digests, strict=True) if digests.count(digest) > 1]
+    assert not alike
+
+
+def test_a_group_may_hold_tool_calls_more_histories_versions_notes_and_failed_rollouts(live: Any, served: Any) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "lookup", "arguments": '{"id": "7"}'}}
+    shown = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "on its way"},
+    ]
+
+    async def rollout(model: Any, number: int) -> Any:
+        if number == 2:
+            raise ValueError("the environment broke")
+        first, second = await plain(model, PROMPTS[1], number), await with_tools(model, PROMPTS[2], number)
+        first.messages_and_choices[1:1] = shown
+        first.messages_and_choices.insert(0, {"role": "system", "content": "You answer briefly."})
+        first.additional_histories = [
+            art.trajectories.History(messages_and_choices=second.messages_and_choices, tools=[LOOKUP])
+        ]
+        first.reward, first.metrics["ok"], first.metadata["scenario_id"] = float(number), number > 0, "s1"
+        first.initial_policy_version = first.final_policy_version = 0
+        first.log("done")
+        return first.finish()
+
+    async def life(backend: Any, model: Any) -> Any:
+        groups = await art.gather_trajectory_groups(
+            [art.TrajectoryGroup((rollout(model, n) for n in range(3)), metadata={"scenario_id": "s1"})],
+            max_exceptions=1,
+        )
+        await backend._client.models.log(model_id=model.id, trajectory_groups=groups, split="val")
+        await model.log(groups, split="val")
+        return model.id, groups, await backend.train(model, groups)
+
+    model_id, groups, result = live("rich", life)
+    assert len(groups[0].exceptions) == 1
+    assert result.metrics["data/step_trainer_tokens"] == sum(
+        len(history.messages_and_choices[-1].logprobs.content)
+        for trajectory in groups[0]
+        for history in (trajectory, *trajectory.additional_histories)
+    )
+    (logged,) = served.platform.models.logs(model_id).items
+    assert (logged.split, logged.trajectories, logged.reward, logged.metrics["ok"]) == ("val", 2, 0.5, 0.5)
+    ((kept,),) = [[group.exceptions[0].message for group in served.platform.models.logged(logged.id)]]
+    assert kept == "the environment broke"
+
+
+def test_equal_rewards_train_nothing_and_the_step_still_advances(live: Any, served: Any) -> None:
+    async def life(backend: Any, model: Any) -> Any:
+        groups = await rolled_out(model, lambda _: 1.0, samples=2)
+        return model.id, await backend.train(model, groups)
+
+    model_id, result = live("even", life)
+    models = served.platform.models
+    assert result.step == 1
+    assert "loss/train" not in result.metrics
+    assert [checkpoint.step for checkpoint in models.checkpoints(model_id)] == [0, 1]
+
+
+def test_a_job_that_cannot_be_done_says_why_to_the_client(live: Any, served: Any) -> None:
+    async def life(backend: Any, model: Any) -> None:
+        groups = await rolled_out(model, letters, samples=2)
+        for trajectory in groups[0]:
+            trajectory.messages_and_choices[-1].logprobs = None
+        with pytest.raises(RuntimeError, match="logprobs"):
+            await backend.train(model, groups[:1])
+        with pytest.raises(UnprocessableEntityError, match=r"advantage_balance.*between -1 and 1"):
+            await backend.train(model, groups, advantage_balance=2.0)
+        groups[1].trajectories[1].messages_and_choices[0]["role"] = "nobody"
+        with pytest.raises(UnprocessableEntityError, match="'trajectory_groups', '1', 'trajectories', '1'"):
+            await backend.train(model, groups)
+        assert await model.get_step() == 0
+        other = art.TrainableModel(name=model.name, project="proj", base_model="nothing-like-it")
+        with pytest.raises(UnprocessableEntityError, match="tabular-mini"):
+            await other.register(backend)
+
+    live("hopeless", life)
+
+
+def test_a_cancelled_job_reaches_the_client_as_a_failure(live: Any, served: Any, monkeypatch: Any) -> None:
+    async def life(backend: Any, model: Any) -> None:
+        groups = await rolled_out(model, letters, samples=2)
+        jobs = backend._client.training_jobs
+        create = jobs.create
+
+        async def create_and_cancel(**body: Any) -> Any:
+            job = await create(**body)
+            served.platform.training.cancel(job.id)
+            return job
+
+        monkeypatch.setattr(jobs, "create", create_and_cancel)
+        with pytest.raises(RuntimeError, match="Training job failed: cancelled by"):
+            await backend.train(model, groups * 100)
+        assert await model.get_step() == 0
+
+    live("unwanted", life)
+
+
+# ---- checkpoints, and the end --------------------------------------------------------------------------------------
+
+
+def test_a_model_lives_from_its_registration_to_its_deletion(live: Any) -> None:
+    async def life(backend: Any, model: Any) -> None:
+        again = art.TrainableModel(name=model.name, project="proj", base_model="tabular-mini")
+        await again.register(backend)
+        assert (again.id, again.entity, await again.get_step()) == (model.id, "acme", 0)
+
+        for step in range(4):
+            groups = await rolled_out(model, letters, round_=step, samples=2)
+            await model.log(groups, split="val", metrics={"reward": float(step == 1)})
+            await backend.train(model, groups, learning_rate=5e-5)
+        texts = [await told(model, step) for step in range(5)]
+        assert len(set(texts)) > 1
+        assert await told(model) == texts[4]
+
+        await model.delete_checkpoints()
+        kept = [checkpoint.step async for checkpoint in backend._client.models.checkpoints.list(model_id=model.id)]
+        assert kept == [1, 4]
+        assert await told(model, 1) == texts[1]
+        with pytest.raises(NotFoundError, match="step2"):
+            await told(model, 2)
+
+        await backend.delete(model)
+        with pytest.raises(NotFoundError):
+            await told(model)
+        await again.register(backend)
+        assert again.id != model.id
+        assert await again.get_step() == 0
+
+    async def told(model: Any, step: int | None = None) -> str:
+        answer = await complete(model, PROMPTS[0], step, temperature=0)
+        return str(answer.choices[0].message.content)
+
+    live("mortal", life)
+
+
+def test_the_pages_of_events_are_the_events_each_once(live: Any, served: Any) -> None:
+    async def life(backend: Any, model: Any) -> Any:
+        await backend.train(model, await rolled_out(model, letters, samples=2))
+        (job,) = served.platform.training.list(entity="acme", model=model.id).items
+        events = backend._client.training_jobs.events
+        return [[event.id async for event in events.list(training_job_id=job.id, limit=n)] for n in (1, 2, 100)]
+
+    one, two, all_ = live("paged", life)
+    assert one == two == all_
+    assert len(set(all_)) == len(all_) == 3
+
+
+# ---- SFT -----------------------------------------------------------------------------------------------------------
+
+COLOURS = {"What colour is the sea?": "Blue.", "Which colour has grass?": "Green.", "Tell me snow's colour.": "White."}
+
+
+async def answers(model: Any) -> list[str]:
+    return [said(await plain(model, question, seed=1, temperature=0)) for question in COLOURS]
+
+
+def test_a_job_on_an_uploaded_dataset_teaches_its_answers(live: Any, served: Any) -> None:
+    rows = [
+        {"messages": [*asked(question), {"role": "assistant", "content": answer}]}
+        for question, answer in COLOURS.items()
+    ]
+    dataset = served.platform.training.upload("proj", "colours", rows * 20, entity="acme")
+
+    async def life(backend: Any, model: Any) -> None:
+        jobs, config = backend._client.sft_training_jobs, {"batch_size": 6, "learning_rate": [5e-4] * 10}
+        job = await jobs.create(model_id=model.id, training_data_url=dataset.url, config=config)
+        await asyncio.to_thread(served.platform.training.job(job.id).wait, DEADLINE)
+        seen = [event.type async for event in jobs.events.list(training_job_id=job.id)]
+        assert seen == ["training_started", *["gradient_step"] * 10, "training_ended"]
+        assert await model.get_step() == 1
+        assert await answers(model) == list(COLOURS.values())
+
+    live("pupil", life)
+
+
+# ---- a server that dies --------------------------------------------------------------------------------------------
+
+SERVER = Path(__file__).with_name("holding_server.py")
+HELD_AT = 3
+
+
+class Server:
+    """A server process of a store, on a socket that outlives it."""
+
+    def __init__(self, store: Path, listener: socket.socket) -> None:
+        self._command = [sys.executable, str(SERVER), str(store), str(listener.fileno())]
+        self._socket = listener.fileno()
+        self._process = self._start(str(HELD_AT))
+
+    def _start(self, *more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*self._command, *more], pass_fds=[self._socket])
+
+    def killed_and_started_again(self) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE)
+        self._process = self._start()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait(DEADLINE)
+
+
+def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(tmp_path: Path) -> None:
+    """The first server makes three steps and holds still; it is killed when the client has seen the third."""
+    store = tmp_path / "yard.db"
+    with open_platform(store) as platform:
+        key = platform.keys.create("acme").secret
+
+    async def life(root: str, server: Server) -> tuple[list[float], Any]:
+        class Witness(art.ServerlessBackend):
+            """The client; it has the server killed when it sees a certain gradient step."""
+
+            async def _train_model(self, *given: Any) -> Any:
+                async for metrics in super()._train_model(*given):
+                    losses.append(metrics["loss/train"])
+                    if len(losses) == HELD_AT:
+                        server.killed_and_started_again()
+                    yield metrics
+
+        losses: list[float] = []
+        async with asyncio.timeout(DEADLINE), registered(root, key, tmp_path, "killed", "spared", kind=Witness) as them:
+            backend, killed, spared = them
+            groups = await rolled_out(killed, letters, samples=2)
+            result = await backend.train(killed, groups * 40)
+            assert result.metrics["data/step_num_gradient_steps"] == len(losses) > HELD_AT
+            await backend.train(spared, groups * 40)
+            return losses, result
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, Server(store, listener) as server:
+        losses, result = asyncio.run(life(f"http://127.0.0.1:{listener.getsockname()[1]}", server))
+    assert result.step == 1
+    half = len(losses) // 2
+    assert losses[:half] == losses[half:]
+    with open_platform(store) as platform:
+        jobs = platform.training.list(entity="acme").items
+        assert [job.attempts for job in jobs] == [2, 1]
+        digests = [platform.models.checkpoint(job.model_id, 1).digest for job in jobs]
+    assert digests[0] == digests[1]
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_about_this_client_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane has no installed modelyard, so its command is made here."""
+    command = tmp_path / "bin" / "modelyard"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m modelyard.cli "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+    docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
+    docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / "use-the-rl-client.md", tmp_path, monkeypatch)
