@@ -2,4 +2,4 @@
 
 from modelyard.deferred import defer_modules
 
-defer_modules(__name__, "evaluation", "job", "observed", "training", "training_config", "upload")
+defer_modules(__name__, "evaluation", "job", "observed", "retention", "training", "training_config", "upload")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from modelyard.domain import catalogue, completion, evaluation, identity, job, training, upload, usage
+from modelyard.domain import catalogue, completion, evaluation, identity, job, retention, training, upload, usage
 from modelyard.domain.record import Record
 
 
@@ -28,4 +28,6 @@ class _Declarations(Sequence[Record]):
         return len(tuple(self))
 
 
-RECORDS: Sequence[Record] = _Declarations(catalogue, completion, identity, usage, job, upload, training, evaluation)
+RECORDS: Sequence[Record] = _Declarations(
+    catalogue, completion, identity, usage, job, upload, training, retention, evaluation
+)

@@ -33,7 +33,7 @@ class Checkpoint:
     """Weights after one job. Step 0 is the untouched base and has no files.
 
     `files` maps file names to `{"artifact", "size", "digest"}`; `digest` is that of the mapping of names to digests.
-    `parent_id` is the checkpoint that training started from.
+    `parent_id` is the checkpoint that training started from. One that is `pinned` stays until it is unpinned.
     """
 
     id: str
@@ -47,6 +47,7 @@ class Checkpoint:
     files: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     parent_id: str | None = None
     job_id: str | None = None
+    pinned: bool = False
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
 """Pages of records in an index, with cursors that outlive the record that they name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +24,17 @@ _DECLARED = by_class(RECORDS)
 def maybe(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
     """The record with this key, or None."""
     return snapshot.find(cls, KEY, *key)
+
+
+def every(snapshot: Snapshot, cls: type[R], index: str, *where: object) -> Iterator[R]:
+    """Every record of an index, read a batch at a time."""
+    after: Cursor | None = None
+    while True:
+        batch = snapshot.page(cls, index, *where, after=after, limit=BATCH)
+        yield from batch
+        if len(batch) < BATCH:
+            return
+        after = cursor_at(cls, index, batch[-1])
 
 
 def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:

@@ -1,6 +1,7 @@
 """Trainable models, their checkpoints, and what is logged to them (specification 4.3)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import BinaryIO
 
@@ -8,10 +9,11 @@ import attrs
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.retention import Retention
 from modelyard.domain.training import Checkpoint, Model, TrajectoryGroup, TrajectoryLog
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training import read_groups
-from modelyard.protocols import Snapshot, StoredArtifact
+from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.report.plot import Plot
 from modelyard.service.job import announce
 from modelyard.service.listing import everything, maybe, read_page
@@ -27,6 +29,7 @@ from modelyard.service.model_rules import (
     model_place,
 )
 from modelyard.service.ports import Ports
+from modelyard.service.retention import enforce, set_retention
 from modelyard.service.training_data import GroupData, Means, groups_of, kept_only_if_named, store_groups
 from modelyard.service.training_plot import model_plot
 
@@ -154,7 +157,7 @@ class Models:
     def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
 
-        Raises `Conflict` when a running job needs one of them, `NotFound`, `InvalidInput`.
+        Raises `Conflict` when a running job needs one of them or one is pinned, `NotFound`, `InvalidInput`.
         """
         asked = tuple(dict.fromkeys(steps))
         if len(asked) > MAX_STEPS:
@@ -170,6 +173,50 @@ class Models:
         if name not in files:
             raise NotFound("File", name)
         return self.ports.artifacts.open(files[name]["artifact"])
+
+    # ---- retention
+
+    def retain(
+        self,
+        model: Model | str,
+        *,
+        keep_last: int | None = None,
+        keep_best: tuple[str, int] | None = None,
+        lower_is_better: bool = False,
+        ttl: timedelta | None = None,
+    ) -> Retention:
+        """Set which checkpoints of a model are kept, whenever one is added and when `apply_retention` is called.
+
+        Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and those that
+        are younger than `ttl`; others go. Without any rule all stay. The latest checkpoint, step 0, pinned ones and
+        those that a job needs are always kept. Raises `InvalidInput`, `NotFound`.
+        """
+        metric, best = keep_best or (None, None)
+        seconds = None if ttl is None else ttl.total_seconds()
+        policy = Retention(_id_of(model), keep_last, best, metric, lower_is_better, seconds)
+        return self.ports.store.transact(lambda tx: self._retain(tx, policy))
+
+    def retention(self, model: Model | str) -> Retention | None:
+        """The policy that was set for a model, or None. Raises `NotFound`."""
+        return self.ports.store.read(
+            lambda snapshot: maybe(snapshot, Retention, self._found(snapshot, _id_of(model)).id)
+        )
+
+    def apply_retention(self, model: Model | str) -> tuple[int, ...]:
+        """Remove the checkpoints that no rule keeps, and answer their steps. Raises `NotFound`."""
+        removed: list[int] = []
+        while gone := self._enforce(_id_of(model)):
+            self._remove_files(artifacts_of(gone))
+            removed += [checkpoint.step for checkpoint in gone]
+        return tuple(removed)
+
+    def pin(self, model: Model | str, step: int) -> Checkpoint:
+        """Keep the checkpoint of a step whatever else is removed, until it is unpinned. Raises `NotFound`."""
+        return self.ports.store.transact(lambda tx: self._pin(tx, _id_of(model), step, pinned=True))
+
+    def unpin(self, model: Model | str, step: int) -> Checkpoint:
+        """Leave the checkpoint of a step to the rules again. Raises `NotFound`."""
+        return self.ports.store.transact(lambda tx: self._pin(tx, _id_of(model), step, pinned=False))
 
     # ---- logs
 
@@ -229,6 +276,19 @@ class Models:
             raise NotFound("Checkpoint", f"{model.name}:step{step}")
         return checkpoint
 
+    def _retain(self, tx: Tx, policy: Retention) -> Retention:
+        self._found(tx, policy.model_id)
+        return set_retention(tx, policy)
+
+    def _enforce(self, model_id: str) -> Sequence[Checkpoint]:
+        now = self.ports.clock.now()
+        return self.ports.store.transact(lambda tx: enforce(tx, self._found(tx, model_id), now))
+
+    def _pin(self, tx: Tx, model_id: str, step: int, pinned: bool) -> Checkpoint:
+        checkpoint = attrs.evolve(self._step(tx, self._found(tx, model_id), step), pinned=pinned)
+        tx.replace(checkpoint)
+        return checkpoint
+
     def _log(self, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means) -> TrajectoryLog:
         log = TrajectoryLog(
             self.ports.ids(),
@@ -257,3 +317,7 @@ class Models:
     def _remove_files(self, names: Iterable[str]) -> None:
         for name in names:
             self.ports.artifacts.remove(name)
+
+
+def _id_of(model: Model | str) -> str:
+    return model.id if isinstance(model, Model) else model

@@ -1,6 +1,6 @@
 """The rules of models and checkpoints, as functions of a transaction: they hold on every store."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Scope
 from modelyard.domain.job import Job
+from modelyard.domain.retention import Retention
 from modelyard.domain.training import Checkpoint, Model, Tombstone, TrajectoryLog
 from modelyard.errors import Conflict, NotFound
 from modelyard.protocols import Snapshot, Tx
@@ -92,6 +93,8 @@ def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> Gone:
         return Gone(jobs, files=files)
     checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
     _remove_all(tx, Tombstone, "by_parent", model.id)
+    if maybe(tx, Retention, model.id) is not None:
+        tx.remove(Retention, model.id)
     tx.remove(Model, model.id)
     tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at))
     return Gone(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
@@ -112,25 +115,40 @@ def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
 
 
 def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
-    """Delete the checkpoints of these steps, and answer those that there were. Raises `Conflict` if one is in use."""
+    """Delete the checkpoints of these steps, and answer those that there were.
+
+    Raises `Conflict` if one is in use or pinned.
+    """
     found = [tx.find(Checkpoint, "step", model.id, step) for step in steps]
     checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
     _refuse_used(tx, model, checkpoints)
     for checkpoint in checkpoints:
-        tx.remove(Checkpoint, checkpoint.id)
-        place = (checkpoint.entity, checkpoint.project, model.id, checkpoint.step, checkpoint.created_at)
-        tx.add(Tombstone(checkpoint.id, *place))
+        bury(tx, checkpoint)
     return checkpoints
 
 
+def bury(tx: Tx, checkpoint: Checkpoint) -> None:
+    """Remove a checkpoint and leave its place in listings."""
+    tx.remove(Checkpoint, checkpoint.id)
+    place = (checkpoint.entity, checkpoint.project, checkpoint.model_id, checkpoint.step, checkpoint.created_at)
+    tx.add(Tombstone(checkpoint.id, *place))
+
+
+def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
+    """The ids of the checkpoints that a job of the model has begun from or refers to, and the job."""
+    job = head(snapshot, model.id)
+    names = ("parent_id", "reference_id")
+    return {} if job is None else {job.result[name]: job for name in names if job.result.get(name) is not None}
+
+
 def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> None:
-    job = head(tx, model.id)
-    if job is None:
-        return
-    used = {job.result.get("parent_id"), job.result.get("reference_id")}
-    steps = [str(checkpoint.step) for checkpoint in checkpoints if checkpoint.id in used]
-    if steps:
-        raise Conflict(f"job {job.id} is training from step {' and '.join(steps)}; wait for it to end, or cancel it")
+    used = in_use(tx, model)
+    for checkpoint in checkpoints:
+        job = used.get(checkpoint.id)
+        if job is not None:
+            raise Conflict(f"job {job.id} is training from step {checkpoint.step}; wait for it to end, or cancel it")
+        if checkpoint.pinned:
+            raise Conflict(f"step {checkpoint.step} is pinned; unpin it first")
 
 
 # ---- where a listing goes on -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ A job begins at the model's highest checkpoint and keeps that parent however oft
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from numbers import Integral, Real
@@ -23,7 +23,9 @@ from modelyard.formats.training import read_examples, read_groups
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, held, save_resume, succeed
+from modelyard.service.model_rules import artifacts_of
 from modelyard.service.ports import Ports, log
+from modelyard.service.retention import enforce
 
 T = TypeVar("T")
 
@@ -164,22 +166,22 @@ class _Run:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
         checkpoint_id, event_id, now = self.ports.ids(), self.ports.ids(), self.ports.clock.now()
 
-        def step(tx: Tx) -> Job:
+        def step(tx: Tx) -> tuple[Job, Sequence[Checkpoint]]:
             job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
             if progress.cancelled_by:
-                return cancel(tx, job, event_id, progress.cancelled_by, now)
+                return cancel(tx, job, event_id, progress.cancelled_by, now), ()
             model = tx.get(Model, job.lane)
             checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
-            return succeed(tx, attrs.evolve(job, result=result), event_id, now)
+            return succeed(tx, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
 
-        job = self.hold.job = self.ports.store.transact(step)
+        self.hold.job, gone = self.ports.store.transact(step)
         self.ended = True
-        if job.status is JobStatus.SUCCEEDED:
-            self._loose.clear()
-        announce(self.ports, job)
+        if self.hold.job.status is JobStatus.SUCCEEDED:
+            self._loose = list(artifacts_of(gone))
+        announce(self.ports, self.hold.job)
 
     def _put(self, files: Mapping[str, Iterable[bytes]]) -> Files:
         kept = {}

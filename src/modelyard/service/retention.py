@@ -1,0 +1,43 @@
+"""Letting go of checkpoints that no rule of their model's retention keeps, as functions of a transaction."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from modelyard.domain.job import Job, Place
+from modelyard.domain.retention import Retention
+from modelyard.domain.training import Checkpoint, Model
+from modelyard.protocols import Snapshot, Tx
+from modelyard.service.listing import BATCH, every, maybe
+from modelyard.service.model_rules import bury, in_use
+
+
+def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
+    """Remove the checkpoints of a model that no rule keeps and no job needs, up to `BATCH` of them; answers those."""
+    policy = maybe(tx, Retention, model.id)
+    if policy is None:
+        return ()
+    gone = policy.expired(list(every(tx, Checkpoint, "by_model", model.id)), now)
+    if gone:
+        used, awaited = in_use(tx, model), _awaited(tx, model)
+        gone = [one for one in gone if one.id not in used and one.step not in awaited][:BATCH]
+    for checkpoint in gone:
+        bury(tx, checkpoint)
+    return gone
+
+
+def _awaited(snapshot: Snapshot, model: Model) -> set[int]:
+    """The steps that jobs of the model which have not begun will refer to."""
+    return {
+        job.spec["config"].get("kl_penalty_reference_step")
+        for place in (Place.CLAIMED, Place.READY, Place.WAITING)
+        for job in every(snapshot, Job, "by_lane", model.id, place)
+    }
+
+
+def set_retention(tx: Tx, policy: Retention) -> Retention:
+    """Put a model's policy in the place of the one before it."""
+    if maybe(tx, Retention, policy.model_id) is None:
+        tx.add(policy)
+    else:
+        tx.replace(policy)
+    return policy
