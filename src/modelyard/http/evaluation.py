@@ -6,8 +6,9 @@ from typing import Any, TypedDict
 
 import attrs
 
-from modelyard.domain.evaluation import EVALUATION_KINDS, MODEL_KINDS, EvaluationRun, RefMode, reference_problem
+from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.identity import check_name
+from modelyard.domain.reference import EVALUATION_KINDS, MODEL_KINDS, RefMode, reference_problem
 from modelyard.errors import InvalidInput, Problem
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Handler, Interface, Parameter, Route

@@ -9,21 +9,17 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.evaluation import (
+from modelyard.domain.evaluation import EvaluationResult, EvaluationRun, RunState, Scorer, summarise
+from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.reference import (
     EVALUATION_KINDS,
     MODEL_KINDS,
-    EvaluationResult,
-    EvaluationRun,
     ObjectRef,
     RefKind,
     RefMode,
-    RunState,
-    Scorer,
     reference_problem,
     same_scheme,
-    summarise,
 )
-from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.training import Checkpoint, Model, ModelName
 from modelyard.errors import InvalidInput, ModelyardError, NotFound, Problem, RecordNotFound
 from modelyard.protocols import Snapshot, Tx
