@@ -1,0 +1,90 @@
+"""Promoting checkpoints: letting an alias such as `prod` point to one, and taking that back."""
+
+from collections.abc import Callable
+from functools import partial
+
+from modelyard.domain.alias import Alias, Change, Promotion, check_alias
+from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.training import Model
+from modelyard.errors import NotFound
+from modelyard.protocols import Snapshot, Tx
+from modelyard.service.alias_rules import aliases_of, promote, remove_alias, roll_back
+from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
+from modelyard.service.model_view import ModelView, id_of
+
+PROD = "prod"
+"""The alias that is meant where none is named."""
+
+
+class Promotions(ModelView):
+    """The part of `platform.models` that is about aliases.
+
+    platform.models.promote(model, step=3)
+    platform.chat.complete(model="acme/bots/support:prod", messages="hello")
+    platform.models.rollback(model)
+    """
+
+    def promote(self, model: Model | str, step: int, alias: str = PROD) -> Promotion:
+        """Let an alias point to the checkpoint of a step; it is served as `<entity>/<project>/<name>:<alias>`.
+
+        The change is kept: who made it, when, from which step. Doing it again changes nothing. Raises `NotFound`,
+        `InvalidInput`.
+        """
+        return self._changed(model, alias, Change.PROMOTED, lambda tx, _, asked: promote(tx, asked), step)
+
+    def rollback(self, model: Model | str, alias: str = PROD) -> Promotion:
+        """Let an alias point to where it pointed before its last promotion; again, to where before that.
+
+        The history grows by this change. Raises `NotFound`, and `Conflict` where nothing was before.
+        """
+        return self._changed(model, alias, Change.ROLLED_BACK, lambda tx, model, asked: roll_back(tx, asked, model))
+
+    def unalias(self, model: Model | str, alias: str) -> Promotion:
+        """Let an alias point to nothing; its history stays. Raises `NotFound`."""
+        return self._changed(model, alias, Change.REMOVED, lambda tx, model, asked: remove_alias(tx, asked, model))
+
+    def aliases(self, model: Model | str) -> tuple[Alias, ...]:
+        """The aliases of a model, by name, with the steps that they point to. Raises `NotFound`."""
+        return self.ports.store.read(
+            lambda snapshot: tuple(aliases_of(snapshot, self._found(snapshot, id_of(model)).id))
+        )
+
+    def promotions(
+        self,
+        model: Model | str,
+        alias: str = PROD,
+        *,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[Promotion]:
+        """Every change of an alias, in order, also of one that was removed. `after` is the id of one."""
+        found = self.ports.store.read(lambda snapshot: self._found(snapshot, id_of(model)))
+        cursor = None if after is None else partial(_place, found.id, alias, after)
+        return read_page(self.ports, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
+
+    def _changed(
+        self,
+        model: Model | str,
+        alias: str,
+        change: Change,
+        make: Callable[[Tx, Model, Promotion], Promotion],
+        step: int | None = None,
+    ) -> Promotion:
+        check_alias(alias)
+        id_, now, by = self.ports.ids(), self.ports.clock.now(), self.principal.key_id or self.principal.name
+
+        def act(tx: Tx) -> Promotion:
+            found = self._found(tx, id_of(model))
+            asked = Promotion(id_, found.id, found.entity, found.project, alias, 0, change, step, None, by, now)
+            return make(tx, found, asked)
+
+        return self.ports.store.transact(act)
+
+
+def _place(model_id: str, alias: str, promotion_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a change of an alias. Raises `NotFound`."""
+    promotion = maybe(snapshot, Promotion, promotion_id)
+    if promotion is None or (promotion.model_id, promotion.alias) != (model_id, alias):
+        raise NotFound("Promotion", promotion_id)
+    return cursor_at(Promotion, "by_alias", promotion)
