@@ -28,7 +28,7 @@ from modelyard.service.model_rules import (
     log_place,
     model_place,
 )
-from modelyard.service.model_view import id_of
+from modelyard.service.model_view import found_checkpoint, id_of
 from modelyard.service.promotion import Promotions
 from modelyard.service.retention import enforce, set_retention
 from modelyard.service.training_data import GroupData, Means, groups_of, kept_only_if_named, store_groups
@@ -145,7 +145,7 @@ class Models(Promotions):
 
     def checkpoint(self, model_id: str, step: int) -> Checkpoint:
         """The checkpoint of a step. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: self._step(snapshot, self._found(snapshot, model_id), step))
+        return self.ports.store.read(lambda snapshot: found_checkpoint(snapshot, self._found(snapshot, model_id), step))
 
     def plot(self, model_id: str) -> Plot:
         """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
@@ -260,6 +260,9 @@ class Models(Promotions):
 
     # ---- steps
 
+    def _sees(self, model: Model) -> bool:
+        return self.principal.scope.covers(model.entity, model.project)
+
     def _retain(self, tx: Tx, policy: Retention) -> Retention:
         self._found(tx, policy.model_id)
         return set_retention(tx, policy)
@@ -269,7 +272,7 @@ class Models(Promotions):
         return self.ports.store.transact(lambda tx: enforce(tx, self._found(tx, model_id), now))
 
     def _pin(self, tx: Tx, model_id: str, step: int, pinned: bool) -> Checkpoint:
-        checkpoint = attrs.evolve(self._step(tx, self._found(tx, model_id), step), pinned=pinned)
+        checkpoint = attrs.evolve(found_checkpoint(tx, self._found(tx, model_id), step), pinned=pinned)
         tx.replace(checkpoint)
         return checkpoint
 

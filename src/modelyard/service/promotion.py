@@ -10,7 +10,7 @@ from modelyard.errors import NotFound
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.alias_rules import aliases_of, promote, remove_alias, roll_back
 from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
-from modelyard.service.model_view import ModelView, id_of
+from modelyard.service.model_view import ModelView
 
 PROD = "prod"
 """The alias that is meant where none is named."""
@@ -19,9 +19,11 @@ PROD = "prod"
 class Promotions(ModelView):
     """The part of `platform.models` that is about aliases.
 
-    platform.models.promote(model, step=3)
+    platform.models.promote("bots/support", step=3)
     platform.chat.complete(model="acme/bots/support:prod", messages="hello")
-    platform.models.rollback(model)
+    platform.models.rollback("bots/support")
+
+    A model is given by value, by its id or by its name ("project/name", "entity/project/name").
     """
 
     def promote(self, model: Model | str, step: int, alias: str = PROD) -> Promotion:
@@ -45,9 +47,7 @@ class Promotions(ModelView):
 
     def aliases(self, model: Model | str) -> tuple[Alias, ...]:
         """The aliases of a model, by name, with the steps that they point to. Raises `NotFound`."""
-        return self.ports.store.read(
-            lambda snapshot: tuple(aliases_of(snapshot, self._found(snapshot, id_of(model)).id))
-        )
+        return self.ports.store.read(lambda snapshot: tuple(aliases_of(snapshot, self._named(snapshot, model).id)))
 
     def promotions(
         self,
@@ -59,7 +59,7 @@ class Promotions(ModelView):
         order: Order = "asc",
     ) -> Page[Promotion]:
         """Every change of an alias, in order, also of one that was removed. `after` is the id of one."""
-        found = self.ports.store.read(lambda snapshot: self._found(snapshot, id_of(model)))
+        found = self.ports.store.read(lambda snapshot: self._named(snapshot, model))
         cursor = None if after is None else partial(_place, found.id, alias, after)
         return read_page(self.ports, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
 
@@ -75,7 +75,7 @@ class Promotions(ModelView):
         id_, now, by = self.ports.ids(), self.ports.clock.now(), self.principal.key_id or self.principal.name
 
         def act(tx: Tx) -> Promotion:
-            found = self._found(tx, id_of(model))
+            found = self._named(tx, model)
             asked = Promotion(id_, found.id, found.entity, found.project, alias, 0, change, step, None, by, now)
             return make(tx, found, asked)
 
