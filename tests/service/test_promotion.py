@@ -11,9 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from modelyard.domain.alias import MAX_ALIASES, Alias, Change, Promotion, check_alias
 from modelyard.domain.identity import host
 from modelyard.domain.training import ModelName
+from modelyard.domain.versioned import ObjectKind
 from modelyard.errors import Conflict, InvalidInput, ModelNotFound, NotFound
 from modelyard.service.catalogue import resolve
 from modelyard.service.erasure import erase_entity
+from modelyard.service.resolution import References
 
 
 @pytest.fixture
@@ -162,6 +164,19 @@ def test_a_model_has_a_bounded_number_of_aliases(trained: Any) -> None:
     with pytest.raises(Conflict, match="100 aliases"):
         trained.models.promote(trained.model(), 1, "one-more")
     assert story(trained, "one-more") == []
+
+
+@pytest.mark.parametrize(
+    ("version", "there"), [("prod", True), ("canary", False), ("step2", True), ("step9", False), ("latest", True)]
+)
+def test_a_reference_with_an_alias_is_that_of_a_model_that_is_here(trained: Any, version: str, there: bool) -> None:
+    trained.models.promote(trained.model(), 2)
+    references = References("resolve", trained.principal)
+    text = f"weave:///acme/p/object/m:{version}"
+    problem = trained.ports.store.read(
+        lambda snapshot: references.problem(snapshot, ("model",), ObjectKind.MODEL, text)
+    )
+    assert (problem is None) is there
 
 
 # ---- and back ----------------------------------------------------------------------------------------------------

@@ -2,9 +2,19 @@
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
-from itertools import chain, count
+from itertools import count
 
-from modelyard.http import catalogue, completion, evaluation, health, promotion, training, upload
+from modelyard.http import (
+    catalogue,
+    completion,
+    evaluation,
+    evaluation_object,
+    health,
+    prediction,
+    promotion,
+    training,
+    upload,
+)
 from modelyard.http.auth import Callers
 from modelyard.http.exchange import ANYONE, Exchange, Served, close
 from modelyard.http.message import FOLLOWING, Headers, Request, Response, headers_of
@@ -19,8 +29,10 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
-    standard = (catalogue.routes(), completion.ROUTES, training.ROUTES, promotion.ROUTES, evaluation.ROUTES)
-    return (*chain.from_iterable(standard), *health.ROUTES, *upload.ROUTES)
+    trained = (*training.ROUTES, *promotion.ROUTES)
+    judging = (*evaluation.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
+    base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
+    return (*base, *upload.ROUTES)
 
 
 class Endpoint:
