@@ -7,6 +7,7 @@ defer_modules(
     "alias",
     "evaluation",
     "job",
+    "lineage",
     "observed",
     "prediction",
     "retention",

@@ -10,6 +10,7 @@ from modelyard.http import (
     evaluation,
     evaluation_object,
     health,
+    lineage,
     prediction,
     promotion,
     training,
@@ -30,7 +31,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
     trained = (*training.ROUTES, *promotion.ROUTES)
-    judging = (*evaluation.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
+    judging = (*evaluation.ROUTES, *lineage.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
     base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 

@@ -9,6 +9,7 @@ defer_modules(
     "event_loop",
     "health",
     "identity",
+    "lineage",
     "logger",
     "model",
     "training",

@@ -11,11 +11,13 @@ import attrs
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation import EvaluationResult, EvaluationRun, RunState, Scorer, summarise
 from modelyard.domain.identity import Principal
+from modelyard.domain.lineage import RunLineage
 from modelyard.domain.reference import RefMode, same_scheme
 from modelyard.domain.versioned import ObjectKind
 from modelyard.errors import InvalidInput, ModelyardError, Problem
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.judging import Judge, evaluation_ref
+from modelyard.service.lineage import run_lineage
 from modelyard.service.listing import BATCH, Cursor, check_window, cursor_at, few, scan, window
 from modelyard.service.objects import Objects
 from modelyard.service.place import Place, Sight
@@ -108,6 +110,16 @@ class Evaluations:
         else:
             found = scan(self.ports, EvaluationRun, "by_project", *place, after=after)
         return window(filter(_matcher(evaluations, models, sources), found), limit, offset)
+
+    def lineage(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunLineage:
+        """What a run was rescored from, what was rescored from it, and the checkpoint that it judged.
+
+        Raises `NotFound`.
+        """
+        place = self._sight.maybe_place(project, entity)
+        return self.ports.store.read(
+            lambda snapshot: run_lineage(snapshot, self.principal, self._found(snapshot, run_id, place))
+        )
 
     def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
         """Delete runs for ever, with their predictions and scores; returns how many of them there were.

@@ -8,14 +8,16 @@ from typing import BinaryIO
 import attrs
 
 from modelyard.domain.identity import check_name
+from modelyard.domain.lineage import CheckpointLineage
 from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.retention import Retention
 from modelyard.domain.training import Checkpoint, Model, TrajectoryGroup, TrajectoryLog
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training import read_groups
-from modelyard.protocols import StoredArtifact, Tx
+from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.report.plot import Plot
 from modelyard.service.job import announce
+from modelyard.service.lineage import checkpoint_lineage
 from modelyard.service.listing import everything, maybe, read_page
 from modelyard.service.model_rules import (
     Gone,
@@ -147,6 +149,13 @@ class Models(Promotions):
         """The checkpoint of a step. Raises `NotFound`."""
         return self.ports.store.read(lambda snapshot: found_checkpoint(snapshot, self._found(snapshot, model_id), step))
 
+    def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
+        """Where a checkpoint comes from (job, data, parent), which aliases point to it and which runs judged it.
+
+        Raises `NotFound`.
+        """
+        return self.ports.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
+
     def plot(self, model_id: str) -> Plot:
         """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
         model = self.get(model_id)
@@ -259,6 +268,9 @@ class Models(Promotions):
             yield from read_groups(file)
 
     # ---- steps
+
+    def _lineage(self, snapshot: Snapshot, model: Model, step: int) -> CheckpointLineage:
+        return checkpoint_lineage(snapshot, self.principal, model, found_checkpoint(snapshot, model, step))
 
     def _sees(self, model: Model) -> bool:
         return self.principal.scope.covers(model.entity, model.project)
