@@ -13,6 +13,7 @@ from modelyard.http import (
     lineage,
     prediction,
     promotion,
+    results,
     training,
     upload,
 )
@@ -31,7 +32,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
     trained = (*training.ROUTES, *promotion.ROUTES)
-    judging = (*evaluation.ROUTES, *lineage.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
+    judging = (*evaluation.ROUTES, *lineage.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES, *results.ROUTES)
     base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 

@@ -13,6 +13,7 @@ from modelyard.domain.evaluation import EvaluationResult, EvaluationRun, RunStat
 from modelyard.domain.identity import Principal
 from modelyard.domain.lineage import RunLineage
 from modelyard.domain.reference import RefMode, same_scheme
+from modelyard.domain.result_query import ResultQuery
 from modelyard.domain.versioned import ObjectKind
 from modelyard.errors import InvalidInput, ModelyardError, Problem
 from modelyard.protocols import Snapshot, Tx
@@ -24,6 +25,7 @@ from modelyard.service.place import Place, Sight
 from modelyard.service.ports import Ports
 from modelyard.service.prediction import Predictions, Scores, close_open, remove_parts
 from modelyard.service.resolution import References
+from modelyard.service.results import Results, query_results
 
 MAX_ID = 128
 MAX_REASON = 2000
@@ -110,6 +112,16 @@ class Evaluations:
         else:
             found = scan(self.ports, EvaluationRun, "by_project", *place, after=after)
         return window(filter(_matcher(evaluations, models, sources), found), limit, offset)
+
+    def results(self, query: ResultQuery, *, project: str, entity: str | None = None) -> Results:
+        """The rows of runs of a project, joined by their digests: filtered, sorted, counted, a page of them.
+
+        Runs that are not there are told as `missing`. Raises `InvalidInput`, `Forbidden`.
+        """
+        check_window(query.limit, query.offset)
+        place, ids = self._sight.place(project, entity), few(query.run_ids)
+        runs = [run for run_id in ids for run in self._by_id([run_id], place, None)]
+        return query_results(self.ports, runs, query)
 
     def lineage(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunLineage:
         """What a run was rescored from, what was rescored from it, and the checkpoint that it judged.
