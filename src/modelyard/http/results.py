@@ -18,8 +18,9 @@ def query_results(call: Call) -> Response:
     """Show the rows of runs, joined by their digests: filtered, sorted, in pages and in short."""
     place = place_of(call)
     body = structure(EvalResultsQuery, call.body, "body")
+    query = result_query(body)
     with wire_places():
-        results = call.platform.evaluations.results(result_query(body), **place)
+        results = call.platform.evaluations.results(query, **place)
     rest = _rest(results, body)
     if not body.include_rows:
         return json_response({"rows": [], **rest})
