@@ -322,7 +322,7 @@ def test_the_worst_rows_come_first_and_no_more_than_asked_for() -> None:
     found = only(aggregate(run_with([3, 1, 2, 0]), keep=2))
     assert [note.value for note in found.worst] == [0, 1]
     assert found.worst[0].digest == digest({"n": 3})
-    assert (found.worst[0].inputs, found.worst[0].output) == ('{"n": 3}', "answer")
+    assert (found.worst[0].inputs, found.worst[0].output) == ("n: 3", "answer")
 
 
 def test_what_is_kept_of_a_row_is_short() -> None:

@@ -23,6 +23,7 @@ from modelyard.domain.reference import (
 from modelyard.domain.training import Checkpoint, Model, ModelName
 from modelyard.errors import InvalidInput, ModelyardError, NotFound, Problem, RecordNotFound
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.comparing import Comparing
 from modelyard.service.judging import Judge, Place, evaluation_ref
 from modelyard.service.ports import Ports
 
@@ -33,7 +34,7 @@ MAX_WINDOW = 2**53
 _BATCH = 200
 
 
-class Evaluations:
+class Evaluations(Comparing):
     """The evaluation runs that a principal may see.
 
     run = platform.evaluations.create(evaluation_ref, model_ref, project="support")
