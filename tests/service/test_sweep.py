@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -11,6 +12,7 @@ from modelyard import open_platform
 from modelyard.domain.job import Job
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Checkpoint, Dataset, TrajectoryLog
+from modelyard.domain.upload import Upload
 from modelyard.errors import Forbidden
 from modelyard.protocols import Started, Step, Trained
 from modelyard.service.sweep import sweep
@@ -63,6 +65,15 @@ def test_files_that_no_record_names_go_and_all_others_stay(yard: Any) -> None:
     assert swept(yard) == 2
     assert yard.files() == before
     assert swept(yard) == 0
+
+
+def test_the_file_of_an_upload_that_is_under_way_stays(yard: Any) -> None:
+    now, name = yard.clock.now(), orphan(yard)
+    upload = Upload("u", "acme", "p", "rows", now, now + timedelta(hours=1), artifact=name)
+    yard.ports.store.transact(lambda tx: tx.add(upload))
+    orphan(yard)
+    assert swept(yard) == 1
+    assert name in yard.files()
 
 
 def test_without_an_orphan_nobody_waits(yard: Any) -> None:
@@ -194,4 +205,4 @@ def test_every_record_that_can_name_an_artifact_is_known_to_the_sweep() -> None:
     """A new kind of record with a field for artifacts must be added to `artifacts_of` and to the sweep."""
     telling = {"artifact", "artifacts", "file", "files", "resume", "spec"}
     named = {record.cls for record in RECORDS if telling & {field.name for field in attrs.fields(record.cls)}}
-    assert named == {Checkpoint, Dataset, TrajectoryLog, Job}
+    assert named == {Checkpoint, Dataset, TrajectoryLog, Upload, Job}
