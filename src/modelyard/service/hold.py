@@ -32,11 +32,8 @@ class Hold:
 
     def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
         """Record one event of a type, durably."""
-        event, now, last_seq = (
-            NewEvent(self.ports.ids(), kind, data, step),
-            self.ports.clock.now(),
-            self.progress.last_seq,
-        )
+        event, now = NewEvent(self.ports.ids(), kind, data, step), self.ports.clock.now()
+        last_seq = self.progress.last_seq
         progress = self.write(lambda tx: record_events(tx, self.claim, [event], now, total))
         if self.ports.observer is not None:
             seq = progress.last_seq if progress.last_seq > last_seq else self._seq_of(kind, step)
