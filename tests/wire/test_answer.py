@@ -19,7 +19,7 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     Usage,
 )
-from modelyard.wire.answer import DONE, Chunks, completion_body
+from modelyard.wire.answer import DONE, Chunks, completion_json
 
 ENTRY = TokenLogprob("hi", -0.5, (104, 105), (TokenLogprob("ho", -1.5, (104, 111)),), 7)
 END = TokenLogprob("", -0.1, ())
@@ -37,7 +37,8 @@ def choice(**more: Any) -> Choice:
 
 
 def body(*choices: Choice, with_logprobs: bool = True, with_ids: bool = False, usage: Usage | None = None) -> Any:
-    return completion_body(Completion("c", 12, "m", choices, usage or Usage(3, 2)), with_logprobs, with_ids)
+    raw = completion_json(Completion("c", 12, "m", choices, usage or Usage(3, 2)), with_logprobs, with_ids)
+    return json.loads(raw)
 
 
 def test_a_whole_answer_is_that_of_the_specification() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Choice, Completion, Delta, Message, TokenLogprob, ToolCallDelta, Usage
+from modelyard.domain.completion import Choice, Completion, Delta, Message, TokenLogprob, ToolCall, ToolCallDelta, Usage
 from modelyard.wire.json import dump
 
 # ---- shapes ------------------------------------------------------------------------------------------------------
@@ -159,51 +159,52 @@ class ChatCompletionChunk:
 # ---- the whole answer --------------------------------------------------------------------------------------------
 
 
-def completion_body(completion: Completion, with_logprobs: bool, with_ids: bool) -> Mapping[str, Any]:
-    """The answer of a request that does not stream."""
-    return {
-        "id": completion.id,
-        "object": "chat.completion",
-        "created": completion.created,
-        "model": completion.model,
-        "choices": [_choice(choice, with_logprobs, with_ids) for choice in completion.choices],
-        "usage": usage_body(completion.usage),
-    }
+def completion_json(completion: Completion, with_logprobs: bool, with_ids: bool) -> bytes:
+    """The answer of a request that does not stream.
+
+    What every answer has is written straight into its place: that costs a third of making dicts and encoding them.
+    """
+    choices = ",".join([_choice(choice, with_logprobs, with_ids) for choice in completion.choices])
+    return (
+        f'{{"id":{quoted(completion.id)},"object":"chat.completion","created":{completion.created},'
+        f'"model":{quoted(completion.model)},"choices":[{choices}],"usage":{_usage(completion.usage)}}}'
+    ).encode("ascii")
 
 
-def _choice(choice: Choice, with_logprobs: bool, with_ids: bool) -> Mapping[str, Any]:
-    shown = {
-        "index": choice.index,
-        "message": _message(choice.message),
-        "finish_reason": choice.finish_reason,
-        "logprobs": logprobs_body(choice.logprobs) if with_logprobs and choice.logprobs is not None else None,
-    }
-    if with_ids:
-        shown["token_ids"] = list(choice.token_ids) or None
-        shown["prompt_token_ids"] = list(choice.prompt_token_ids) or None
-    return shown
+def _choice(choice: Choice, with_logprobs: bool, with_ids: bool) -> str:
+    logprobs = _json(logprobs_body(choice.logprobs)) if with_logprobs and choice.logprobs is not None else "null"
+    ids = _ids(choice) if with_ids else ""
+    return (
+        f'{{"index":{choice.index},"message":{_message(choice.message)},'
+        f'"finish_reason":"{choice.finish_reason}","logprobs":{logprobs}{ids}}}'
+    )
 
 
-def _message(message: Message) -> Mapping[str, Any]:
-    shown: dict[str, Any] = {"role": "assistant", "content": message.content}
-    if message.tool_calls:
-        shown["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    return shown
+def _ids(choice: Choice) -> str:
+    tokens, prompt = _json(choice.token_ids or None), _json(choice.prompt_token_ids or None)
+    return f',"token_ids":{tokens},"prompt_token_ids":{prompt}'
 
 
-def usage_body(usage: Usage) -> Mapping[str, Any]:
-    """Tokens counted."""
-    shown: dict[str, Any] = {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
-    if usage.cached_tokens:
-        shown["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
-    return shown
+def _message(message: Message) -> str:
+    content = "null" if message.content is None else quoted(message.text)
+    calls = f',"tool_calls":{_json([_called(call) for call in message.tool_calls])}' if message.tool_calls else ""
+    return f'{{"role":"assistant","content":{content}{calls}}}'
+
+
+def _called(call: ToolCall) -> Mapping[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _usage(usage: Usage) -> str:
+    details = f',"prompt_tokens_details":{{"cached_tokens":{usage.cached_tokens}}}' if usage.cached_tokens else ""
+    return (
+        f'{{"prompt_tokens":{usage.prompt_tokens},"completion_tokens":{usage.completion_tokens},'
+        f'"total_tokens":{usage.total_tokens}{details}}}'
+    )
+
+
+def _json(value: object) -> str:
+    return dump(value).decode("ascii")
 
 
 def logprobs_body(entries: Sequence[TokenLogprob]) -> Mapping[str, Any]:
@@ -264,7 +265,8 @@ class Chunks:
         """The chunk with the usage, where it was asked for."""
         if not self._with_usage:
             return b""
-        return event({**self._head, "choices": [], "usage": usage_body(usage)})
+        head = _json({**self._head, "choices": []})[:-1]
+        return f'data: {head},"usage":{_usage(usage)}}}\n\n'.encode("ascii")
 
     def _opening(self, delta: Delta) -> bytes:
         self._begun.add(delta.index)
