@@ -87,7 +87,7 @@ class Exchange:
     def _answer(self) -> Flow[Response | None]:
         if self.doubled and self.match.auth is not Auth.PUBLIC:
             check_singular(self.doubled)
-        view = yield from self._caller()
+        view = self._known_caller() or (yield flow.Call(self._find_caller, self._store_waits))
         method = self.request.method
         if method == "OPTIONS" and self.match.routes:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
@@ -117,16 +117,15 @@ class Exchange:
     def _store_waits(self) -> bool:
         return self.served.platform.ports.store.blocking
 
-    def _caller(self) -> Flow[Platform]:
-        """The platform as the caller sees it."""
+    def _known_caller(self) -> Platform | None:
+        """The platform as the caller sees it, where that needs no look into the store."""
         auth = self.match.auth
         if auth is Auth.PUBLIC:
             return self.served.anyone
-        header, callers = self.headers.get("authorization"), self.served.callers
-        view = callers.remembered(auth, header)
-        if view is None:
-            view = yield flow.Call(lambda: callers.find(auth, header), self._store_waits)
-        return view
+        return self.served.callers.remembered(auth, self.headers.get("authorization"))
+
+    def _find_caller(self) -> Platform:
+        return self.served.callers.find(self.match.auth, self.headers.get("authorization"))
 
     def _read(self, route: Route, call: Call) -> Flow[None]:
         """Read the body as the route takes it, and put it into the call."""

@@ -249,14 +249,17 @@ class Chunks:
         self._head = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._tail = {"usage": None} if with_usage else {}
         self._with_usage, self._with_logprobs, self._with_ids = with_usage, with_logprobs, with_ids
-        self._begun: set[int] = set()
-        self._plain: dict[int, tuple[str, str]] = {}
+        self._halves: dict[int, tuple[str, str]] = {}
 
     def of(self, delta: Delta) -> bytes:
         """What one delta says: at a choice's first the role, then its content, and at its last the reason."""
-        if delta.index not in self._begun:
+        halves = self._halves.get(delta.index)
+        if halves is None:
             return self._opening(delta) + self.of(delta)
-        events = self._content(delta)
+        if delta.tool_call or (self._with_logprobs and delta.logprobs) or (self._with_ids and delta.token_ids):
+            events = self._content(delta)
+        else:
+            events = f"{halves[0]}{quoted(delta.text)}{halves[1]}".encode("ascii") if delta.text else b""
         if delta.finish_reason is not None:
             events += self._event(_choice_chunk(delta.index, {}, delta.finish_reason))
         return events
@@ -269,35 +272,25 @@ class Chunks:
         return f'data: {head},"usage":{_usage(usage)}}}\n\n'.encode("ascii")
 
     def _opening(self, delta: Delta) -> bytes:
-        self._begun.add(delta.index)
+        """The role. The chunks of nothing but text that follow differ in the text alone, so their halves are kept."""
+        usual = self._event(_choice_chunk(delta.index, {"content": _MARK})).decode()
+        before, _, after = usual.rpartition(quoted(_MARK))
+        self._halves[delta.index] = before, after
         choice = _choice_chunk(delta.index, {"role": "assistant", "content": ""})
         if self._with_ids and delta.prompt_token_ids:
             choice["prompt_token_ids"] = list(delta.prompt_token_ids)
         return self._event(choice)
 
     def _content(self, delta: Delta) -> bytes:
-        logprobs = delta.logprobs if self._with_logprobs else ()
-        token_ids = delta.token_ids if self._with_ids else ()
-        if not (logprobs or token_ids or delta.tool_call):
-            return self._text(delta) if delta.text else b""
         said: dict[str, Any] = {"content": delta.text} if delta.text or not delta.tool_call else {}
         if delta.tool_call is not None:
             said["tool_calls"] = [_tool_call(delta.tool_call)]
         choice = _choice_chunk(delta.index, said)
-        if logprobs:
-            choice["logprobs"] = logprobs_body(logprobs)
-        if token_ids:
-            choice["token_ids"] = list(token_ids)
+        if self._with_logprobs and delta.logprobs:
+            choice["logprobs"] = logprobs_body(delta.logprobs)
+        if self._with_ids and delta.token_ids:
+            choice["token_ids"] = list(delta.token_ids)
         return self._event(choice)
-
-    def _text(self, delta: Delta) -> bytes:
-        """Nothing but text: put between two halves that are the same for every chunk of the choice."""
-        if delta.index not in self._plain:
-            whole = self._event(_choice_chunk(delta.index, {"content": _MARK})).decode()
-            before, _, after = whole.rpartition(quoted(_MARK))
-            self._plain[delta.index] = before, after
-        before, after = self._plain[delta.index]
-        return f"{before}{quoted(delta.text)}{after}".encode("ascii")
 
     def _event(self, choice: Mapping[str, Any]) -> bytes:
         return event({**self._head, "choices": [choice], **self._tail})
