@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, islice
-from operator import ge, mul, sub
+from operator import ge, itemgetter, mul, sub
 from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
@@ -228,6 +228,26 @@ class Place(NamedTuple):
     logprob: float
 
 
+class Odds(NamedTuple):
+    """The next token's distribution over the whole vocabulary, by token: logits, their exponentials, and the log of the
+    sum of these.
+    """
+
+    logits: list[float]
+    weights: list[float]
+    log_total: float
+
+    def logprob(self, token: int) -> float:
+        """The log-probability (nats) of a token."""
+        return self.logits[token] - self.log_total
+
+    @property
+    def logprobs(self) -> list[float]:
+        """The log-probability (nats) of every token."""
+        log_total = self.log_total
+        return [logit - log_total for logit in self.logits]
+
+
 class Scorer:
     """The model at one prompt. What the prompt alone gives is summed once, here; each place then adds its own part."""
 
@@ -245,16 +265,19 @@ class Scorer:
         self._total = math.fsum(self.exps)
         self._energy = math.fsum(self._energies)
 
-    def next_logprobs(self, context: Sequence[int]) -> list[float]:
-        """The log-probability of every token, as the next one of an answer that has begun with `context`."""
+    def odds(self, context: Sequence[int]) -> Odds:
+        """What may come next in an answer that has begun with `context`."""
         recent = (*_BEFORE, *context[-_REACH:])[-_REACH:]
         features = _active(self._keys, recent, context.count(_FULL_STOP))
         place = self.place(END_OF_TURN, recent[-1], self._weighed(features))
-        log_total = math.log(place.total)
-        logprobs = [logit - log_total for logit in self._logits]
-        for token, logit in place.logits.items():
-            logprobs[token] = logit - log_total
-        return logprobs
+        logits, weights = self._logits.copy(), self.exps.copy()
+        for (token, logit), exp in zip(place.logits.items(), place.exps, strict=True):
+            logits[token], weights[token] = logit, exp
+        return Odds(logits, weights, math.log(place.total))
+
+    def next_logprobs(self, context: Sequence[int]) -> list[float]:
+        """The log-probability of every token, as the next one of an answer that has begun with `context`."""
+        return self.odds(context).logprobs
 
     def places(self, contexts: Iterable[Context]) -> list[Place]:
         """Every place of an answer, in order."""
@@ -264,7 +287,7 @@ class Scorer:
         """A place where these features are active beside the prompt's constant ones."""
         logits = self._moved(last, active)
         exps = list(map(math.exp, logits.values()))
-        gains = list(map(sub, exps, map(self.exps.__getitem__, logits)))
+        gains = list(map(sub, exps, itemgetter(*logits)(self.exps)))
         total = self._total + math.fsum(gains)
         if total < 1e-3 * self._total:
             total = self._exact_total(logits, exps)
@@ -274,7 +297,7 @@ class Scorer:
     def entropy(self, place: Place) -> float:
         """The entropy (nats) of the distribution at a place."""
         energies = map(mul, place.exps, place.logits.values())
-        energy = self._energy + math.fsum(map(sub, energies, map(self._energies.__getitem__, place.logits)))
+        energy = self._energy + math.fsum(map(sub, energies, itemgetter(*place.logits)(self._energies)))
         return max(0.0, math.log(place.total) - energy / place.total)
 
     def _weighed(self, features: Features) -> Active:
