@@ -9,7 +9,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import sub, truediv
 
 from modelyard.domain.completion import Sampling
 from modelyard.errors import InvalidInput
@@ -68,7 +69,8 @@ def penalised(
 def softened(scores: Sequence[float], temperature: float) -> list[float]:
     """Weights in proportion to the softmax of the scores divided by a temperature above 0; the largest is 1."""
     top = max(scores)
-    return list(map(math.exp, [(score - top) / temperature for score in scores]))
+    gaps = map(sub, scores, repeat(top))
+    return list(map(math.exp, gaps if temperature == 1 else map(truediv, gaps, repeat(temperature))))
 
 
 def kept(weights: Sequence[float], sampling: Sampling) -> Sequence[int]:

@@ -165,11 +165,13 @@ class Learner:
     def gradient(self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]]) -> Gradient:
         """The loss's derivative for every weight, chained through the softmax of every place."""
         gradient = Gradient()
+        prompts = {trace.scorer: _Prompt(trace.scorer) for trace in traces}
         for trace, row in zip(traces, derivatives, strict=True):
-            changes = [0.0] * VOCABULARY_SIZE
+            prompt = prompts[trace.scorer]
             for place, derivative in zip(trace.places, row, strict=True):
-                _add_place(gradient, changes, place, derivative)
-            _add_prompt(gradient, changes, trace, row)
+                _add_place(gradient, prompt, place, derivative)
+        for prompt in prompts.values():
+            gradient.add(prompt.scorer.constant, prompt.errors(), prompt.places)
         return gradient
 
     def _descend(self, gradient: Gradient, places: int, learning_rate: float, step: int) -> None:
@@ -178,12 +180,13 @@ class Learner:
         A feature's derivative is so made a mean over the places where it is active (and one more, for caution with
         those seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones.
         """
+        lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
         for feature, (_, value, errors, visits) in gradient.parts.items():
             rate = value * LOGITS_PER_RATE * learning_rate * places / (visits + 1)
             row = self._rows[feature]
             for token, weight in row.items():
                 row[token] = weight = weight - rate * errors[token]
-                if not -WEIGHT_LIMIT <= weight <= WEIGHT_LIMIT:
+                if not lowest <= weight <= highest:
                     raise _diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
 
     def _refuse_lost(self, traces: Sequence[Trace], learning_rate: float, step: int) -> None:
@@ -193,22 +196,33 @@ class Learner:
             raise _diverged(step, f"the model costs {mean:.3g} nats per token", learning_rate)
 
 
-def _add_place(gradient: Gradient, changes: list[float], place: Place, derivative: float) -> None:
-    """Add one place to the gradient, and to `changes` how its errors differ from those that the prompt alone gives."""
-    scale = derivative / place.total
+@attrs.define
+class _Prompt:
+    """What the places of the answers to one prompt do together to the logits that the prompt gives.
+
+    `shifts` holds, by token, how much their errors differ from those of places where nothing has moved.
+    """
+
+    scorer: Scorer
+    places: int = 0
+    scale: float = 0.0
+    shifts: list[float] = attrs.field(factory=lambda: [0.0] * VOCABULARY_SIZE)
+
+    def errors(self) -> list[float]:
+        """The derivative for the prompt's own logits, by token."""
+        return [shift - self.scale * exp for shift, exp in zip(self.shifts, self.scorer.exps, strict=True)]
+
+
+def _add_place(gradient: Gradient, prompt: _Prompt, place: Place, derivative: float) -> None:
+    scale, shifts = derivative / place.total, prompt.shifts
     errors = dict(zip(place.logits, [-scale * exp for exp in place.exps], strict=True))
     errors[place.target] += derivative
     gradient.add(place.active, errors, 1)
-    changes[place.target] += derivative
+    shifts[place.target] += derivative
     for token, gain in zip(place.logits, place.gains, strict=True):
-        changes[token] -= scale * gain
-
-
-def _add_prompt(gradient: Gradient, changes: list[float], trace: Trace, derivatives: Sequence[float]) -> None:
-    """Add an answer's constant features."""
-    scale = math.fsum(derivative / place.total for derivative, place in zip(derivatives, trace.places, strict=True))
-    errors = [change - scale * exp for change, exp in zip(changes, trace.scorer.exps, strict=True)]
-    gradient.add(trace.scorer.constant, errors, len(trace.places))
+        shifts[token] -= scale * gain
+    prompt.scale += scale
+    prompt.places += 1
 
 
 def _diverged(step: int, symptom: str, learning_rate: float) -> TrainingError:
