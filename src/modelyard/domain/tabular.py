@@ -229,9 +229,7 @@ class Place(NamedTuple):
 
 
 class Odds(NamedTuple):
-    """The next token's distribution over the whole vocabulary, by token: logits, their exponentials, and the log of the
-    sum of these.
-    """
+    """What the next token may be: by token, logits and their exponentials; and the log of the sum of these."""
 
     logits: list[float]
     weights: list[float]
