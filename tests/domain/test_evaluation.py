@@ -9,24 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.evaluation import (
-    EVALUATION_KINDS,
-    MODEL_KINDS,
     RUN_TRANSITIONS,
     EvaluationResult,
     EvaluationRun,
-    ObjectRef,
     Outcome,
-    RefKind,
-    RefMode,
     RowResult,
     RunState,
     check_run_transition,
     exact_match,
     judged,
+    summarise,
+)
+from modelyard.domain.reference import (
+    EVALUATION_KINDS,
+    MODEL_KINDS,
+    ObjectRef,
+    RefKind,
+    RefMode,
     object_id,
     reference_problem,
     same_scheme,
-    summarise,
 )
 from modelyard.errors import RunAlreadyFinished
 

@@ -2,4 +2,15 @@
 
 from modelyard.deferred import defer_modules
 
-defer_modules(__name__, "evaluation", "job", "observed", "retention", "training", "training_config", "upload")
+defer_modules(
+    __name__,
+    "evaluation",
+    "job",
+    "observed",
+    "prediction",
+    "retention",
+    "training",
+    "training_config",
+    "upload",
+    "versioned",
+)

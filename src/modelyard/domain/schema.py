@@ -4,7 +4,19 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from modelyard.domain import catalogue, completion, evaluation, identity, job, retention, training, upload, usage
+from modelyard.domain import (
+    catalogue,
+    completion,
+    evaluation,
+    identity,
+    job,
+    prediction,
+    retention,
+    training,
+    upload,
+    usage,
+    versioned,
+)
 from modelyard.domain.record import Record
 
 
@@ -29,5 +41,5 @@ class _Declarations(Sequence[Record]):
 
 
 RECORDS: Sequence[Record] = _Declarations(
-    catalogue, completion, identity, usage, job, upload, training, retention, evaluation
+    catalogue, completion, identity, usage, job, upload, training, retention, evaluation, prediction, versioned
 )

@@ -6,18 +6,9 @@ from typing import Any, cast
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Message
-from modelyard.domain.evaluation import (
-    EVALUATION_KINDS,
-    ObjectRef,
-    Outcome,
-    RefKind,
-    RowResult,
-    Scorer,
-    exact_match,
-    judged,
-    object_id,
-)
+from modelyard.domain.evaluation import Outcome, RowResult, Scorer, exact_match, judged
 from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.reference import EVALUATION_KINDS, ObjectRef, RefKind, object_id
 from modelyard.domain.training import ModelName
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.protocols import ServedModel

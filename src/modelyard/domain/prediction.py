@@ -1,0 +1,133 @@
+"""What a run is made of: what a model answered to each row, and what scorers say of it (specification 2.3, 4.5)."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import canonical_json
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.errors import Conflict
+
+
+class Source(StrEnum):
+    """Where a prediction came from."""
+
+    CLIENT = "client"
+    ENGINE = "engine"
+    COPIED = "copied"
+
+
+@attrs.frozen
+class Prediction:
+    """What a model answered to the inputs of one row.
+
+    `output` holds the answer, any JSON value, under "value"; it is empty while nothing was answered yet and where the
+    model failed, which `error` then says. A prediction is open until `finished_at`.
+
+    `row_digest` tells equal rows: those of one run are trials of each other, numbered by `trial` from 0. `index` is the
+    row's place in an engine's run, where (run, index, trial) is unique; None for a client's. `model` is a reference;
+    `checkpoint_step` and `price` (per token, as the ledger booked it) say what answered and at what price, where the
+    platform knows. `latency` is in seconds; `prompt_tokens`, `completion_tokens` and `cost` (USD) are of the model's
+    call only, None where nothing was reported. `attempts` counts calls that were made, `possibly_repeated` those that a
+    kill may have caused to be made twice. `copied_from` is the prediction of another run whose output,
+    latency, usage and cost this one shares.
+    """
+
+    id: str
+    entity: str
+    project: str
+    model: str
+    inputs: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    row_digest: str
+    started_at: datetime
+    run_id: str | None = None
+    index: int | None = None
+    trial: int = 0
+    source: Source = Source.CLIENT
+    output: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    error: str | None = None
+    finished_at: datetime | None = None
+    latency: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: Decimal | None = None
+    price: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    checkpoint_step: int | None = None
+    attempts: int = 1
+    possibly_repeated: int = 0
+    copied_from: str | None = None
+    user_id: str | None = None
+    span: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+
+    def finished(self, output: Mapping[str, Any], at: datetime) -> "Prediction":
+        """This prediction, finished, with `output` unless that is empty, and its latency.
+
+        One that is finished already stays as it is, if `output` is empty or equal. Raises `Conflict`.
+        """
+        if self.finished_at is None:
+            seconds = max((at - self.started_at).total_seconds(), 0.0)
+            return attrs.evolve(self, output=output or self.output, latency=seconds).closed(at)
+        if output and canonical_json(output) != canonical_json(self.output):
+            raise Conflict("the prediction is finished and keeps its output")
+        return self
+
+    def closed(self, at: datetime) -> "Prediction":
+        """This prediction, finished because its run is; nothing is known of its latency. No answer reads as null."""
+        output = self.output or ({} if self.error else {"value": None})
+        return attrs.evolve(self, output=output, finished_at=max(at, self.started_at))
+
+
+@attrs.frozen
+class Score:
+    """What one scorer says of one prediction.
+
+    `value` holds the value under "value": bool, number, text, None or nested objects of these. It is empty where the
+    scorer failed, which `error` then says. `scorer` is the reference of a scorer's version. The usage of a judge that
+    is a model is booked apart from the prediction's: `judge_cost` in USD.
+    """
+
+    id: str
+    entity: str
+    project: str
+    prediction_id: str
+    scorer: str
+    created_at: datetime
+    run_id: str | None = None
+    value: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    error: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    judge_cost: Decimal | None = None
+    user_id: str | None = None
+
+
+RECORDS = (
+    Record(
+        Prediction,
+        "predictions",
+        ("id",),
+        unique={"place": ("run_id", "index", "trial")},
+        indexes={
+            "by_project": Index(("entity", "project"), ("started_at",)),
+            "by_run": Index(("run_id",), ("started_at",)),
+            "open_first": Index(("run_id",), ("finished_at",)),
+            "by_row": Index(("run_id",), ("row_digest", "trial")),
+            "by_entity": Index(("entity",), ("started_at",)),
+        },
+    ),
+    Record(
+        Score,
+        "scores",
+        ("id",),
+        indexes={
+            "by_project": Index(("entity", "project"), ("created_at",)),
+            "by_run": Index(("run_id",), ("created_at",)),
+            "by_prediction": Index(("prediction_id",), ("created_at",)),
+            "by_entity": Index(("entity",), ("created_at",)),
+        },
+    ),
+)

@@ -1,0 +1,97 @@
+"""References to what an evaluation is about, and the digests that name content (specification 2.3)."""
+
+import re
+from enum import StrEnum
+from urllib.parse import quote, unquote
+
+import attrs
+
+from modelyard.errors import Problem
+
+
+class RefKind(StrEnum):
+    """What a reference points to."""
+
+    OBJECT = "object"
+    OP = "op"
+    CALL = "call"
+    TABLE = "table"
+
+
+_NAME = r"(?!\.+/)[A-Za-z0-9._-]{1,128}"
+_REF = re.compile(
+    rf"(?:weave|modelyard):///(?P<entity>{_NAME})/(?P<project>{_NAME})/"
+    r"(?P<kind>object|op|call|table)/(?P<name>[\w.-]{1,128})(?::(?P<version>[\w-]{1,128}))?"
+    r"(?P<extra>(?:/(?:attr|key|index|id)/(?:[\w.~-]|%[0-9A-Fa-f]{2}){1,512}){0,32})"
+)
+
+
+@attrs.frozen
+class ObjectRef:
+    """`weave:///<entity>/<project>/<kind>/<name>[:<version>]` and any path into the object, taken apart.
+
+    `str()` of it is the reference again, with the scheme `weave`.
+    """
+
+    entity: str
+    project: str
+    kind: RefKind
+    name: str
+    version: str | None = None
+    path: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "ObjectRef | None":
+        """The reference's parts, or None when it is no reference."""
+        found = _REF.fullmatch(text)
+        if found is None or (found["kind"] in ("call", "table") and found["version"]):
+            return None
+        words = found["extra"].split("/")[1:]
+        try:
+            path = tuple((words[at], unquote(words[at + 1], errors="strict")) for at in range(0, len(words), 2))
+        except UnicodeDecodeError:
+            return None
+        return cls(found["entity"], found["project"], RefKind(found["kind"]), found["name"], found["version"], path)
+
+    def __str__(self) -> str:
+        version = f":{self.version}" if self.version else ""
+        path = "".join(f"/{step}/{quote(value, safe='')}" for step, value in self.path)
+        return f"weave:///{self.entity}/{self.project}/{self.kind}/{self.name}{version}{path}"
+
+
+def same_scheme(text: str) -> str:
+    """The text of a reference under the scheme `weave`, so that equal references compare equal."""
+    return "weave" + text.removeprefix("modelyard") if text.startswith("modelyard:///") else text
+
+
+def object_id(name: str) -> str:
+    """The name in a reference of a thing that is called `name`: lower case, spaces and slashes as `_`, other
+    characters than word characters, `.`, `_` and `-` dropped, at most 128.
+    """
+    return re.sub(r"[^\w.-]", "", re.sub(r"[\s/]", "_", name.lower()))[:128]
+
+
+class RefMode(StrEnum):
+    """How strictly a reference is taken: any text; it must parse and be of the right kind; it must exist here."""
+
+    LENIENT = "lenient"
+    SYNTAX = "syntax"
+    RESOLVE = "resolve"
+
+
+EVALUATION_KINDS = frozenset({RefKind.OBJECT})
+MODEL_KINDS = frozenset({RefKind.OBJECT, RefKind.OP})
+MAX_REF = 20_000
+
+
+def reference_problem(field: str, text: str, kinds: frozenset[RefKind], mode: RefMode) -> Problem | None:
+    """What is wrong with the text of a reference, whether or not anything exists behind it."""
+    if len(text) > MAX_REF or "\0" in text:
+        return Problem((field,), f"must be at most {MAX_REF} characters, none of them NUL")
+    if mode is RefMode.LENIENT:
+        return None
+    ref = ObjectRef.parse(text)
+    if ref is not None and ref.kind in kinds:
+        return None
+    shapes = " or ".join(f"weave:///<entity>/<project>/{kind}/<name>[:<version>]" for kind in sorted(kinds))
+    return Problem((field,), f"must be a reference such as {shapes}", "reference")

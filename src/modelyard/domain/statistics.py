@@ -1,0 +1,243 @@
+"""The numbers of an evaluation: what a list of scores says, and whether two lists really differ.
+
+Pure functions over plain numbers. Fewer than two values have no spread: whatever needs one is None then, not 0.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from statistics import NormalDist
+
+import attrs
+
+CONFIDENCE = 0.95
+
+
+@attrs.frozen
+class Interval:
+    """From `low` to `high`, both included, with a `confidence` between 0 and 1."""
+
+    low: float
+    high: float
+    confidence: float = CONFIDENCE
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+# ---- one list ----------------------------------------------------------------------------------------------------
+
+
+def wilson(passed: int, count: int, confidence: float = CONFIDENCE) -> Interval | None:
+    """Wilson's score interval of a rate (Wilson 1927); None when nothing was counted."""
+    if count == 0:
+        return None
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    rate, square = passed / count, z * z / count
+    middle = rate + square / 2
+    spread = z * math.sqrt((rate * (1 - rate) + square / 4) / count)
+    low = 0.0 if passed == 0 else (middle - spread) / (1 + square)
+    high = 1.0 if passed == count else (middle + spread) / (1 + square)
+    return Interval(low, high, confidence)
+
+
+@attrs.frozen
+class Numbers:
+    """A list of numbers in short. `deviation` is the sample's (n - 1), `error` the standard error of the mean."""
+
+    count: int
+    mean: float | None = None
+    deviation: float | None = None
+    error: float | None = None
+    minimum: float | None = None
+    median: float | None = None
+    maximum: float | None = None
+
+
+def describe(values: Sequence[float], clusters: Sequence[Hashable] = ()) -> Numbers:
+    """A list of finite numbers in short. `clusters`, one per value, makes the standard error a clustered one."""
+    if not values:
+        return Numbers(0)
+    mean = math.fsum(values) / len(values)
+    deviation = _deviation(values, mean)
+    if clusters:
+        error = clustered_error(values, clusters)
+    else:
+        error = None if deviation is None else deviation / math.sqrt(len(values))
+    return Numbers(len(values), mean, deviation, error, min(values), statistics.median(values), max(values))
+
+
+def _deviation(values: Sequence[float], mean: float) -> float | None:
+    if len(values) < 2:
+        return None
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
+    """The standard error of the mean where values of one cluster go together, such as questions on one text.
+
+    The residuals are summed within each cluster (Liang and Zeger 1986), with the correction G / (G - 1) for G clusters;
+    None for fewer than two clusters.
+    """
+    mean = math.fsum(values) / len(values)
+    residuals: dict[Hashable, float] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        residuals[cluster] = residuals.get(cluster, 0.0) + value - mean
+    groups = len(residuals)
+    if groups < 2:
+        return None
+    return math.sqrt(groups / (groups - 1) * math.fsum(sum_ * sum_ for sum_ in residuals.values())) / len(values)
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The value below which this share lies, between neighbours in proportion (type 7); None without values."""
+    if not values:
+        return None
+    ranked = sorted(values)
+    place = share * (len(ranked) - 1)
+    at = math.floor(place)
+    following = ranked[min(at + 1, len(ranked) - 1)]
+    return ranked[at] + (following - ranked[at]) * (place - at)
+
+
+# ---- two lists, paired -------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Paired:
+    """How the values of B differ from those of A, pair by pair: `difference` is the mean of B - A.
+
+    `p` is two-sided: of the exact McNemar test for bools, of the paired t-test for numbers. A win is a pair in which B
+    is the larger.
+    """
+
+    count: int
+    wins: int
+    ties: int
+    losses: int
+    difference: float | None = None
+    interval: Interval | None = None
+    p: float | None = None
+
+
+def paired(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Paired:
+    """Compare pairs (of A, of B). The interval is Student's; None for fewer than two pairs, as is `p` for numbers."""
+    differences = [b - a for a, b in pairs]
+    signs = Counter((difference > 0) - (difference < 0) for difference in differences)
+    counts = (len(pairs), signs[1], signs[0], signs[-1])
+    if not differences:
+        return Paired(*counts)
+    if all(type(value) is bool for pair in pairs for value in pair):
+        p: float | None = mcnemar(signs[1], signs[-1])
+    else:
+        p = t_test(differences)
+    return Paired(*counts, math.fsum(differences) / len(differences), t_interval(differences, confidence), p)
+
+
+def mcnemar(wins: int, losses: int) -> float:
+    """The exact two-sided p of McNemar's test on discordant pairs: how unlikely this split is for a fair coin."""
+    tosses, fewer = wins + losses, min(wins, losses)
+    if wins == losses:
+        return 1.0
+    # In logarithms, because 2 ** tosses leaves the range of a float for more than a thousand pairs.
+    logs = [_log_binomial(tosses, heads) - tosses * math.log(2) for heads in range(fewer + 1)]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
+
+
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Student's interval of the mean; None for fewer than two values."""
+    mean = math.fsum(values) / len(values) if values else 0.0
+    deviation = _deviation(values, mean)
+    if deviation is None:
+        return None
+    spread = t_quantile((1 + confidence) / 2, len(values) - 1) * deviation / math.sqrt(len(values))
+    return Interval(mean - spread, mean + spread, confidence)
+
+
+def t_test(values: Sequence[float]) -> float | None:
+    """The two-sided p of "the mean is 0"; None for fewer than two values."""
+    mean = math.fsum(values) / len(values) if values else 0.0
+    deviation = _deviation(values, mean)
+    if deviation is None:
+        return None
+    if deviation == 0:
+        return 1.0 if mean == 0 else 0.0
+    return 2 * t_tail(abs(mean) / deviation * math.sqrt(len(values)), len(values) - 1)
+
+
+def holm(ps: Mapping[str, float]) -> dict[str, float]:
+    """The p of several tests, each corrected for there being several (Holm 1979)."""
+    adjusted: dict[str, float] = {}
+    highest = 0.0
+    for rank, name in enumerate(sorted(ps, key=lambda name: ps[name])):
+        highest = max(highest, min(1.0, ps[name] * (len(ps) - rank)))
+        adjusted[name] = highest
+    return adjusted
+
+
+def sample_size(difference: float, deviation: float, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
+    """How many pairs it takes to show a mean difference of this size, with differences that spread by `deviation`.
+
+    By the normal approximation, two-sided. Raises `ValueError` for a difference of 0, which no number of rows shows.
+    """
+    if difference == 0:
+        raise ValueError("no number of rows shows a difference of 0; say which difference matters")
+    standard = NormalDist()
+    reach = standard.inv_cdf((1 + confidence) / 2) + standard.inv_cdf(power)
+    return max(2, math.ceil((reach * deviation / difference) ** 2))
+
+
+# ---- Student's t ---------------------------------------------------------------------------------------------------
+
+
+def t_tail(t: float, freedom: int) -> float:
+    """The probability that Student's t with so many degrees of freedom is larger than `t`, for t >= 0."""
+    return _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+
+
+def t_quantile(share: float, freedom: int) -> float:
+    """The t below which this share lies, 0.5 <= share < 1: found by halving, to the precision of a float."""
+    low, high = 0.0, 1.0
+    while t_tail(high, freedom) > 1 - share:
+        low, high = high, high * 2
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if t_tail(middle, freedom) > 1 - share else (low, middle)
+    return high
+
+
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """The regularised incomplete beta function (Abramowitz and Stegun 26.5.8), on the side where it converges fast."""
+    if x in (0.0, 1.0):
+        return x
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(1 - x, b, a)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / (a * _continued_fraction(x, a, b))
+
+
+_TERMS = 1000
+
+
+def _continued_fraction(x: float, a: float, b: float) -> float:
+    """1 + d1 / (1 + d2 / (1 + ...)), by convergents from the front until they stand still (modified Lentz)."""
+    tiny = 1e-300
+    value = upper = 1.0
+    lower = 0.0
+    for term in _coefficients(x, a, b):
+        upper = 1 + term / upper or tiny
+        lower = 1 / (1 + term * lower or tiny)
+        value *= upper * lower
+        if abs(upper * lower - 1) < 1e-16:
+            break
+    return value
+
+
+def _coefficients(x: float, a: float, b: float) -> Iterable[float]:
+    for m in range(_TERMS):
+        yield -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        yield (m + 1) * (b - m - 1) * x / ((a + 2 * m + 1) * (a + 2 * m + 2))
