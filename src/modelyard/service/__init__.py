@@ -11,6 +11,7 @@ defer_modules(
     "identity",
     "logger",
     "model",
+    "sweep",
     "training",
     "usage",
     "worker",
