@@ -1,6 +1,7 @@
 """The command line: thin over the Python API."""
 
 import json
+import logging
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from modelyard.errors import MissingExtra, ModelyardError
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.route import STANDARD, Interface
 from modelyard.protocols import Executor
+from modelyard.report.log import PlainFormatter
 from modelyard.report.table import text_table
 from modelyard.service.platform import Platform
 from modelyard.worker import platform_of
@@ -91,6 +93,7 @@ def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> Non
         import uvicorn  # noqa: PLC0415 - an extra that only this command needs
     except ImportError as error:
         raise MissingExtra("uvicorn", "serve") from error
+    _log_to_terminal()
     with opened(store, must_exist=False) as platform:
         if not platform.keys.list():
             click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
@@ -108,6 +111,7 @@ def work(store: Path | None, factory: str | None, concurrency: int, isolate: boo
     if (store is None) is (factory is None):
         raise click.UsageError("give either --store or --factory")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _log_to_terminal()
     executor = _isolated(store, factory) if isolate else None
     with _worked(store, factory) as platform, platform.worker(concurrency, executor) as worker:
         click.echo(f"worker {worker.id} waits for jobs; Ctrl-C stops it", err=True)
@@ -115,6 +119,13 @@ def work(store: Path | None, factory: str | None, concurrency: int, isolate: boo
             threading.Event().wait()
         except KeyboardInterrupt:
             click.echo("stopping", err=True)
+
+
+def _log_to_terminal() -> None:
+    """Write what happens to standard error: a job's owner is told to look there."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _isolated(store: Path | None, factory: str | None) -> Executor:

@@ -1,12 +1,24 @@
 """Drawing tokens: each parameter does what its name says, and nothing else takes part."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from modelyard.backends.sampling import check_bias, draw, kept, most_likely, next_token, penalised, softened, uniform
+from modelyard.backends.sampling import (
+    check_bias,
+    draw,
+    drawn,
+    is_plain,
+    kept,
+    most_likely,
+    next_token,
+    penalised,
+    softened,
+    uniform,
+)
 from modelyard.domain.completion import Sampling
 from modelyard.errors import InvalidInput
 
@@ -57,6 +69,36 @@ def test_filters_apply_one_after_the_other() -> None:
     assert list(kept(weights, Sampling(top_k=3, top_p=0.7))) == [0, 1]  # 0.4 + 0.3 is more than 0.7 of 0.9
     assert list(kept(weights, Sampling(top_k=3, min_p=0.6))) == [0, 1]
     assert list(kept(weights, Sampling(top_k=0))) == list(kept(weights, Sampling(top_k=-1))) == [0, 1, 2, 3]
+
+
+@given(logits, seeds, st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.7}, {"min_p": 0.1}]))
+def test_plain_sampling_may_draw_from_the_weights_at_hand(
+    values: list[float], seed: int, filters: dict[str, Any]
+) -> None:
+    sampling = Sampling(seed=seed, **filters)
+    assert is_plain(sampling)
+    weights = list(map(math.exp, values))
+    chance = uniform(seed, 0) * math.fsum(weights[token] for token in kept(weights, sampling))
+    borders = [
+        math.fsum(weights[token] for token in kept(weights, sampling) if token <= at) for at in range(len(values))
+    ]
+    assume(all(abs(chance - border) > 1e-9 for border in borders))
+    assert drawn(weights, sampling, 0) == next_token(values, sampling, (), ())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"temperature": 0},
+        {"temperature": 0.9},
+        {"frequency_penalty": 0.1},
+        {"presence_penalty": -0.1},
+        {"repetition_penalty": 1.1},
+        {"logit_bias": {1: 1.0}},
+    ],
+)
+def test_whatever_changes_the_weights_is_not_plain(changed: dict[str, Any]) -> None:
+    assert not is_plain(Sampling(**changed))
 
 
 def test_equal_tokens_are_kept_by_the_lower_id() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelyard.backends import tabular
+from modelyard.backends.sampling import next_token
 from modelyard.backends.tabular import TabularBackend
 from modelyard.domain.catalogue import Feature, SamplingParameter
 from modelyard.domain.completion import (
@@ -101,6 +102,16 @@ def test_temperature_0_takes_the_first_alternative_each_time() -> None:
     said = ask(sampling=Sampling(temperature=0), **DETAIL)
     assert said.logprobs is not None
     assert [token.id for token in said.logprobs] == [token.top[0].id for token in said.logprobs]
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_an_answer_is_what_the_log_probabilities_and_the_parameters_say(penalty: float) -> None:
+    sampling = Sampling(seed=4, temperature=0.8, presence_penalty=0.5, repetition_penalty=penalty)
+    said = ask(sampling=sampling, **DETAIL).token_ids
+    scorer = TabularModel(base_seed("tabular-mini")).scorer(prompt_features(QUESTION))
+    for place, token in enumerate(said):
+        before = said[:place]
+        assert next_token(scorer.next_logprobs(before), sampling, prompt_ids(QUESTION), before) == token
 
 
 def test_seeds_base_models_and_prompts_each_make_a_difference() -> None:

@@ -10,6 +10,7 @@ import uvicorn
 
 from modelyard import Platform, open_platform
 from modelyard.asgi import asgi_app
+from modelyard.http.route import Interface
 
 
 @attrs.frozen
@@ -24,7 +25,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     with open_platform() as platform, socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(asgi_app(platform, worker=True), log_level="warning")
+        config = uvicorn.Config(asgi_app(platform, list(Interface), worker=True), log_level="warning")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

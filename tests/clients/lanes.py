@@ -2,7 +2,7 @@
 
     python tests/clients/lanes.py [lane ...]
 
-A lane is a file of pins, `lane-<name>.txt`, whose first line names its test module. Its environment is cached by the
+A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Its environment is cached by the
 digest of the pins and of the Python version, in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be
 installed fails; none is skipped.
 """
@@ -42,12 +42,15 @@ def environment(pins: Path) -> Path:
 
 def run(pins: Path) -> int:
     """Run one lane's tests; returns pytest's exit status."""
-    module = pins.read_text().splitlines()[0].removeprefix("# tests:").strip()
-    print(f"-- {pins.stem}: {module}", flush=True)
+    modules = pins.read_text().splitlines()[0].removeprefix("# tests:").split()
+    print(f"-- {pins.stem}: {' '.join(modules)}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        command = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", HERE / module, "--rootdir", ROOT]
+        pytest = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT]
         return subprocess.run(
-            command, cwd=scratch, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, check=False
+            [*pytest, *(HERE / module for module in modules)],
+            cwd=scratch,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            check=False,
         ).returncode
 
 

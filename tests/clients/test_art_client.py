@@ -1,12 +1,13 @@
 """The public RL client, unmodified, against a served platform: a model's whole life, in a lane of its own."""
 
 import asyncio
+import json
 import os
 import runpy
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -155,23 +156,28 @@ def mean_reward(groups: list[Any]) -> float:
     return sum(rewards) / len(rewards)
 
 
-@pytest.mark.parametrize("way", [plain, with_tools, streamed, captured, captured_stream, through_litellm])
-def test_what_is_rolled_out_is_trained_token_for_token_as_it_was_sampled(live: Any, way: Any) -> None:
+WAYS = (plain, with_tools, streamed, captured, captured_stream, through_litellm)
+
+
+def test_what_is_rolled_out_in_any_way_is_trained_token_for_token_as_it_was_sampled(live: Any) -> None:
     """The first round makes the prompt matter: then the second one's ratios are 1 only in the very same context."""
 
-    async def life(backend: Any, model: Any) -> Any:
+    async def loop(backend: Any, model: Any, way: Any) -> tuple[int, Any]:
         for round_ in range(2):
             trajectories = [await way(model, PROMPTS[0], 10 * round_ + number) for number in range(4)]
             for number, trajectory in enumerate(trajectories):
                 trajectory.reward = float(number % 2)
             result = await backend.train(model, [art.TrajectoryGroup(trajectories)], learning_rate=1e-4)
-        return trajectories, result
+        return sum(len(one.messages_and_choices[-1].logprobs.content) for one in trajectories), result.metrics
 
-    trajectories, result = live(f"by-{way.__name__}", life)
-    sampled = [trajectory.messages_and_choices[-1].logprobs.content for trajectory in trajectories]
-    assert result.metrics["data/step_trainer_tokens"] == sum(map(len, sampled)) > 0
-    assert result.metrics["importance_ratio"] == pytest.approx(1)
-    assert result.metrics["loss/kl_div"] == pytest.approx(0, abs=1e-9)
+    async def life(backend: Any, *models: Any) -> Any:
+        return await asyncio.gather(*(loop(backend, model, way) for model, way in zip(models, WAYS, strict=True)))
+
+    results = live(" ".join(f"by-{way.__name__}" for way in WAYS), life)
+    for way, (sampled, metrics) in zip(WAYS, results, strict=True):
+        assert metrics["data/step_trainer_tokens"] == sampled > 0, way
+        assert metrics["importance_ratio"] == pytest.approx(1), way
+        assert metrics["loss/kl_div"] == pytest.approx(0, abs=1e-9), way
 
 
 # ---- RL ------------------------------------------------------------------------------------------------------------
@@ -411,6 +417,47 @@ def test_a_job_on_an_uploaded_dataset_teaches_its_answers(live: Any, served: Any
     live("pupil", life)
 
 
+@pytest.fixture
+def _uploads_here(served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The client uploads training data and metrics to the served platform, and keeps its files in the test's folder."""
+    import wandb
+
+    monkeypatch.setenv("WANDB_API_KEY", served.key)
+    for name in ("HOME", "WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("WANDB_BASE_URL", served.root)
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    yield
+    wandb.teardown()
+
+
+@pytest.mark.usefixtures("_uploads_here")
+def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught(live: Any, tmp_path: Path) -> None:
+    from art.utils.sft import train_sft_from_file
+
+    rows = [
+        {"messages": [*asked(question), {"role": "assistant", "content": answer}], "tools": tools}
+        for question, answer in COLOURS.items()
+        for tools in ([], [LOOKUP])
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    async def life(backend: Any, model: Any) -> None:
+        shown = [art.Trajectory(messages_and_choices=row["messages"], tools=row["tools"]) for row in rows]
+        await model.train_sft(shown * 10, art.TrainSFTConfig(learning_rate=5e-4, batch_size=6))
+        assert await model.get_step() == 1
+        assert await answers(model) == list(COLOURS.values())
+
+        await train_sft_from_file(model, str(file), epochs=3)
+        assert await model.get_step() == 2
+        assert (await backend.train(model, await rolled_out(model, letters, samples=4))).step == 3
+        assert await answers(model) == list(COLOURS.values())
+        model._get_wandb_run().finish()
+
+    live("taught", life)
+
+
 # ---- a server that dies --------------------------------------------------------------------------------------------
 
 SERVER = Path(__file__).with_name("holding_server.py")
@@ -484,12 +531,14 @@ def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(tm
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.usefixtures("_uploads_here")
 def test_the_page_about_this_client_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lane has no installed modelyard, so its command is made here."""
     command = tmp_path / "bin" / "modelyard"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m modelyard.cli "$@"\n')
     command.chmod(0o755)
+    monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
     docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / "use-the-rl-client.md", tmp_path, monkeypatch)

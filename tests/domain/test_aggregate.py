@@ -15,7 +15,7 @@ from modelyard.domain import metric as metrics_
 from modelyard.domain.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
 from modelyard.domain.canonical import digest
 from modelyard.domain.metric import Judged, Kind, Metric, leaves, metric_names, readings, rows
-from modelyard.domain.prediction import Prediction, Score, Source
+from modelyard.domain.prediction import Prediction, Score
 from modelyard.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
@@ -322,7 +322,7 @@ def test_the_worst_rows_come_first_and_no_more_than_asked_for() -> None:
     found = only(aggregate(run_with([3, 1, 2, 0]), keep=2))
     assert [note.value for note in found.worst] == [0, 1]
     assert found.worst[0].digest == digest({"n": 3})
-    assert (found.worst[0].inputs, found.worst[0].output) == ('{"n": 3}', "answer")
+    assert (found.worst[0].inputs, found.worst[0].output) == ("n: 3", "answer")
 
 
 def test_what_is_kept_of_a_row_is_short() -> None:
@@ -341,7 +341,7 @@ def test_latency_is_of_the_answers_that_say_it() -> None:
             *((prediction({"n": n}, latency=float(n)), []) for n in range(1, 11)),
             (prediction({"n": 11}), []),
             (prediction({"n": 12}, latency=60.0, error="timed out"), []),
-            (prediction({"n": 13}, latency=0.0, source=Source.COPIED), []),
+            (prediction({"n": 13}, latency=0.0, copied_from="p-0"), []),
         ]
     )
     found = aggregate(judged).latency
@@ -358,7 +358,7 @@ def test_usage_is_summed_exactly_by_model_and_by_role_and_null_when_nothing_was_
                 (prediction({"n": n}, prompt_tokens=2, cost=tenth), [score(1, JUDGE, judge_cost=tenth)])
                 for n in range(3)
             ),
-            (prediction({"n": 3}, prompt_tokens=7, cost=tenth, source=Source.COPIED), [score(1)]),
+            (prediction({"n": 3}, prompt_tokens=7, cost=tenth, copied_from="p-0"), [score(1)]),
         ]
     )
     found = aggregate(judged)

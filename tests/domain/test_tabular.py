@@ -192,6 +192,17 @@ def test_next_logprobs_are_a_distribution_and_agree_with_the_score(size):
         assert logprobs[target] == scores[place]
 
 
+@pytest.mark.parametrize("size", [0.1, 5.0, WEIGHT_LIMIT])
+def test_odds_are_logits_and_their_exponentials(size):
+    model, row = random_model(5, size)
+    scorer = model.scorer(row.features)
+    for place in range(len(row.ids)):
+        odds = scorer.odds(row.ids[:place])
+        assert odds.weights == list(map(math.exp, odds.logits))
+        assert math.log(math.fsum(odds.weights)) == pytest.approx(odds.log_total, abs=1e-9)
+        assert [odds.logprob(token) for token in range(VOCABULARY_SIZE)] == odds.logprobs
+
+
 @pytest.mark.parametrize("size", [0.1, 5.0])
 def test_entropy_is_that_of_the_distribution(size):
     model, row = random_model(4, size)

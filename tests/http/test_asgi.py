@@ -208,13 +208,19 @@ def test_requests_side_by_side_do_not_mix(platform: Any, key: str) -> None:
 # ---- clients that go away ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_who_goes_away_stops_the_backend_and_pays_for_what_was_said(stream: bool) -> None:
+def test_a_client_who_goes_away_stops_the_backend_and_pays_for_what_was_said(stream: bool, late: bool) -> None:
     backend = Waiting(words=3)
 
     async def main(platform: Any, key: str) -> Connection:
-        connection = Connection(chunk(chat_body("waiter", stream=stream)))
+        connection, body = Connection(), chat_body("waiter", stream=stream)
         task = asyncio.create_task(asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, connection.send))
+        if late:
+            connection.inbox.put_nowait(chunk(body[:10], True))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        connection.inbox.put_nowait(chunk(body[10 if late else 0 :]))
         while not backend.entered.is_set():
             await asyncio.sleep(0)
         connection.inbox.put_nowait(GONE)

@@ -11,7 +11,7 @@ import pytest
 
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
-from modelyard.domain.completion import Delta, FinishReason
+from modelyard.domain.completion import Delta, FinishReason, TokenLogprob
 from modelyard.errors import BackendError, Overloaded
 from modelyard.http.completion import JOINED
 from modelyard.http.endpoint import Endpoint
@@ -260,6 +260,37 @@ def test_a_failure_later_ends_the_stream_with_an_event_and_books_what_was_said(
     assert contents(told) == "a b "
     assert set(last["error"]) == {"message", "type", "param", "code"}
     assert "out of luck" in last["error"]["message"]
+    assert (entry.model, entry.completion_tokens) == ("sayer", 2)
+
+
+@attrs.define
+class Unspeakable(Saying):
+    """Gives, besides its last piece, bytes that are none."""
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities(logprobs=True)
+
+    def stream(self, request: Any, model: Any) -> Iterator[Delta]:
+        try:
+            for at, piece in enumerate(self.pieces, 1):
+                raw: Any = 7 if at == len(self.pieces) else None
+                yield Delta(piece, 1, logprobs=(TokenLogprob(piece, -1.0, raw),))
+            yield Delta(finish_reason=FinishReason.STOP)
+        finally:
+            self.closed += 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_cannot_be_told_ends_the_stream_with_an_event_and_is_booked(asynchronous: bool, client_for: Any) -> None:
+    backend = Unspeakable(["a ", "b "])
+    with open_platform(backend=backend) as platform:
+        answer = client_for(platform, asynchronous).chat(model="sayer", stream=True, logprobs=True)
+        (entry,) = platform.usage.entries().items
+    *told, last = answer.events
+    assert contents(told) == "a "
+    assert last["error"]["type"] == "server_error"
+    assert entry.completion_tokens == 2
+    assert backend.closed == 1
     assert b"[DONE]" not in answer.raw
     assert entry.completion_tokens == 2
 

@@ -20,6 +20,7 @@ from modelyard.http.message import Request
 from modelyard.http.openapi import document
 from modelyard.protocols import Step, TrainContext, TrainItem
 from modelyard.service.platform import Platform
+from modelyard.service.runner import Runner
 from modelyard.trainers.tabular import TabularTrainer
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "training"
@@ -506,6 +507,68 @@ def test_equal_rewards_train_nothing_but_the_step_advances(worked: Client) -> No
     assert [event["type"] for event in poll(worked, job["id"])] == ["training_started", "training_ended"]
     assert poll(worked, job["id"])[0]["data"] == {"num_sequences": 0}
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
+
+
+def test_null_is_as_good_as_absent_and_what_nobody_knows_is_ignored_at_every_level(worked: Client) -> None:
+    new = {"novel": {"a": [1]}}
+    model = worked.model(entity=None, return_existing=None, **new)
+    bare = trajectory("hello", 1.0)
+    choice = bare["messages_and_choices"][1] | {"stop_reason": None, "token_ids": None, **new}
+    items = [ROW["messages"][0] | {"name": None, **new}, choice]
+    nulls = dict.fromkeys(("tools", "additional_histories", "metrics", "metadata", "logs", "initial_policy_version"))
+    group = {"trajectories": [{"messages_and_choices": items, "reward": 1.0, **nulls, **new}, trajectory("bye", 0.0)]}
+    around = dict.fromkeys(("exceptions", "metadata", "metrics", "logs"))
+    body = {"model_id": model["id"], "trajectory_groups": [group | around | new], "experimental_config": None, **new}
+    job = worked.ok("POST", JOBS, body)
+    worked.run_jobs()
+    assert [event["type"] for event in poll(worked, job["id"])].count("gradient_step") == 1
+    assert worked.ok("POST", f"{MODELS}/{model['id']}/log", {"trajectory_groups": [group], "split": None, **new}) == {}
+
+
+def test_a_job_of_no_groups_at_all_advances_the_step(worked: Client) -> None:
+    job = worked.ok("POST", JOBS, {"model_id": worked.model()["id"], "trajectory_groups": []})
+    worked.run_jobs()
+    assert [event["type"] for event in poll(worked, job["id"])] == ["training_started", "training_ended"]
+    assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
+
+
+def test_a_job_outlives_its_model_and_tells_why_it_ended(worked: Client) -> None:
+    model = worked.model()
+    jobs = [worked.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]}) for _ in range(2)]
+    runner = Runner(worked.platform.ports)
+    hold = runner.claim()
+    assert hold is not None
+    steps = runner.steps(hold)
+    next(steps)
+    assert worked.ok("DELETE", f"{MODELS}/{model['id']}")["deleted_checkpoints"] == 1
+    assert list(steps) == []
+    for job in jobs:
+        shown = worked.ok("GET", f"{JOBS}/{job['id']}")
+        assert (shown["status"], shown["error_message"]) == ("cancelled", "cancelled by the deletion of its model")
+        assert poll(worked, job["id"])[-1]["data"] == {"error_message": shown["error_message"]}
+    assert [job["id"] for job in worked.ok("GET", JOBS, model_id=model["id"])["data"]] == [job["id"] for job in jobs]
+    assert worked.model()["id"] != model["id"]
+    assert kept(worked) == []
+
+
+def test_a_job_tells_its_place_its_worker_s_last_sign_and_its_end(worked: Client) -> None:
+    first, second = (
+        worked.ok("POST", JOBS, {"model_id": worked.model(name)["id"], "trajectory_groups": [GROUP]})
+        for name in ("a", "b")
+    )
+    assert (first["queue_position"], second["queue_position"]) == (0, 1)
+    assert (second["last_heartbeat"], second["estimated_end"]) == (None, None)
+    runner = Runner(worked.platform.ports)
+    hold = runner.claim()
+    assert hold is not None
+    steps = runner.steps(hold)
+    for _ in range(2):
+        next(steps)
+    running = worked.ok("GET", f"{JOBS}/{first['id']}")
+    assert (running["queue_position"], running["progress"], running["total"]) == (None, 1, 1)
+    assert running["training_start"] <= running["last_heartbeat"] <= running["estimated_end"]
+    assert worked.ok("GET", JOBS)["data"][1]["queue_position"] == 0
+    steps.close()
 
 
 def test_jobs_are_listed_by_model_and_status_and_cancelled(worked: Client) -> None:

@@ -1,10 +1,13 @@
 """The upload of training data by the W&B client: its recorded calls, and what strangers and accidents make of them."""
 
+import asyncio
 import base64
 import hashlib
+import io
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,19 +15,26 @@ from urllib.parse import urlsplit
 
 import attrs
 import pytest
+from click.testing import CliRunner
 
+from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.asgi import asgi_app
+from modelyard.cli import main
 from modelyard.compose import open_platform
+from modelyard.domain.identity import Scope
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Interface
+from modelyard.protocols import StoredArtifact
 from modelyard.service.ports import Settings
-from modelyard.service.upload import LIFE
+from modelyard.service.upload import LIFE, Uploads
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.wsgi import wsgi_app
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "training" / "19-sft-data-upload-wandb.json"
 EXCHANGES = json.loads(CAPTURE.read_text())["exchanges"]
@@ -407,6 +417,22 @@ def test_a_scope_that_the_key_lacks_is_refused_in_the_same_words(
     assert stream.status == 403
 
 
+def test_an_address_opens_its_own_project_alone(uploader: Uploader, platform: Any) -> None:
+    url = uploader.manifest_url(uploader.begin())
+    bearer = Uploads(platform.ports, platform.principal).authenticate("manifest", url.rpartition("/")[2])
+    assert bearer.scope == Scope("acme", frozenset(["proj"]))
+
+
+def test_with_an_entity_goes_what_was_on_its_way(client: Any, platform: Any) -> None:
+    before = names(platform)
+    leaver = Uploader(client, platform.keys.create("leaver").secret)
+    url = leaver.file_url(leaver.begin(entity="leaver"), rows(1))
+    assert leaver.put(str(url), rows(1)).status == 200
+    assert len(names(platform)) == len(before) + 1
+    platform.delete_entity("leaver")
+    assert names(platform) == before
+
+
 def test_a_key_of_one_project_stays_in_it(client: Any, platform: Any) -> None:
     narrow = Uploader(client, platform.keys.create("acme", ["mine"]).secret)
     wide = Uploader(client)
@@ -515,6 +541,40 @@ def test_uploads_are_mounted_and_described_only_when_asked_for(platform: Any) ->
         assert status == (401 if there else 404)
 
 
+def asked(application: Any) -> int:
+    """The status that an ASGI application answers to an operation without a key."""
+    sent = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/graphql", "query_string": b"", "headers": []}
+    asyncio.run(application(scope, receive, send))
+    return int(sent[0]["status"])
+
+
+@pytest.mark.parametrize(("options", "status"), [([], 404), (["--uploads"], 401)])
+def test_the_command_line_mounts_uploads_on_demand(
+    options: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = []
+    monkeypatch.setattr("uvicorn.run", lambda application, **_: answered.append(asked(application)))
+    done = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "yard.db"), *options])
+    assert (done.exit_code, answered) == (0, [status])
+
+
+def test_adapters_mount_no_uploads_unasked(platform: Any) -> None:
+    statuses = []
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/graphql", "wsgi.input": io.BytesIO()}
+    for application in (wsgi_app(platform), wsgi_app(platform, list(Interface))):
+        application(environ, lambda status, _: statuses.append(status))
+    assert [status[:3] for status in statuses] == ["404", "401"]
+    assert [asked(asgi_app(platform)), asked(asgi_app(platform, list(Interface)))] == [404, 401]
+
+
 def test_each_route_shows_who_calls_by_basic_or_by_its_address(platform: Any) -> None:
     routes = Endpoint(platform, [Interface.UPLOADS]).table.routes
     assert {route.auth for route in routes if route.interface is Interface.UPLOADS} == {Auth.BASIC, Auth.ADDRESS}
@@ -587,3 +647,29 @@ def test_steps_may_run_twice(client_for: Any) -> None:
     with open_platform(store=RunTwiceStore(MemoryStore(RECORDS))) as platform:
         uploader = Uploader(client_for(platform))
         assert uploader.by_id(uploader.upload(rows(2)))["versionIndex"] == 0
+
+
+def test_of_one_file_that_comes_twice_at_once_one_stays(client_for: Any) -> None:
+    class Meddled(MemoryArtifacts):
+        """Before the second artifact is put, the rows of a file behind its raw bytes, something else happens."""
+
+        puts = 0
+        meanwhile: Any = None
+
+        def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
+            self.puts += 1
+            if self.puts == 2:
+                self.meanwhile()
+            return super().put(chunks)
+
+    artifacts = Meddled(os.urandom)
+    with open_platform(artifacts=artifacts) as platform:
+        uploader = Uploader(client_for(platform))
+        upload = uploader.begin()
+        url = str(uploader.file_url(upload, rows(1)))
+        artifacts.meanwhile = lambda: uploader.put(url, rows(1))
+        assert uploader.put(url, rows(1)).status == 200
+        assert artifacts.puts == 4
+        (kept,) = artifacts.names()
+        uploader.ok("CommitArtifact", artifactID=upload)
+        assert list(artifacts.names()) == [kept]

@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from modelyard.domain.job import JobKind, JobStatus, Place, SupersededEvent, WorkerRecord
-from modelyard.domain.observed import JobChanged, LeaseTaken
+from modelyard.domain.observed import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Checkpoint
+from modelyard.domain.training import GRADIENT_STEP, Checkpoint
 from modelyard.errors import StoreBusy
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
@@ -130,6 +130,17 @@ def test_a_job_whose_workers_are_lost_at_every_other_item_still_ends_alike(yard:
         yard.lose_worker()
     yard.worker().run_until_idle()
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+def test_the_observer_is_told_the_place_of_a_repeated_step(yard: Any) -> None:
+    """Abandoned behind step 4, with step 2 saved: steps 3 and 4 run again and keep their places."""
+    job = yard.sft(ROWS)
+    yard.abandon(6)
+    yard.lose_worker()
+    yard.worker().run_until_idle()
+    told = [one.seq for one in yard.seen if isinstance(one, JobEventRecorded) and one.type == GRADIENT_STEP]
+    places = [event.seq for event in yard.events(job.id) if event.type == GRADIENT_STEP]
+    assert told == places[:4] + places[2:]
 
 
 def test_the_data_of_a_repeated_step_are_those_of_the_attempt_that_survived(yard: Any) -> None:

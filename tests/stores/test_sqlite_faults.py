@@ -133,6 +133,17 @@ def test_a_peer_that_holds_the_file_makes_the_store_busy_for_writers_only(
     assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c", 2)
 
 
+def test_a_file_that_is_up_to_date_opens_beside_a_peer_that_holds_it(
+    store: SqliteStore, peer: sqlite3.Connection, path: Path
+) -> None:
+    """A process frozen inside a transaction keeps nobody from opening the file and reading."""
+    store.transact(lambda tx: tx.add(Counter("c")))
+    peer.execute("BEGIN IMMEDIATE")
+    with closing(SqliteStore(path, CONTRACT_RECORDS, patience=0.0)) as second:
+        assert second.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c")
+    peer.execute("ROLLBACK")
+
+
 def test_everyone_in_a_group_is_told_that_the_store_is_busy(store: SqliteStore, peer: sqlite3.Connection) -> None:
     peer.execute("BEGIN IMMEDIATE")
     told = []

@@ -19,7 +19,7 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     Usage,
 )
-from modelyard.wire.answer import DONE, Chunks, completion_body
+from modelyard.wire.answer import DONE, Chunks, completion_json
 
 ENTRY = TokenLogprob("hi", -0.5, (104, 105), (TokenLogprob("ho", -1.5, (104, 111)),), 7)
 END = TokenLogprob("", -0.1, ())
@@ -37,7 +37,8 @@ def choice(**more: Any) -> Choice:
 
 
 def body(*choices: Choice, with_logprobs: bool = True, with_ids: bool = False, usage: Usage | None = None) -> Any:
-    return completion_body(Completion("c", 12, "m", choices, usage or Usage(3, 2)), with_logprobs, with_ids)
+    raw = completion_json(Completion("c", 12, "m", choices, usage or Usage(3, 2)), with_logprobs, with_ids)
+    return json.loads(raw)
 
 
 def test_a_whole_answer_is_that_of_the_specification() -> None:
@@ -162,6 +163,60 @@ def test_a_tool_call_names_itself_in_its_first_piece_alone() -> None:
         "tool_calls": [{"index": 0, "id": "t", "type": "function", "function": {"name": "f", "arguments": '{"a'}}]
     }
     assert second["choices"][0]["delta"] == {"tool_calls": [{"index": 0, "function": {"arguments": '":1}'}}]}
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+_IDS = st.lists(st.integers(0, 9), max_size=2).map(tuple)
+_CALLS = st.lists(st.builds(ToolCall, _TEXT, _TEXT, _TEXT), max_size=2).map(tuple)
+_MESSAGES = st.builds(Message, st.just(Role.ASSISTANT), st.none() | _TEXT, tool_calls=_CALLS)
+_ENTRIES = st.none() | st.lists(st.builds(TokenLogprob, _TEXT, st.floats(-9, 0)), max_size=2).map(tuple)
+_CHOICES = st.builds(Choice, st.integers(0, 9), _MESSAGES, st.sampled_from(FinishReason), _ENTRIES, _IDS, _IDS)
+_USAGES = st.builds(Usage, st.integers(0, 2**60), st.integers(0, 9), st.integers(0, 2))
+
+
+def said_plainly(completion: Completion, with_logprobs: bool, with_ids: bool) -> Any:
+    """The answer as data, put together the plain way."""
+    usage = completion.usage
+    counts = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    return {
+        "id": completion.id,
+        "object": "chat.completion",
+        "created": completion.created,
+        "model": completion.model,
+        "choices": [choice_said_plainly(each, with_logprobs, with_ids) for each in completion.choices],
+        "usage": {**counts, "total_tokens": usage.prompt_tokens + usage.completion_tokens}
+        | ({"prompt_tokens_details": {"cached_tokens": usage.cached_tokens}} if usage.cached_tokens else {}),
+    }
+
+
+def choice_said_plainly(said: Choice, with_logprobs: bool, with_ids: bool) -> Any:
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in said.message.tool_calls
+    ]
+    entries = None
+    if with_logprobs and said.logprobs is not None:
+        entries = [{"token": e.token, "logprob": e.logprob, "bytes": None, "top_logprobs": []} for e in said.logprobs]
+    ids = {"token_ids": [*said.token_ids] or None, "prompt_token_ids": [*said.prompt_token_ids] or None}
+    return {
+        "index": said.index,
+        "message": {"role": "assistant", "content": said.message.content} | ({"tool_calls": calls} if calls else {}),
+        "finish_reason": said.finish_reason.value,
+        "logprobs": None if entries is None else {"content": entries},
+    } | (ids if with_ids else {})
+
+
+@given(
+    st.builds(Completion, _TEXT, st.integers(0, 2**40), _TEXT, st.lists(_CHOICES, max_size=2).map(tuple), _USAGES),
+    st.booleans(),
+    st.booleans(),
+)
+def test_an_answer_is_json_of_what_was_said_whatever_that_is(
+    completion: Completion, with_logprobs: bool, with_ids: bool
+) -> None:
+    raw = completion_json(completion, with_logprobs, with_ids)
+    plain = said_plainly(completion, with_logprobs, with_ids)
+    assert raw == json.dumps(plain, separators=(",", ":")).encode("ascii")
 
 
 @given(

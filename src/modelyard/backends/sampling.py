@@ -9,7 +9,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import sub, truediv
 
 from modelyard.domain.completion import Sampling
 from modelyard.errors import InvalidInput
@@ -25,13 +26,24 @@ def check_bias(sampling: Sampling, vocabulary: int) -> None:
 def next_token(logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
     """The token that follows `answer`: the likeliest at temperature 0, else drawn by seed and place.
 
-    `logprobs` are the model's own, by token id. A seed of None counts as 0.
+    `logprobs` are the model's own, by token id; without a repetition penalty they may all be off by the same number.
+    A seed of None counts as 0.
     """
     scores = penalised(logprobs, sampling, prompt, answer)
     if sampling.temperature == 0:
         return scores.index(max(scores))
-    weights = softened(scores, sampling.temperature)
-    return draw(weights, kept(weights, sampling), uniform(sampling.seed or 0, len(answer)))
+    return drawn(softened(scores, sampling.temperature), sampling, len(answer))
+
+
+def is_plain(sampling: Sampling) -> bool:
+    """Whether tokens are weighted as the model weights them: temperature 1, no bias, no penalty."""
+    penalties = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1
+    return sampling.temperature == 1 and not penalties and not sampling.logit_bias
+
+
+def drawn(weights: Sequence[float], sampling: Sampling, place: int) -> int:
+    """A token in proportion to its weight, among those that the filters keep."""
+    return draw(weights, kept(weights, sampling), uniform(sampling.seed or 0, place))
 
 
 def penalised(
@@ -57,7 +69,8 @@ def penalised(
 def softened(scores: Sequence[float], temperature: float) -> list[float]:
     """Weights in proportion to the softmax of the scores divided by a temperature above 0; the largest is 1."""
     top = max(scores)
-    return list(map(math.exp, [(score - top) / temperature for score in scores]))
+    gaps = map(sub, scores, repeat(top))
+    return list(map(math.exp, gaps if temperature == 1 else map(truediv, gaps, repeat(temperature))))
 
 
 def kept(weights: Sequence[float], sampling: Sampling) -> Sequence[int]:

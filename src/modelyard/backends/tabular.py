@@ -3,14 +3,14 @@
 import codecs
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from modelyard.backends.sampling import check_bias, most_likely, next_token
+from modelyard.backends.sampling import check_bias, drawn, is_plain, most_likely, next_token
 from modelyard.backends.tabular_offer import CAPABILITIES, PRICING, tabular_entries
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, TokenLogprob
-from modelyard.domain.tabular import Adapter, Scorer, TabularModel, prompt_features, prompt_ids
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Sampling, TokenLogprob
+from modelyard.domain.tabular import Adapter, Odds, Scorer, TabularModel, prompt_features, prompt_ids
 from modelyard.domain.tabular_base import BASE_MODELS, base_seed, conversation
 from modelyard.domain.tokenizer import END_OF_TURN, VOCABULARY_SIZE, token_bytes, token_text
 from modelyard.errors import BackendError, InvalidInput
@@ -74,15 +74,23 @@ def _sampled(scorer: Scorer, request: CompletionRequest, prompt: Sequence[int], 
     answer: list[int] = []
     known = frozenset(prompt)
     while len(answer) < limit and END_OF_TURN not in answer[-1:]:
-        logprobs = scorer.next_logprobs(answer)
-        token = next_token(logprobs, request.sampling, known, answer)
-        top = most_likely(logprobs, request.top_logprobs) if request.top_logprobs else ()
+        odds = scorer.odds(answer)
+        token = _next(odds, request.sampling, known, answer)
+        top = most_likely(odds.logits, request.top_logprobs) if request.top_logprobs else ()
         answer.append(token)
-        yield _entry(token, logprobs, tuple(_entry(likely, logprobs) for likely in top))
+        yield _entry(token, odds, tuple(_entry(likely, odds) for likely in top))
 
 
-def _entry(token: int, logprobs: Sequence[float], top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
-    return TokenLogprob(token_text(token), min(0.0, logprobs[token]), tuple(token_bytes(token)), top, token)
+def _next(odds: Odds, sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
+    """The token that follows; only a repetition penalty, which multiplies, needs scores that are normalised."""
+    if is_plain(sampling):
+        return drawn(odds.weights, sampling, len(answer))
+    scores = odds.logits if sampling.repetition_penalty == 1 else odds.logprobs
+    return next_token(scores, sampling, prompt, answer)
+
+
+def _entry(token: int, odds: Odds, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    return TokenLogprob(token_text(token), min(0.0, odds.logprob(token)), tuple(token_bytes(token)), top, token)
 
 
 def _deltas(

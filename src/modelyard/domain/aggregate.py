@@ -33,7 +33,7 @@ MAX_TEXTS = 1000
 MAX_LABEL = 200
 KEEP = 100
 OTHERS = "(others)"
-POLICY = "a missing value counts as 0 (false), or as the run's lowest value where that is below 0"
+POLICY = "a missing value counts as 0 (false), or as the lowest value where that is below 0"
 """What the pessimistic mean does with trials that have no value."""
 
 
@@ -56,7 +56,7 @@ class RowNote:
     @classmethod
     def of(cls, row: Row, value: float | None = None, detail: str = "") -> "RowNote":
         """A note on a row."""
-        return cls(row.digest, shortened(row.inputs), shortened(row.output, none=""), value, detail)
+        return cls(row.digest, shortened(row.inputs), shortened(row.output), value, detail)
 
 
 @attrs.frozen

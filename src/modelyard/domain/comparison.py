@@ -27,6 +27,9 @@ from modelyard.domain.pairing import paired_values, rows_needed, shown
 from modelyard.domain.statistics import CONFIDENCE, Paired, holm
 from modelyard.errors import InvalidInput
 
+ONLY_BASELINE = "only the baseline has values of it"
+ONLY_CANDIDATE = "only the candidate has values of it"
+
 # ---- what comes out ----------------------------------------------------------------------------------------------
 
 
@@ -59,7 +62,7 @@ class RowDifference:
         cls, pair: "Pair", baseline: float | None = None, candidate: float | None = None, detail: str = ""
     ) -> "RowDifference":
         """The difference on a pair of rows."""
-        before, after = (shortened(row.output, none="") for row in pair)
+        before, after = (shortened(row.output) for row in pair)
         return cls(pair[0].digest, shortened(pair[0].inputs), before, after, baseline, candidate, detail)
 
 
@@ -304,7 +307,7 @@ class _Tally:
 
     def _why_not(self, metric: Metric, kinds: Sequence[dict[Metric, Kind]]) -> str | None:
         if metric not in self.seen[0] or metric not in self.seen[1]:
-            return f"only the {'baseline' if metric in self.seen[0] else 'candidate'} has values of it"
+            return ONLY_BASELINE if metric in self.seen[0] else ONLY_CANDIDATE
         one, other = (kind.get(metric) for kind in kinds)
         if one is None or other is None:
             return "it is no number"

@@ -230,6 +230,15 @@ def reducer_named(name: str) -> Reducer:
     return REDUCERS[name]
 
 
+def row_values(row: Row, kinds: Mapping[Metric, Kind], reduce: Reducer) -> dict[Metric, float]:
+    """The values of a row, its trials reduced: of metrics of these kinds, as far as the row has them."""
+    found: dict[Metric, list[float]] = {}
+    for reading in row.readings:
+        if reading.kind is not None and kinds.get(reading.metric) is reading.kind:
+            found.setdefault(reading.metric, []).append(reading.value)
+    return {metric: values[0] if len(values) == 1 else reduce(values) for metric, values in found.items()}
+
+
 NAN = math.nan
 
 
@@ -282,9 +291,20 @@ class Column:
 MAX_TEXT = 400
 
 
-def shortened(value: Any, most: int = MAX_TEXT, none: str = "null") -> str:
-    """A value as text, texts as they are and the rest as JSON, cut where it is too long to look at."""
+def shortened(value: Any, most: int = MAX_TEXT) -> str:
+    """A value as text, cut where it is too long to look at: nothing of null, texts as they are, an object line by line.
+
+    >>> shortened({"question": "2 + 2?", "choices": [3, 4]})
+    'question: 2 + 2?\\nchoices: [3, 4]'
+    """
     if value is None:
-        return none
-    text = value if isinstance(value, str) else canonical_json(value)
+        return ""
+    if isinstance(value, Mapping):
+        text = "\n".join(f"{name}: {_plain(member)}" for name, member in value.items())
+    else:
+        text = _plain(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else canonical_json(value)

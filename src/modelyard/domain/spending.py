@@ -8,7 +8,7 @@ from decimal import Decimal
 import attrs
 
 from modelyard.domain import usage as money
-from modelyard.domain.prediction import Prediction, Score, Source
+from modelyard.domain.prediction import Prediction, Score
 from modelyard.domain.reference import same_scheme
 from modelyard.domain.statistics import quantile
 
@@ -60,7 +60,7 @@ class Spending:
 
     def add(self, prediction: Prediction, scores: Iterable[Score]) -> None:
         """Add a prediction and its scores."""
-        copied = prediction.source is Source.COPIED
+        copied = prediction.copied_from is not None
         if prediction.latency is not None and prediction.error is None:
             self._latencies.append(prediction.latency)
             self._inherited += copied

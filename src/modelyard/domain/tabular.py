@@ -15,8 +15,8 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
-from operator import ge, mul
+from itertools import chain, islice
+from operator import ge, itemgetter, mul, sub
 from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
@@ -39,6 +39,9 @@ Context = tuple[int, int, Features]
 
 Row = Mapping[int, float]
 """The weights of one feature (nats), by token."""
+
+Active = Sequence[tuple[int, float, Row]]
+"""Active features that have weights: id, value and row."""
 
 
 # ---- features --------------------------------------------------------------------------------------------------
@@ -130,14 +133,13 @@ class Adapter:
 
     def parameters(self) -> tuple["array[int]", "array[float]"]:
         """Two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights (float64)."""
-        ids: list[int] = []
-        weights: list[float] = []
+        ids, weights = array("q"), array("d")
         for feature in sorted(self.rows):
             row = self.rows[feature]
-            tokens = sorted(row)
-            ids.extend([feature << TOKEN_BITS | token for token in tokens])
-            weights.extend(map(row.__getitem__, tokens))
-        return array("q", ids), array("d", weights)
+            for token in sorted(row):
+                ids.append(feature << TOKEN_BITS | token)
+                weights.append(row[token])
+        return ids, weights
 
     @classmethod
     def from_parameters(cls, ids: Sequence[int], weights: Sequence[float]) -> "Adapter":
@@ -213,71 +215,108 @@ class TabularModel:
 class Place(NamedTuple):
     """One token of an answer as the model sees it: the active features, and the softmax in parts.
 
-    `exps` holds the unnormalised probabilities of the tokens whose logits differ from the prompt's own; `total` is the
-    normaliser over the whole vocabulary.
+    `logits` holds, by token, those that differ from the prompt's own; `exps` are their exponentials and `gains` what
+    these have above the prompt's own, in the same order. `total` is the normaliser over the whole vocabulary.
     """
 
     target: int
-    active: Features
-    exps: Mapping[int, float]
+    active: Active
+    logits: Mapping[int, float]
+    exps: Sequence[float]
+    gains: Sequence[float]
     total: float
     logprob: float
+
+
+class Odds(NamedTuple):
+    """What the next token may be: by token, logits and their exponentials; and the log of the sum of these."""
+
+    logits: list[float]
+    weights: list[float]
+    log_total: float
+
+    def logprob(self, token: int) -> float:
+        """The log-probability (nats) of a token."""
+        return self.logits[token] - self.log_total
+
+    @property
+    def logprobs(self) -> list[float]:
+        """The log-probability (nats) of every token."""
+        log_total = self.log_total
+        return [logit - log_total for logit in self.logits]
 
 
 class Scorer:
     """The model at one prompt. What the prompt alone gives is summed once, here; each place then adds its own part."""
 
     def __init__(self, seed: int, rows: Mapping[int, Row], features: PromptFeatures) -> None:
-        self.features = features
-        self._seed, self._rows = seed, rows
+        self._seed, self._rows, self._keys = seed, rows, features.keys
+        self.constant = self._weighed(features.constant)
         logits = list(_prior(seed))
-        _add(logits, [(rows[feature], value) for feature, value in features.constant if feature in rows])
+        for _, value, row in self.constant:
+            for token, weight in row.items():
+                logits[token] += value * weight
         top = max(logits)
         self._logits = [logit - top for logit in logits]
         self.exps = list(map(math.exp, self._logits))
-        self._total = math.fsum(self.exps)
         self._energies = list(map(mul, self.exps, self._logits))
+        self._total = math.fsum(self.exps)
         self._energy = math.fsum(self._energies)
+
+    def odds(self, context: Sequence[int]) -> Odds:
+        """What may come next in an answer that has begun with `context`."""
+        recent = (*_BEFORE, *context[-_REACH:])[-_REACH:]
+        features = _active(self._keys, recent, context.count(_FULL_STOP))
+        place = self.place(END_OF_TURN, recent[-1], self._weighed(features))
+        logits, weights = self._logits.copy(), self.exps.copy()
+        for (token, logit), exp in zip(place.logits.items(), place.exps, strict=True):
+            logits[token], weights[token] = logit, exp
+        return Odds(logits, weights, math.log(place.total))
 
     def next_logprobs(self, context: Sequence[int]) -> list[float]:
         """The log-probability of every token, as the next one of an answer that has begun with `context`."""
-        recent = (*_BEFORE, *context[-_REACH:])[-_REACH:]
-        active = _active(self.features.keys, recent, context.count(_FULL_STOP))
-        logits, exps = self._softmax(recent[-1], active)
-        log_total = math.log(self._normaliser(exps))
-        return [logit - log_total for logit in logits]
+        return self.odds(context).logprobs
 
     def places(self, contexts: Iterable[Context]) -> list[Place]:
         """Every place of an answer, in order."""
-        places = []
-        for target, last, active in contexts:
-            logits, exps = self._softmax(last, active)
-            total = self._normaliser(exps)
-            places.append(Place(target, active, exps, total, logits[target] - math.log(total)))
-        return places
+        return [self.place(target, last, self._weighed(features)) for target, last, features in contexts]
+
+    def place(self, target: int, last: int, active: Active) -> Place:
+        """A place where these features are active beside the prompt's constant ones."""
+        logits = self._moved(last, active)
+        exps = list(map(math.exp, logits.values()))
+        gains = list(map(sub, exps, itemgetter(*logits)(self.exps)))
+        total = self._total + math.fsum(gains)
+        if total < 1e-3 * self._total:
+            total = self._exact_total(logits, exps)
+        logit = logits[target] if target in logits else self._logits[target]
+        return Place(target, active, logits, exps, gains, total, logit - math.log(total))
 
     def entropy(self, place: Place) -> float:
         """The entropy (nats) of the distribution at a place."""
-        energies = [exp * math.log(exp) for exp in place.exps.values() if exp]
-        rest = self._energy - math.fsum(map(self._energies.__getitem__, place.exps))
-        return max(0.0, math.log(place.total) - (rest + math.fsum(energies)) / place.total)
+        energies = map(mul, place.exps, place.logits.values())
+        energy = self._energy + math.fsum(map(sub, energies, itemgetter(*place.logits)(self._energies)))
+        return max(0.0, math.log(place.total) - energy / place.total)
 
-    def _softmax(self, last: int, active: Features) -> tuple[list[float], dict[int, float]]:
-        """All logits, and the exponentials of those that differ from the prompt's own."""
+    def _weighed(self, features: Features) -> Active:
         find = self._rows.get
-        rows = [(_habit(self._seed, last), 1.0)]
-        rows += [(row, value) for feature, value in active if (row := find(feature)) is not None]
-        logits = self._logits.copy()
-        _add(logits, rows)
-        moved = set().union(*(row for row, _ in rows))
-        return logits, {token: math.exp(logits[token]) for token in moved}
+        return [(feature, value, row) for feature, value in features if (row := find(feature)) is not None]
 
-    def _normaliser(self, exps: Mapping[int, float]) -> float:
-        """The sum of all exponentials; of those that did not move by difference, unless that leaves too few digits."""
-        rest = self._total - math.fsum(map(self.exps.__getitem__, exps))
-        if rest < 1e-3 * self._total:
-            rest = math.fsum(exp for token, exp in enumerate(self.exps) if token not in exps)
-        return rest + math.fsum(exps.values())
+    def _moved(self, last: int, active: Active) -> dict[int, float]:
+        """The logits that differ from the prompt's own, by token."""
+        own = self._logits
+        logits = {token: own[token] + liking for token, liking in _habit(self._seed, last).items()}
+        for _, value, row in active:
+            for token, weight in row.items():
+                if token in logits:
+                    logits[token] += value * weight
+                else:
+                    logits[token] = own[token] + value * weight
+        return logits
+
+    def _exact_total(self, logits: Mapping[int, float], exps: Sequence[float]) -> float:
+        """The normaliser where the difference to the prompt's own would leave too few digits."""
+        return math.fsum(chain(exps, (exp for token, exp in enumerate(self.exps) if token not in logits)))
 
 
 _BEFORE = (END_OF_TURN,) * _REACH
@@ -307,9 +346,3 @@ def _active(keys: Features, recent: Sequence[int], sentence: int) -> Features:
         (_LAST_THREE | three, _THREE_VALUE),
         (_LAST_FIVE | five, _FIVE_VALUE),
     )
-
-
-def _add(logits: list[float], rows: Iterable[tuple[Row, float]]) -> None:
-    for row, value in rows:
-        for token, weight in row.items():
-            logits[token] += value * weight

@@ -8,17 +8,18 @@ bit (every sum over a set is exactly rounded, so that the order in which weights
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from operator import add, mul
+from operator import mul
 
 import attrs
 
 from modelyard.domain.tabular import (
     WEIGHT_LIMIT,
+    Active,
     Adapter,
-    Context,
+    Features,
     Place,
     PromptFeatures,
+    Row,
     Scorer,
     TabularModel,
     contexts,
@@ -33,17 +34,16 @@ WORST_LOSS = 8 * math.log(VOCABULARY_SIZE)
 """Nats per token at which training counts as diverged: eight times what blind guessing costs."""
 
 
+Errors = Mapping[int, float] | Sequence[float]
+"""The derivative of a loss for logits, by token."""
+
+
 @attrs.frozen
 class Answer:
     """An answer to learn from: the features of its prompt, and its tokens, as a rule with the end of the turn."""
 
     features: PromptFeatures
     ids: tuple[int, ...]
-    contexts: tuple[Context, ...] = attrs.field(init=False, repr=False, eq=False)
-
-    @contexts.default
-    def _contexts(self) -> tuple[Context, ...]:
-        return tuple(contexts(self.features, self.ids))
 
 
 @attrs.frozen
@@ -51,7 +51,7 @@ class Trace:
     """An answer as the weights of the moment see it."""
 
     scorer: Scorer
-    places: tuple[Place, ...]
+    places: Sequence[Place]
 
     @property
     def logprobs(self) -> list[float]:
@@ -64,27 +64,43 @@ class Trace:
         return [self.scorer.entropy(place) for place in self.places]
 
 
+Part = tuple[Row, float, Errors, int]
+"""A feature's row and value, what its tokens' logits should lose, and at how many places the feature was active."""
+
+
 class Gradient:
     """The derivative of a loss for each weight of each active feature; every other weight has derivative 0.
 
-    `rows` holds, by feature, one derivative for each token of the feature's row, in the row's order; `places`, at how
-    many places of the traced answers the feature was active.
+    It is kept in `parts`, by feature, as factors: the derivative of a token of the row is value x error. As a rule that
+    is one product for each weight, made where it is used.
     """
 
     def __init__(self) -> None:
-        self.rows: dict[int, list[float]] = {}
-        self.places: dict[int, int] = {}
+        self.parts: dict[int, Part] = {}
 
-    def add(self, feature: int, derivatives: list[float], places: int) -> None:
-        """Add one part of the sum."""
-        row = self.rows.get(feature)
-        self.rows[feature] = derivatives if row is None else list(map(add, row, derivatives))
-        self.places[feature] = self.places.get(feature, 0) + places
+    def add(self, active: Active, errors: Errors, places: int) -> None:
+        """Add places where these features are active, and what they do to the logits there."""
+        parts = self.parts
+        for feature, value, row in active:
+            part = parts.get(feature)
+            parts[feature] = (row, value, errors, places) if part is None else _joined(part, value, errors, places)
+
+    @property
+    def rows(self) -> dict[int, list[float]]:
+        """By feature, one derivative for each token of the feature's row, in the row's order."""
+        parts = self.parts.items()
+        return {feature: [value * errors[token] for token in row] for feature, (row, value, errors, _) in parts}
 
     @property
     def norm(self) -> float:
         """The Euclidean length."""
-        return math.sqrt(math.fsum(chain.from_iterable(map(mul, row, row) for row in self.rows.values())))
+        derivatives = [value * errors[token] for row, value, errors, _ in self.parts.values() for token in row]
+        return math.sqrt(math.fsum(map(mul, derivatives, derivatives)))
+
+
+def _joined(part: Part, value: float, errors: Errors, places: int) -> Part:
+    row, before, earlier, times = part
+    return row, 1.0, {token: before * earlier[token] + value * errors[token] for token in row}, times + places
 
 
 class Learner:
@@ -105,23 +121,33 @@ class Learner:
 
     def trace(self, answers: Sequence[Answer]) -> list[Trace]:
         """The answers under the weights of the moment. Pairs met for the first time come to be here, with weight 0."""
-        for answer in answers:
-            self._meet(answer)
+        met = [self._met(answer) for answer in answers]
         prompts = dict.fromkeys(answer.features for answer in answers)
         scorers = {features: Scorer(self._seed, self._rows, features) for features in prompts}
-        jobs = ((scorers[answer.features], answer.contexts) for answer in answers)
-        return [Trace(scorer, tuple(scorer.places(steps))) for scorer, steps in jobs]
+        return [
+            Trace(scorer := scorers[answer.features], [scorer.place(*step) for step in steps])
+            for answer, steps in zip(answers, met, strict=True)
+        ]
 
-    def _meet(self, answer: Answer) -> None:
+    def _met(self, answer: Answer) -> list[tuple[int, int, Active]]:
+        """Every token of an answer, the one before it, and the active features; their rows have the token from now."""
         for feature, _ in answer.features.constant:
             row = self._rows.setdefault(feature, {})
             for token in answer.ids:
                 row.setdefault(token, 0.0)
-        for target, _, active in answer.contexts:
-            for feature, _ in active:
-                row = self._rows.setdefault(feature, {})
-                if target not in row:
-                    row[target] = 0.0
+        every = contexts(answer.features, answer.ids)
+        return [(target, last, self._with_rows(features, target)) for target, last, features in every]
+
+    def _with_rows(self, features: Features, target: int) -> Active:
+        rows, active = self._rows, []
+        for feature, value in features:
+            row = rows.get(feature)
+            if row is None:
+                row = rows[feature] = {target: 0.0}
+            elif target not in row:
+                row[target] = 0.0
+            active.append((feature, value, row))
+        return active
 
     def step(
         self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]], learning_rate: float, step: int
@@ -139,31 +165,14 @@ class Learner:
     def gradient(self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]]) -> Gradient:
         """The loss's derivative for every weight, chained through the softmax of every place."""
         gradient = Gradient()
+        prompts = {trace.scorer: _Prompt(trace.scorer) for trace in traces}
         for trace, row in zip(traces, derivatives, strict=True):
-            errors = [0.0] * VOCABULARY_SIZE
+            prompt = prompts[trace.scorer]
             for place, derivative in zip(trace.places, row, strict=True):
-                self._add_place(gradient, errors, trace.scorer, place, derivative)
-            self._add_prompt(gradient, errors, trace, row)
+                _add_place(gradient, prompt, place, derivative)
+        for prompt in prompts.values():
+            gradient.add(prompt.scorer.constant, prompt.errors(), prompt.places)
         return gradient
-
-    def _add_place(
-        self, gradient: Gradient, errors: list[float], scorer: Scorer, place: Place, derivative: float
-    ) -> None:
-        """Add one place to the gradient, and to the `errors` of its prompt's logits where they moved."""
-        scale = derivative / place.total
-        moved = {token: -scale * exp for token, exp in place.exps.items()}
-        moved[place.target] += derivative
-        for token, error in moved.items():
-            errors[token] += error + scale * scorer.exps[token]
-        for feature, value in place.active:
-            gradient.add(feature, [value * moved[token] for token in self._rows[feature]], 1)
-
-    def _add_prompt(self, gradient: Gradient, errors: list[float], trace: Trace, derivatives: Sequence[float]) -> None:
-        """Add an answer's constant features, after the share of the tokens whose logits did not move."""
-        scale = math.fsum(derivative / place.total for derivative, place in zip(derivatives, trace.places, strict=True))
-        errors = [error - scale * exp for error, exp in zip(errors, trace.scorer.exps, strict=True)]
-        for feature, value in trace.scorer.features.constant:
-            gradient.add(feature, [value * errors[token] for token in self._rows[feature]], len(trace.places))
 
     def _descend(self, gradient: Gradient, places: int, learning_rate: float, step: int) -> None:
         """Move each weight against its derivative, the further the fewer places its feature had a say at.
@@ -171,19 +180,49 @@ class Learner:
         A feature's derivative is so made a mean over the places where it is active (and one more, for caution with
         those seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones.
         """
-        for feature, derivatives in gradient.rows.items():
-            rate = LOGITS_PER_RATE * learning_rate * places / (gradient.places[feature] + 1)
+        lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
+        for feature, (_, value, errors, visits) in gradient.parts.items():
+            rate = value * LOGITS_PER_RATE * learning_rate * places / (visits + 1)
             row = self._rows[feature]
-            weights = [weight - rate * derivative for weight, derivative in zip(row.values(), derivatives, strict=True)]
-            if not max(map(abs, weights)) <= WEIGHT_LIMIT:
-                raise _diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
-            row.update(zip(row, weights, strict=True))
+            for token, weight in row.items():
+                row[token] = weight = weight - rate * errors[token]
+                if not lowest <= weight <= highest:
+                    raise _diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
 
     def _refuse_lost(self, traces: Sequence[Trace], learning_rate: float, step: int) -> None:
         losses = [-place.logprob for trace in traces for place in trace.places]
         mean = math.fsum(losses) / max(len(losses), 1)
         if not mean <= WORST_LOSS:
             raise _diverged(step, f"the model costs {mean:.3g} nats per token", learning_rate)
+
+
+@attrs.define
+class _Prompt:
+    """What the places of the answers to one prompt do together to the logits that the prompt gives.
+
+    `shifts` holds, by token, how much their errors differ from those of places where nothing has moved.
+    """
+
+    scorer: Scorer
+    places: int = 0
+    scale: float = 0.0
+    shifts: list[float] = attrs.field(factory=lambda: [0.0] * VOCABULARY_SIZE)
+
+    def errors(self) -> list[float]:
+        """The derivative for the prompt's own logits, by token."""
+        return [shift - self.scale * exp for shift, exp in zip(self.shifts, self.scorer.exps, strict=True)]
+
+
+def _add_place(gradient: Gradient, prompt: _Prompt, place: Place, derivative: float) -> None:
+    scale, shifts = derivative / place.total, prompt.shifts
+    errors = dict(zip(place.logits, [-scale * exp for exp in place.exps], strict=True))
+    errors[place.target] += derivative
+    gradient.add(place.active, errors, 1)
+    shifts[place.target] += derivative
+    for token, gain in zip(place.logits, place.gains, strict=True):
+        shifts[token] -= scale * gain
+    prompt.scale += scale
+    prompt.places += 1
 
 
 def _diverged(step: int, symptom: str, learning_rate: float) -> TrainingError:

@@ -326,7 +326,11 @@ RECORDS = (
         "checkpoints",
         ("id",),
         unique={"step": ("model_id", "step")},
-        indexes={"by_model": Index(("model_id",), ("step",)), "by_entity": Index(("entity",), ("created_at",))},
+        indexes={
+            "all": Index(()),
+            "by_model": Index(("model_id",), ("step",)),
+            "by_entity": Index(("entity",), ("created_at",)),
+        },
     ),
     Record(
         Tombstone,
@@ -340,6 +344,7 @@ RECORDS = (
         ("id",),
         unique={"version": ("entity", "project", "name", "version")},
         indexes={
+            "all": Index(()),
             "by_name": Index(("entity", "project", "name"), ("version",)),
             "by_digest": Index(("entity", "project", "name", "digest"), ("version",)),
             "by_entity": Index(("entity",), ("created_at",)),
@@ -350,6 +355,7 @@ RECORDS = (
         "trajectory_logs",
         ("id",),
         indexes={
+            "all": Index(()),
             "by_model": Index(("model_id",), ("created_at",)),
             "by_split": Index(("model_id", "split"), ("created_at",)),
             "by_entity": Index(("entity",), ("created_at",)),

@@ -66,6 +66,7 @@ class Callers:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
+        self._now = platform.ports.clock.monotonic
         self._views: dict[tuple[Auth, bytes], tuple[float, Platform]] = {}
 
     def remembered(self, auth: Auth, header: str | None) -> Platform | None:
@@ -94,12 +95,9 @@ class Callers:
     def _authenticate(self, secret: str) -> Principal:
         return self._platform.keys.authenticate(secret)
 
-    def _now(self) -> float:
-        return self._platform.ports.clock.monotonic()
-
 
 def _digest(header: str) -> bytes:
-    return hashlib.sha256(header.encode("utf-8", "surrogatepass")).digest()
+    return hashlib.blake2s(header.encode("utf-8", "surrogatepass")).digest()
 
 
 def attribution(headers: Headers, principal: Principal) -> Attribution:

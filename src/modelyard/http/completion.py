@@ -7,12 +7,12 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, Delta
 from modelyard.http.auth import attribution
 from modelyard.http.failures import chat_body, kind_of, report
-from modelyard.http.message import FOLLOWING, Header, Response, json_response
+from modelyard.http.message import FOLLOWING, JSON_HEADER, Header, Response
 from modelyard.http.route import Auth, Body, Call, Dialect, Handler, Interface, Route
 from modelyard.protocols import Clock
 from modelyard.service.answering import Answer, Opening
-from modelyard.service.flow import Abandoned, Effect, Emit, Flow, Pull, Transact
-from modelyard.wire.answer import DONE, ChatCompletion, ChatCompletionChunk, Chunks, completion_body, event
+from modelyard.service.flow import Abandoned, Effect, Emit, Flow
+from modelyard.wire.answer import DONE, ChatCompletion, ChatCompletionChunk, Chunks, completion_json, event
 from modelyard.wire.completion import Asked, ChatRequest, read_chat_request
 
 JOINED = 2**14
@@ -28,11 +28,11 @@ def complete(call: Call, training: bool) -> Flow[Response | None]:
     asked = read_chat_request(call.body, platform.ports.settings.strict_parameters, training)
     answering = platform.chat.flow(asked.request, booked, details=training)
     if asked.request.streamed:
-        yield from _streamed(answering, Events(asked), clock)
+        yield from _streamed(answering, Events(asked, clock))
         return None
     answer = yield from answering
-    body = completion_body(answer.completion, asked.with_logprobs, asked.with_ids)
-    return json_response(body, headers=_deprecation(answer.entry, clock))
+    body = completion_json(answer.completion, asked.with_logprobs, asked.with_ids)
+    return Response(200, [JSON_HEADER, *_deprecation(answer.entry, clock)], body)
 
 
 def _deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
@@ -49,8 +49,8 @@ def _deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
 class Events:
     """The events of a stream that are ready to be sent."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked, self._id = asked, ""
+    def __init__(self, asked: Asked, clock: Clock) -> None:
+        self._asked, self._clock, self._id = asked, clock, ""
         self._chunks: Chunks | None = None
         self._ready: list[bytes] = []
         self.size = 0
@@ -60,21 +60,25 @@ class Events:
         """Whether the answer has begun, so that a failure can only be told as an event."""
         return self._chunks is not None
 
-    def hear(self, item: Opening | Delta | Completion) -> None:
-        """Make ready what an item of the answer says."""
+    def hear(self, item: Opening | Delta | Completion) -> Response | None:
+        """Make ready what an item of the answer says. Returns the response when the answer opens."""
         if isinstance(item, Opening):
-            asked, self._id = self._asked, item.id
-            self._chunks = Chunks(
-                item.id,
-                item.created,
-                item.model,
-                with_usage=asked.with_usage,
-                with_logprobs=asked.with_logprobs,
-                with_ids=asked.with_ids,
-            )
-            return
+            return self._open(item)
         assert self._chunks is not None
         self._add(self._chunks.of(item) if isinstance(item, Delta) else self._chunks.usage(item.usage) + DONE)
+        return None
+
+    def _open(self, opening: Opening) -> Response:
+        asked, self._id = self._asked, opening.id
+        self._chunks = Chunks(
+            opening.id,
+            opening.created,
+            opening.model,
+            with_usage=asked.with_usage,
+            with_logprobs=asked.with_logprobs,
+            with_ids=asked.with_ids,
+        )
+        return Response(200, [EVENT_STREAM, *_deprecation(opening.entry, self._clock)], FOLLOWING)
 
     def fail(self, failure: Exception) -> None:
         """Make ready what went wrong; what is no fault of the caller is logged."""
@@ -94,7 +98,7 @@ class Events:
         self.size += len(events)
 
 
-def _streamed(answering: Flow[Answer], events: Events, clock: Clock) -> Flow[None]:
+def _streamed(answering: Flow[Answer], events: Events) -> Flow[None]:
     """Emit the response when the answer begins, and then its events, joined until something has to be waited for.
 
     What fails before the answer begins is raised; what fails later ends the stream with an event that says so.
@@ -104,6 +108,7 @@ def _streamed(answering: Flow[Answer], events: Events, clock: Clock) -> Flow[Non
     while True:
         try:
             effect = answering.send(answer) if error is None else answering.throw(error)
+            effect = _told(effect, answering, events)
         except StopIteration:
             break
         except Abandoned:
@@ -114,32 +119,28 @@ def _streamed(answering: Flow[Answer], events: Events, clock: Clock) -> Flow[Non
             events.fail(failure)
             break
         try:
-            answer, error = (yield from _passed_on(effect, events, clock)), None
+            if events.size and effect.waits:
+                yield Emit(events.take())
+            answer, error = (yield effect), None
         except Exception as raised:  # noqa: BLE001 - a stream that has begun can only tell in its own words
             error = raised
     yield Emit(events.take())
 
 
-def _passed_on(effect: Effect, events: Events, clock: Clock) -> Flow[object]:
-    """What came of one effect; an item becomes events, which are sent when they are many."""
-    if type(effect) is not Emit:
-        if events.size and waits(effect):
-            yield Emit(events.take())
-        return (yield effect)
-    events.hear(effect.item)
-    if type(effect.item) is Opening:
-        headers = [EVENT_STREAM, *_deprecation(effect.item.entry, clock)]
-        yield Emit(Response(200, headers, FOLLOWING))
-    elif events.size >= JOINED:
-        yield Emit(events.take())
-    return None
-
-
-def waits(effect: Effect) -> bool:
-    """Whether an effect may take time, so that what is ready should not wait for it."""
-    if isinstance(effect, Pull):
-        return effect.source.blocking or effect.source.adeltas is not None
-    return isinstance(effect, Transact) and effect.store.blocking
+def _told(effect: Effect, answering: Flow[Answer], events: Events) -> Effect:
+    """The first effect of the answer to be passed on. What it emits before is made ready; the response, and events when
+    they are many, are emitted in its place.
+    """
+    while type(effect) is Emit:
+        try:
+            response = events.hear(effect.item)
+        except Exception as error:  # noqa: BLE001 - the answer must hear of it, to book what was said
+            effect = answering.throw(error)
+            continue
+        if response is not None or events.size >= JOINED:
+            return Emit(response or events.take())
+        effect = answering.send(None)
+    return effect
 
 
 # ---- routes ------------------------------------------------------------------------------------------------------

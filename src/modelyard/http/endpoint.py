@@ -6,6 +6,7 @@ from itertools import count
 
 from modelyard.http import (
     catalogue,
+    comparison,
     completion,
     evaluation,
     evaluation_object,
@@ -32,7 +33,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
     trained = (*training.ROUTES, *promotion.ROUTES)
-    judging = (*evaluation.ROUTES, *lineage.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES, *results.ROUTES)
+    runs = (*evaluation.ROUTES, *lineage.ROUTES, *results.ROUTES, *comparison.ROUTES)
+    judging = (*runs, *prediction.ROUTES, *evaluation_object.ROUTES)
     base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 

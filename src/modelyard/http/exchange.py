@@ -87,7 +87,7 @@ class Exchange:
     def _answer(self) -> Flow[Response | None]:
         if self.doubled and self.match.auth is not Auth.PUBLIC:
             check_singular(self.doubled)
-        view = yield from self._caller()
+        view = self._known_caller() or (yield flow.Call(self._find_caller, self._store_waits))
         method = self.request.method
         if method == "OPTIONS" and self.match.routes:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
@@ -117,18 +117,20 @@ class Exchange:
     def _store_waits(self) -> bool:
         return self.served.platform.ports.store.blocking
 
-    def _caller(self) -> Flow[Platform]:
-        """The platform as the caller sees it."""
+    def _known_caller(self) -> Platform | None:
+        """The platform as the caller sees it, where that needs no look into the store."""
         auth = self.match.auth
         if auth is Auth.PUBLIC:
             return self.served.anyone
-        header, callers = self.headers.get("authorization"), self.served.callers
         if auth is Auth.ADDRESS:
-            return cast(Platform, (yield flow.Call(lambda: callers.at(self.match.params), self._store_waits)))
-        view = callers.remembered(auth, header)
-        if view is None:
-            view = yield flow.Call(lambda: callers.find(auth, header), self._store_waits)
-        return view
+            return None
+        return self.served.callers.remembered(auth, self.headers.get("authorization"))
+
+    def _find_caller(self) -> Platform:
+        callers, auth = self.served.callers, self.match.auth
+        if auth is Auth.ADDRESS:
+            return callers.at(self.match.params)
+        return callers.find(auth, self.headers.get("authorization"))
 
     def _read(self, route: Route, call: Call) -> Flow[None]:
         """Read the body as the route takes it, and put it into the call."""

@@ -28,7 +28,8 @@ class Incoming:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._began, self._size, self._complete = 0.0, 0, False
+        self._began: float | None = None
+        self._size, self._complete = 0, False
         self._reader: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.Handle = self._loop.call_soon(self._look)
@@ -62,11 +63,11 @@ class Incoming:
         return chunk
 
     def watch(self) -> None:
-        """Read no more of the body, and look out for the client."""
-        if not self._complete:
-            self._complete = True
+        """Read no more of the body, and look out for the client: now, or at the first look if that is yet to come."""
+        if not self._complete and self._began is not None:
             self._timer.cancel()
             self._timer = self._loop.call_soon(self._look)
+        self._complete = True
 
     def stop(self) -> None:
         """Look out no longer."""
@@ -79,16 +80,13 @@ class Incoming:
         if self._complete:
             self._watcher = self._loop.create_task(self._until_gone())
             return
-        self._began = self._began or self._loop.time()
-        self._timer = self._loop.call_at(self._deadline, self._check_pace)
-
-    @property
-    def _deadline(self) -> float:
-        return self._began + seconds_for(self._size)
+        if self._began is None:
+            self._began = self._loop.time()
+        self._timer = self._loop.call_at(self._began + seconds_for(self._size), self._check_pace)
 
     @property
     def _late(self) -> bool:
-        return self._loop.time() >= self._deadline
+        return self._began is not None and self._loop.time() >= self._began + seconds_for(self._size)
 
     def _check_pace(self) -> None:
         if not self._late:

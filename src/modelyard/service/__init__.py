@@ -12,6 +12,7 @@ defer_modules(
     "lineage",
     "logger",
     "model",
+    "sweep",
     "training",
     "usage",
     "worker",

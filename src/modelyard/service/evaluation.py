@@ -17,6 +17,7 @@ from modelyard.domain.result_query import ResultQuery
 from modelyard.domain.versioned import ObjectKind
 from modelyard.errors import InvalidInput, ModelyardError, Problem
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.comparing import Comparing
 from modelyard.service.judging import Judge, evaluation_ref
 from modelyard.service.lineage import run_lineage
 from modelyard.service.listing import BATCH, Cursor, check_window, cursor_at, few, scan, window
@@ -31,7 +32,7 @@ MAX_ID = 128
 MAX_REASON = 2000
 
 
-class Evaluations:
+class Evaluations(Comparing):
     """The evaluation runs that a principal may see.
 
     run = platform.evaluations.create(evaluation_ref, model_ref, project="support")

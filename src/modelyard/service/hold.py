@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from modelyard.domain.job import Job, JobProgress, NewEvent
+from modelyard.domain.job import Job, JobEvent, JobProgress, NewEvent
 from modelyard.domain.observed import JobEventRecorded
 from modelyard.protocols import Tx
 from modelyard.service.job import claim_of, record_events
@@ -33,8 +33,17 @@ class Hold:
     def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
         """Record one event of a type, durably."""
         event, now = NewEvent(self.ports.ids(), kind, data, step), self.ports.clock.now()
+        last_seq = self.progress.last_seq
         progress = self.write(lambda tx: record_events(tx, self.claim, [event], now, total))
-        self.ports.observe(JobEventRecorded(progress.job_id, kind, progress.last_seq))
+        if self.ports.observer is not None:
+            seq = progress.last_seq if progress.last_seq > last_seq else self._seq_of(kind, step)
+            self.ports.observe(JobEventRecorded(progress.job_id, kind, seq))
+
+    def _seq_of(self, kind: str, step: int) -> int:
+        """The place of a step that ran again: that of its first recording."""
+        found = self.ports.store.read(lambda snapshot: snapshot.find(JobEvent, "identity", self.job.id, kind, step))
+        assert found is not None
+        return found.seq
 
 
 Handler = Callable[[Hold], Generator[None, None, None]]

@@ -12,6 +12,7 @@ from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
 from modelyard.protocols import Executor
 from modelyard.service import erasure, evaluation, identity, model
 from modelyard.service import health as health_service
+from modelyard.service import sweep as sweep_service
 from modelyard.service import training as training_service
 from modelyard.service import usage as usage_service
 from modelyard.service import worker as worker_service
@@ -136,6 +137,15 @@ class Platform:
         """
         self._require_host()
         return erasure.erase_entity(self.ports, check_name(entity, "entity"))
+
+    def sweep(self) -> int:
+        """Remove artifacts that no record names, as a crash may leave them; returns how many went.
+
+        Takes a lease, to tell them from those whose record is about to come; while a running job has recorded nothing
+        in that time it removes nothing, and may be called again later.
+        """
+        self._require_host()
+        return sweep_service.sweep(self.ports)
 
     def sync(self) -> None:
         """Make everything that was acknowledged as durable as the store promises."""

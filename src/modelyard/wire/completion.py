@@ -15,7 +15,6 @@ from modelyard.domain.completion import (
     ToolChoice,
     ToolMode,
 )
-from modelyard.domain.record import frozen_mapping
 from modelyard.errors import InvalidInput, Problem
 from modelyard.wire.constraint import Length, Matching, Refused, Within
 from modelyard.wire.conversation import WireMessage, read_messages
@@ -171,8 +170,6 @@ class ChatRequest:
 
 # ---- what it means -----------------------------------------------------------------------------------------------
 
-_NOTHING: Mapping[str, Any] = frozen_mapping({})
-_USUAL_SAMPLING, _USUAL_CHOICE, _USUAL_FORMAT = Sampling(), ToolChoice(), ResponseFormat()
 _FIELDS = frozenset(field.name for field in attrs.fields(ChatRequest))
 _SAMPLING = frozenset(field.name for field in attrs.fields(Sampling))
 _SAME = frozenset(
@@ -201,7 +198,7 @@ _EXTRAS = frozenset(
 )
 
 
-@attrs.frozen
+@attrs.define
 class Asked:
     """A request, and how its answer is to be told."""
 
@@ -256,13 +253,7 @@ def _wrong_choice(choice: str | NamedToolChoice, tools: tuple[FunctionTool, ...]
 
 
 def _request(given: Mapping[str, Any]) -> CompletionRequest:
-    parts: dict[str, Any] = {
-        "sampling": _USUAL_SAMPLING,
-        "tool_choice": _USUAL_CHOICE,
-        "response_format": _USUAL_FORMAT,
-        "metadata": _NOTHING,
-        "extras": _NOTHING,
-    }
+    parts: dict[str, Any] = {}
     sampling, extras = {}, {}
     for name, value in given.items():
         if name in _SAME:

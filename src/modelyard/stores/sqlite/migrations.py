@@ -69,6 +69,15 @@ def migrate(database: Database, plans: Iterable[Plan], migrations: Sequence[Migr
     _refuse_other_columns(database, plans)
 
 
+def up_to_date(database: Database, plans: Iterable[Plan], migrations: Sequence[Migration]) -> bool:
+    """Whether the file has the declared schema already, so that opening it need not write. Raises as `migrate` does."""
+    connection = database.conn
+    if _is_empty(connection) or _missing(_applied(connection), migrations):
+        return False
+    _refuse_other_columns(database, plans)
+    return True
+
+
 def set_version(migrations: Sequence[Migration]) -> str:
     """The statement that notes the schema's version; repeated, it writes a page and changes nothing."""
     return f"PRAGMA user_version={1 + len(migrations)}"

@@ -15,7 +15,7 @@ from modelyard.stores.sqlite.backups import back_up
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, connect, create_file, value_of
 from modelyard.stores.sqlite.faults import store_errors
 from modelyard.stores.sqlite.group import GroupCommit
-from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version
+from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
 from modelyard.stores.sqlite.readers import Readers
 from modelyard.stores.sqlite.rows import Plan, plans_of
 from modelyard.stores.sqlite.turnstile import Turnstile
@@ -158,6 +158,8 @@ def _migrate(
 ) -> None:
     database = Database(connection, execute_plugins=False, recursive_triggers=False)
     connection.execute("PRAGMA synchronous=FULL")
+    if up_to_date(database, plans.values(), migrations):
+        return  # without the write lock, which a process that is frozen may hold
     turnstile.enter(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
         migrate(database, plans.values(), migrations)

@@ -1,0 +1,208 @@
+"""The sweep: it removes files that no record names, and never one whose record is still to come."""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard import open_platform
+from modelyard.domain.job import Job
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.training import Checkpoint, Dataset, TrajectoryLog
+from modelyard.domain.upload import Upload
+from modelyard.errors import Forbidden
+from modelyard.protocols import Started, Step, Trained
+from modelyard.service.sweep import sweep
+
+
+@attrs.define
+class Meanwhile:
+    """A clock on which a wait is over at once, after something has happened in it."""
+
+    clock: Any
+    happens: Callable[[], object] = lambda: None
+    waited: list[float] = attrs.field(factory=list)
+
+    def now(self) -> Any:
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waited.append(seconds)
+        self.happens()
+        return event.is_set()
+
+
+def swept(yard: Any, meanwhile: Callable[[], object] = lambda: None) -> int:
+    clock = Meanwhile(yard.clock, meanwhile)
+    removed = sweep(attrs.evolve(yard.ports, clock=clock))
+    assert clock.waited in ([], [yard.ports.settings.lease])
+    return removed
+
+
+def orphan(yard: Any) -> str:
+    """A file whose writer died before it stored the record."""
+    name: str = yard.ports.artifacts.put([b"lost"]).name
+    return name
+
+
+def test_files_that_no_record_names_go_and_all_others_stay(yard: Any) -> None:
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    yard.sft(2).wait()
+    yard.training.upload("p", "rows", [row])
+    yard.models.log(yard.model().id, yard.groups(1.0))
+    yard.sft(2)
+    yard.sft(2)
+    before = yard.files()
+    assert len(before) == 5
+    lost = {orphan(yard), orphan(yard)}
+    assert lost <= yard.files()
+    assert swept(yard) == 2
+    assert yard.files() == before
+    assert swept(yard) == 0
+
+
+def test_the_file_of_an_upload_that_is_under_way_stays(yard: Any) -> None:
+    now, name = yard.clock.now(), orphan(yard)
+    upload = Upload("u", "acme", "p", "rows", now, now + timedelta(hours=1), artifact=name)
+    yard.ports.store.transact(lambda tx: tx.add(upload))
+    orphan(yard)
+    assert swept(yard) == 1
+    assert name in yard.files()
+
+
+def test_without_an_orphan_nobody_waits(yard: Any) -> None:
+    yard.sft(2).wait()
+    clock = Meanwhile(yard.clock)
+    assert sweep(attrs.evolve(yard.ports, clock=clock)) == 0
+    assert clock.waited == []
+
+
+def test_a_file_that_comes_between_the_looks_stays(yard: Any) -> None:
+    orphan(yard)
+    came: list[str] = []
+    assert swept(yard, lambda: came.append(orphan(yard))) == 1
+    assert yard.files() == set(came)
+
+
+def test_a_file_whose_record_comes_between_the_looks_stays(yard: Any) -> None:
+    stored = yard.ports.artifacts.put([b'{"trajectories": []}\n'])
+    model = yard.model()
+    assert swept(yard, lambda: yard.training.rl(model, stored)) == 0
+    assert stored.name in yard.files()
+
+
+def test_the_saved_state_of_a_running_job_stays(yard: Any) -> None:
+    job = yard.sft(10)
+    steps = yard.abandon(5)
+    lost = orphan(yard)
+    before = yard.files() - {lost}
+    assert yard.job(job.id).resume
+    assert swept(yard, lambda: next(steps)) == 1
+    assert before <= yard.files()
+
+
+def test_while_a_running_job_records_nothing_everything_stays(yard: Any) -> None:
+    yard.sft(10)
+    yard.abandon(2)
+    orphan(yard)
+    before = yard.files()
+    assert swept(yard) == 0
+    assert yard.files() == before
+
+
+@pytest.mark.parametrize("how", ["taken away", "given back", "cancelled and ended"])
+def test_once_a_claim_is_over_it_holds_the_sweep_up_no_longer(yard: Any, how: str) -> None:
+    job = yard.sft(10)
+    steps = yard.abandon(2)
+    orphan(yard)
+
+    def end() -> None:
+        if how == "taken away":
+            yard.lose_worker()
+        else:
+            if how == "cancelled and ended":
+                job.cancel()
+            steps.close()
+
+    assert swept(yard, end) >= 1
+    assert yard.files() == set() if how == "cancelled and ended" else len(yard.files()) == 1
+
+
+def test_the_first_file_of_a_checkpoint_stays_while_its_second_is_still_written(yard: Any) -> None:
+    swept_meanwhile = []
+
+    def slowly() -> Iterator[bytes]:
+        orphan(yard)
+        swept_meanwhile.append(swept(yard))
+        yield b"second"
+
+    class TwoFiles:
+        def trains(self, base_model: str) -> bool:
+            return True
+
+        def sft(self, *_: Any) -> Iterator[Any]:
+            yield Started(1)
+            yield Step(1, {})
+            yield Trained({"first": [b"first"], "second": slowly()}, {})
+
+    yard.ports = attrs.evolve(yard.ports, trainers=(TwoFiles(),))
+    checkpoint = yard.sft(2).result()
+    assert swept_meanwhile == [0]
+    assert {file["artifact"] for file in checkpoint.files.values()} <= yard.files()
+    assert swept(yard) == 1
+
+
+def test_what_an_ended_job_left_behind_goes(yard: Any) -> None:
+    job = yard.sft(2)
+    data = yard.job(job.id).spec["artifact"]
+    kept = yard.ports.artifacts
+    yard.ports = attrs.evolve(yard.ports, artifacts=Undying(kept))
+    yard.worker().run_until_idle()
+    assert data in set(kept.names())
+    yard.ports = attrs.evolve(yard.ports, artifacts=kept)
+    assert swept(yard) == 1
+    assert data not in yard.files()
+
+
+@attrs.frozen
+class Undying:
+    """Artifacts from which nothing is removed, as when the process dies before it could."""
+
+    inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def remove(self, name: str) -> None:
+        return None
+
+
+def test_a_yard_on_disk_is_swept_too(yard_on_disk: Any) -> None:
+    yard = yard_on_disk
+    for number in range(3):
+        yard.sft(2, f"m{number}").wait()
+    before = yard.files()
+    orphan(yard)
+    assert swept(yard) == 1
+    assert yard.files() == before
+
+
+def test_only_the_host_may_sweep() -> None:
+    with open_platform() as platform:
+        assert platform.sweep() == 0
+        key = platform.keys.create("acme")
+        with pytest.raises(Forbidden):
+            platform.acting_as(platform.keys.authenticate(key.secret)).sweep()
+
+
+def test_every_record_that_can_name_an_artifact_is_known_to_the_sweep() -> None:
+    """A new kind of record with a field for artifacts must be added to `artifacts_of` and to the sweep."""
+    telling = {"artifact", "artifacts", "file", "files", "resume", "spec"}
+    named = {record.cls for record in RECORDS if telling & {field.name for field in attrs.fields(record.cls)}}
+    assert named == {Checkpoint, Dataset, TrajectoryLog, Upload, Job}
