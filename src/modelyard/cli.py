@@ -17,6 +17,7 @@ import click
 from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
+from modelyard.domain.alias import NotWorse
 from modelyard.domain.identity import ApiKey
 from modelyard.errors import MissingExtra, ModelyardError
 from modelyard.executors.subprocess import SubprocessExecutor
@@ -219,10 +220,12 @@ def list_models(store: Path, entity: str, as_json: bool) -> None:
 @click.argument("model")
 @click.argument("step", type=click.IntRange(min=0))
 @alias_option
-def promote_checkpoint(store: Path, model: str, step: int, alias: str) -> None:
+@click.option("--not-worse", metavar="EVALUATION", help="Only if its run of this is not worse than the current one's.")
+def promote_checkpoint(store: Path, model: str, step: int, alias: str, not_worse: str | None) -> None:
     """Let an alias of MODEL (an id, or entity/project/name) point to the checkpoint of STEP."""
+    require = None if not_worse is None else NotWorse(not_worse)
     with opened(store) as platform:
-        made = platform.models.promote(model, step, alias)
+        made = platform.models.promote(model, step, alias, require=require)
     click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
 
 

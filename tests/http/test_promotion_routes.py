@@ -60,6 +60,25 @@ def test_the_history_is_paged(client: Any, aliases: str) -> None:
     assert (rest["data"], rest["has_more"]) == (made[2:], False)
 
 
+def test_a_requirement_is_judged_and_its_numbers_are_told(client: Any, aliases: str) -> None:
+    evaluations, place = client.platform.evaluations, {"project": "p", "entity": "acme"}
+    runs = {}
+    for step, value in ((1, 1.0), (2, 0.0)):
+        model = f"weave:///acme/p/object/m:step{step}"
+        runs[step] = evaluations.create("weave:///acme/p/object/exam", model, **place).id
+        for number in range(8):
+            made = evaluations.predictions.create(model, {"n": number}, "x", run_id=runs[step], **place)
+            evaluations.scores.create(made.id, "weave:///acme/p/object/judge", value, **place)
+        evaluations.finish(runs[step])
+    client.send("PUT", f"{aliases}/prod", {"step": 1})
+    require = {"evaluation": "exam", "confidence": 0.9}
+    refused = client.send("PUT", f"{aliases}/prod", {"step": 2, "require": require})
+    assert (refused.status, "the candidate is worse" in refused.json["detail"]) == (409, True)
+    named = {"runs": {"candidate": runs[2], "baseline": runs[1]}, "margin": 2}
+    verdict = client.send("PUT", f"{aliases}/prod", {"step": 2, "require": named}).json["verdict"]
+    assert (verdict["baseline_run"], verdict["metrics"]["judge"]["difference"]) == (runs[1], -1.0)
+
+
 @pytest.mark.parametrize(
     ("alias", "body", "loc"),
     [
@@ -69,6 +88,9 @@ def test_the_history_is_paged(client: Any, aliases: str) -> None:
         ("prod", {}, ["body", "step"]),
         ("prod", {"step": "1"}, ["body", "step"]),
         ("prod", {"step": -1}, ["body", "step"]),
+        ("prod", {"step": 1, "require": {}}, ["body", "require", "evaluation"]),
+        ("prod", {"step": 1, "require": {"evaluation": "e", "margin": -1}}, ["body", "require", "margin"]),
+        ("prod", {"step": 1, "require": {"evaluation": "e", "confidence": 1}}, ["body", "require", "confidence"]),
     ],
 )
 def test_what_does_not_fit_is_named_at_its_place(client: Any, aliases: str, alias: str, body: Any, loc: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.statistics import CONFIDENCE
 from modelyard.errors import InvalidInput
 
 MAX_ALIASES = 100
@@ -25,6 +26,27 @@ def check_alias(name: str) -> str:
         says = "must be a lower-case letter and up to 63 of a-z 0-9 _ -, and not latest, step<N> or v<N>"
         raise InvalidInput.at("alias", msg=says)
     return name
+
+
+@attrs.frozen
+class NotWorse:
+    """What a promotion may require: that the candidate is not shown to be worse than what the alias points to.
+
+    Compared are the newest completed runs of both on an `evaluation`, given by its name in the model's project or by
+    its reference; or `runs`, the ids of the candidate's run and of the current one's. All metrics count, or the one
+    that is named, with a `margin` by which the candidate may be worse, at a `confidence`. An alias that points to
+    nothing yet meets every requirement. Raises `InvalidInput` unless there is either an evaluation or runs.
+    """
+
+    evaluation: str | None = None
+    runs: tuple[str, str] | None = None
+    metric: str | None = None
+    margin: float = 0.0
+    confidence: float = CONFIDENCE
+
+    def __attrs_post_init__(self) -> None:
+        if (self.evaluation is None) is (self.runs is None):
+            raise InvalidInput.at("evaluation", msg="give either an evaluation or two runs")
 
 
 class Change(StrEnum):

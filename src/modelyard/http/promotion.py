@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from modelyard.domain.alias import check_alias
 from modelyard.domain.page import Page
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
@@ -29,10 +30,13 @@ def list_aliases(call: Call) -> Response:
 
 
 def promote(call: Call) -> Response:
-    """Let an alias point to a checkpoint; again, nothing changes."""
+    """Let an alias point to a checkpoint, if that meets what is required; again, nothing changes."""
     body = structure(PromotionCreate, call.body, "body")
     with places("path"):
-        made = call.platform.models.promote(call.params["model_id"], body.step, call.params["alias"])
+        alias = check_alias(call.params["alias"])
+    with places("body", "require"):
+        require = None if body.require is None else body.require.not_worse()
+        made = call.platform.models.promote(call.params["model_id"], body.step, alias, require=require)
     return json_response(promotion_object(made))
 
 

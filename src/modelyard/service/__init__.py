@@ -15,5 +15,6 @@ defer_modules(
     "sweep",
     "training",
     "usage",
+    "verdict",
     "worker",
 )

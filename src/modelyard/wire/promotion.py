@@ -5,16 +5,43 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.alias import Alias, Change, Promotion
-from modelyard.wire.constraint import Within
+from modelyard.domain.alias import Alias, Change, NotWorse, Promotion
+from modelyard.domain.statistics import CONFIDENCE
+from modelyard.wire.constraint import Length, Within
+from modelyard.wire.evaluation import plain
 from modelyard.wire.training_answer import Listed, time_text
 
 
 @attrs.frozen
+class Runs:
+    """The ids of two runs: of the checkpoint, and of what the alias points to."""
+
+    candidate: str = attrs.field(validator=Length(1, 128))
+    baseline: str = attrs.field(validator=Length(1, 128))
+
+
+@attrs.frozen
+class Requirement:
+    """That the checkpoint is not shown to be worse than what the alias points to, on an evaluation or by two runs."""
+
+    evaluation: str | None = attrs.field(default=None, validator=Length(1, 1000))
+    runs: Runs | None = None
+    metric: str | None = None
+    margin: float = attrs.field(default=0.0, validator=Within(0))
+    confidence: float = attrs.field(default=CONFIDENCE, validator=Within(0.5, 0.9999))
+
+    def not_worse(self) -> NotWorse:
+        """The requirement. Raises `InvalidInput`."""
+        runs = None if self.runs is None else (self.runs.candidate, self.runs.baseline)
+        return NotWorse(self.evaluation, runs, self.metric, self.margin, self.confidence)
+
+
+@attrs.frozen
 class PromotionCreate:
-    """The body that lets an alias point to the checkpoint of a step."""
+    """The body that lets an alias point to the checkpoint of a step, if that meets what is required."""
 
     step: int = attrs.field(validator=Within(0))
+    require: Requirement | None = None
 
 
 @attrs.frozen
@@ -82,6 +109,6 @@ def promotion_object(promotion: Promotion) -> Mapping[str, Any]:
         "step": promotion.step,
         "from_step": promotion.from_step,
         "by": promotion.by,
-        "verdict": dict(promotion.verdict) or None,
+        "verdict": plain(promotion.verdict) or None,
         "created_at": time_text(promotion.created_at),
     }
