@@ -4,8 +4,11 @@ Two releases run it, each in a lane of its own: the newer takes plain mappings, 
 """
 
 import os
+import runpy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,3 +230,20 @@ def test_wrong_references_unknown_things_and_a_missing_key_are_told_precisely(se
     assert refused(422, ask, "score_create", **{**score, "scorer": "bad"})["detail"][0]["loc"] == ["body", "scorer"]
     with client_of(served.root, "no-such-key") as nobody:
         assert refused(401, nobody, "dataset_read", object_id="x", digest="latest")["error_code"] == "invalid_api_key"
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(OLD, reason="the page speaks as the newer release does")
+def test_the_page_about_this_client_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane has no installed modelyard, so its command is made here."""
+    command = tmp_path / "bin" / "modelyard"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m modelyard.cli "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+    docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
+    docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / "use-the-trace-client.md", tmp_path, monkeypatch)
