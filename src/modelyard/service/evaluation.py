@@ -1,7 +1,6 @@
 """Evaluation runs: creating, reading and ending them, and judging a model in one (specification 4.5)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.evaluation import EvaluationResult, EvaluationRun, RunState, Scorer, summarise
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.domain.identity import check_name
 from modelyard.domain.reference import (
     EVALUATION_KINDS,
     MODEL_KINDS,
@@ -21,10 +20,11 @@ from modelyard.domain.reference import (
     same_scheme,
 )
 from modelyard.domain.training import Checkpoint, Model, ModelName
-from modelyard.errors import InvalidInput, ModelyardError, NotFound, Problem, RecordNotFound
+from modelyard.errors import InvalidInput, NotFound, Problem, RecordNotFound
 from modelyard.protocols import Snapshot, Tx
-from modelyard.service.judging import Judge, Place, evaluation_ref
-from modelyard.service.ports import Ports
+from modelyard.service.evaluating import Evaluating
+from modelyard.service.evaluation_rules import check_idle
+from modelyard.service.place import Place
 
 MAX_IDS = 1000
 MAX_ID = 128
@@ -33,15 +33,12 @@ MAX_WINDOW = 2**53
 _BATCH = 200
 
 
-class Evaluations:
+class Evaluations(Evaluating):
     """The evaluation runs that a principal may see.
 
     run = platform.evaluations.create(evaluation_ref, model_ref, project="support")
     platform.evaluations.finish(run.id, {"accuracy": 0.9})
     """
-
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
 
     # ---- making and reading
 
@@ -102,7 +99,10 @@ class Evaluations:
     def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
         """Delete runs for ever; returns how many of them there were."""
         place, wanted = self._place(project, entity), _few(ids)
-        return self.ports.store.transact(lambda tx: sum(self._delete(tx, run_id, place) for run_id in wanted))
+        gone = self.ports.store.transact(lambda tx: [run_id for run_id in wanted if self._delete(tx, run_id, place)])
+        for run_id in gone:
+            self._drop_work(run_id)
+        return len(gone)
 
     # ---- ending
 
@@ -125,7 +125,13 @@ class Evaluations:
     def cancel(
         self, run_id: str, reason: str = "cancelled", *, project: str | None = None, entity: str | None = None
     ) -> EvaluationRun:
-        """End a running run because nobody wants it. Idempotent. Raises `NotFound`, `RunAlreadyFinished`."""
+        """End a running run because nobody wants it. Idempotent. Raises `NotFound`, `RunAlreadyFinished`.
+
+        A run that the engine works on ends with the rows that are under way, and keeps what is done.
+        """
+        run = self.get(run_id, project=project, entity=entity)
+        if self._stop_work(run.id, _checked_reason(reason)):
+            return self.get(run_id)
         return self._stop(RunState.CANCELLED, run_id, reason, project, entity)
 
     def fail(
@@ -133,40 +139,6 @@ class Evaluations:
     ) -> EvaluationRun:
         """End a running run because it went wrong. Idempotent. Raises `NotFound`, `RunAlreadyFinished`."""
         return self._stop(RunState.FAILED, run_id, reason, project, entity)
-
-    # ---- judging
-
-    def run(
-        self,
-        evaluation: str,
-        model: str,
-        rows: Iterable[Mapping[str, Any]],
-        scorer: Scorer | str = "exact_match",
-        *,
-        project: str,
-        entity: str | None = None,
-        **options: Any,
-    ) -> EvaluationResult:
-        """Ask a model every row and score its answers, one after another, in a run of its own.
-
-        A row has `messages` (or `prompt`, a text) and whatever the scorer reads, such as `expected`. `model` is any
-        name that completions take, or its reference; a trained model is held at the checkpoint of this moment.
-        `options` are those of `chat.complete`. A row on which the model or the scorer fails is kept with its error and
-        counted; only scored rows are in the mean. What breaks off the loop itself fails the run and is raised.
-        """
-        place = self._place(project, entity)
-        judge = Judge.of(self.ports, self.principal, model, scorer, place, options)
-        named = evaluation_ref(evaluation, place)
-        run = EvaluationRun(self.ports.ids(), *place, str(named), str(judge.model), self.ports.clock.now())
-        self.ports.store.transact(lambda tx: tx.add(run))
-        try:
-            results = tuple(judge.row(at, row) for at, row in enumerate(rows))
-            done = self.finish(run.id, summarise(judge.name, results))
-        except BaseException as error:
-            with suppress(ModelyardError):
-                self.fail(run.id, f"broken off by {type(error).__name__}")
-            raise
-        return EvaluationResult(done, results)
 
     # ---- steps
 
@@ -227,8 +199,7 @@ class Evaluations:
     def _stop(
         self, state: RunState, run_id: str, reason: str, project: str | None, entity: str | None
     ) -> EvaluationRun:
-        if not 1 <= len(reason) <= MAX_REASON:
-            raise InvalidInput.at("reason", msg=f"must be 1 to {MAX_REASON} characters")
+        _checked_reason(reason)
         now = self.ports.clock.now()
         return self._change(run_id, project, entity, lambda run: run.stopped(state, reason, now))
 
@@ -243,6 +214,7 @@ class Evaluations:
 
         def step(tx: Tx) -> EvaluationRun:
             before = self._found(tx, run_id, place)
+            check_idle(tx, run_id)
             after = change(before)
             if after is before:
                 return before
@@ -312,6 +284,12 @@ def _few(ids: Iterable[str]) -> Sequence[str]:
     if len(named) > MAX_IDS:
         raise InvalidInput.at("ids", msg=f"name at most {MAX_IDS} runs at a time", type="too_long")
     return named
+
+
+def _checked_reason(reason: str) -> str:
+    if not 1 <= len(reason) <= MAX_REASON:
+        raise InvalidInput.at("reason", msg=f"must be 1 to {MAX_REASON} characters")
+    return reason
 
 
 def _check_window(limit: int | None, offset: int) -> None:

@@ -37,6 +37,19 @@ def every(snapshot: Snapshot, cls: type[R], index: str, *where: object) -> Itera
         after = cursor_at(cls, index, batch[-1])
 
 
+def scan(ports: Ports, cls: type[R], index: str, *where: object, after: object = None) -> Iterator[R]:
+    """Every record of an index behind that of `after`, which need no longer exist; read as it is asked for, each batch
+    of a snapshot of its own.
+    """
+    cursor = None if after is None else cursor_at(cls, index, after)
+    while True:
+        batch = ports.store.read(partial(_batch, cls, index, where, cursor, BATCH, False))
+        yield from batch
+        if len(batch) < BATCH:
+            return
+        cursor = cursor_at(cls, index, batch[-1])
+
+
 def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
     """The cursor behind a record of `cls`, or behind anything that has the columns of its place."""
     return _DECLARED[cls].cursor(index, record)
