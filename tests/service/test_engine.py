@@ -475,7 +475,9 @@ def test_what_is_told_as_done_is_stored(world: World) -> None:
         *["evaluation_progress"] * (len(events) - 2),
         "evaluation_ended",
     ]
-    assert sorted({done for done, _ in told} - {0}) == [event.step for event in events[1:-1]]
+    assert [event.step for event in events[1:-1]] == sorted({event.step for event in events[1:-1]})
+    assert {event.step for event in events[1:-1]} <= {done for done, _ in told}
+    assert events[-2].data == {"done": 20, "total": 20, "score": 1.0}
 
 
 answers = st.sampled_from([True, False, 0.25, 3, None, float("nan"), "text", [1], KeyError("x"), {"a": 1}])

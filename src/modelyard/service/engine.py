@@ -42,7 +42,6 @@ class Done:
     id: str
     started_at: datetime
     asked: Asked
-    asked_at: datetime
     verdicts: tuple[Verdict, ...] = ()
 
 
@@ -66,7 +65,6 @@ class _Row:
     started_at: datetime
     deadline: float
     asked: Asked | None = None
-    asked_at: datetime | None = None
 
 
 class Engine:
@@ -91,6 +89,7 @@ class Engine:
         self._scoring: set[int] = set()
         self._tickets = self._open = 0
         self._stopped = False
+        self._latest = ports.clock.now()
 
     def batches(self) -> Iterator[list[Done]]:
         """What is done, until all is. A batch is empty where nothing was done for a while."""
@@ -109,6 +108,8 @@ class Engine:
     # ---- beginning
 
     def _fill(self) -> None:
+        """Begin rows. Those that begin together bear one time; their ids keep them in order."""
+        self._latest = max(self._latest, self.ports.clock.now())
         while self._open < self._limits.concurrency and not self._stopped:
             item = next(self._items, None)
             if item is None:
@@ -118,11 +119,10 @@ class Engine:
                 self._begin(item)
 
     def _begin(self, item: Item) -> None:
-        now = self.ports.clock.now()
         limit = self._limits.timeout
         deadline = math.inf if limit is None else self.ports.clock.monotonic() + limit
         self._tickets += 1
-        ticket, row = self._tickets, _Row(item, self.ports.ids(), now, deadline)
+        ticket, row = self._tickets, _Row(item, self.ports.ids(), self._latest, deadline)
         self._rows[ticket] = row
         if item.copied is not None:
             self._arrivals.tell(ticket, Outcome(Asked(None, item.copied.error, item.copied.attempts, None)))
@@ -139,8 +139,7 @@ class Engine:
     def _advance(self) -> list[Done]:
         """Take what has arrived, have it scored, and answer what is done with it."""
         done = []
-        seconds = self._patience()
-        for ticket, outcome in self._arrivals.take(seconds):
+        for ticket, outcome in self._arrivals.take(self._patience()):
             if ticket in self._rows:
                 done += self._arrived(ticket, outcome.result())
         done += self._overdue()
@@ -159,7 +158,7 @@ class Engine:
         row = self._rows[ticket]
         if row.asked is not None:
             return [self._finished(ticket, result)]
-        row.asked, row.asked_at = result, self.ports.clock.now()
+        row.asked = result
         if result.error is not None or not self._scorers:
             return [self._finished(ticket, ())]
         self._to_score.append(ticket)
@@ -186,7 +185,7 @@ class Engine:
     def _given_up(self, ticket: int) -> Done:
         row, told = self._rows[ticket], f"timed out after {self._limits.timeout:g} s"
         if row.asked is None:
-            row.asked, row.asked_at = Asked(None, told, 1, None), self.ports.clock.now()
+            row.asked = Asked(None, told, 1, None)
             return self._finished(ticket, ())
         return self._finished(ticket, tuple(Verdict(None, told, scored=False) for _ in self._scorers))
 
@@ -194,8 +193,7 @@ class Engine:
         row = self._rows.pop(ticket)
         self._scoring.discard(ticket)
         assert row.asked is not None
-        assert row.asked_at is not None
-        return Done(row.item, row.id, row.started_at, row.asked, row.asked_at, verdicts)
+        return Done(row.item, row.id, row.started_at, row.asked, verdicts)
 
 
 def _output(row: _Row) -> Any:

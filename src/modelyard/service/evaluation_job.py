@@ -1,10 +1,12 @@
 """The work of an evaluation job: rows out of the engine into the store, with their scores, before they count as done.
 
-A batch of rows, the event that tells it and the job's progress commit together, under the worker's claim.
+A batch of rows and what tells of it commit together, under the worker's claim.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -28,7 +30,7 @@ from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loo
 from modelyard.service.engine_row import FunctionModel, RowScorer, Subject, is_async
 from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.hold import Hold
-from modelyard.service.job import announce, cancel, fail, held, record_events, succeed
+from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.listing import maybe, scan
 from modelyard.service.place import Place
@@ -36,6 +38,9 @@ from modelyard.service.ports import Ports
 from modelyard.service.scorers import MAX_SCORERS, RuleScorer, ScorerFunction, at_work
 
 STARTED, PROGRESS = "evaluation_started", "evaluation_progress"
+
+BETWEEN_EVENTS = 0.1
+"""Seconds that pass at least between two events that tell of rows; each row is told by its records."""
 
 
 @attrs.frozen
@@ -76,6 +81,7 @@ class _Work:
         self.subject, self.scorers = self._subject(), tuple(map(self._scorer, self.spec["scorers"]))
         self.tally = Tally({scorer.name: str(scorer.ref) for scorer in self.scorers})
         self.stored: set[tuple[int, int]] = set()
+        self._told_at = -math.inf
         crew.tally(self.tally)
 
     def _subject(self) -> Subject | None:
@@ -111,20 +117,31 @@ class _Work:
         return self.hold.job.attempts > 1 or "resumed" in self.spec
 
     def store(self, batch: list[Done]) -> None:
-        """Commit what is done, and only then count it. Raises `LeaseLost`."""
+        """Commit what is done; what cannot be ends this attempt, and its count with it. Raises `LeaseLost`."""
         if not batch:
             return
-        rows = [self._records(done) for done in batch]
+        now = self.ports.clock.now()
+        rows = [self._records(done, now) for done in batch]
         for prediction, scores in rows:
             self.tally.add(prediction, scores)
-        done = self.tally.rows
-        data = {"done": done, "total": self.spec["total"], "score": self.tally.mean}
-        event, now = NewEvent(self.ports.ids(), PROGRESS, data, done), self.ports.clock.now()
-        progress = self.hold.write(partial(self._commit, event, now, rows))
-        self.ports.observe(JobEventRecorded(progress.job_id, PROGRESS, progress.last_seq))
+        events = self._news()
+        progress = self.hold.write(partial(self._commit, events, now, rows))
+        for event in events:
+            self.ports.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
 
-    def _commit(self, event: NewEvent, now: Any, rows: list[tuple[Prediction, list[Score]]], tx: Tx) -> JobProgress:
-        progress = record_events(tx, self.hold.claim, [event], now)
+    def _news(self) -> list[NewEvent]:
+        """The event that tells how far it has come: with the last row, and now and then before."""
+        done, total, moment = self.tally.rows, self.spec["total"], self.ports.clock.monotonic()
+        if done < total and moment - self._told_at < BETWEEN_EVENTS:
+            return []
+        self._told_at = moment
+        return [NewEvent(self.ports.ids(), PROGRESS, {"done": done, "total": total, "score": self.tally.mean}, done)]
+
+    def _commit(
+        self, events: list[NewEvent], now: datetime, rows: list[tuple[Prediction, list[Score]]], tx: Tx
+    ) -> JobProgress:
+        claim = self.hold.claim
+        progress = record_events(tx, claim, events, now) if events else fenced(tx, claim)
         if maybe(tx, EvaluationRun, self.hold.job.lane) is not None:
             for prediction, scores in rows:
                 tx.add(prediction)
@@ -219,9 +236,9 @@ class _Work:
 
     # ---- records
 
-    def _records(self, done: Done) -> tuple[Prediction, list[Score]]:
-        prediction = self._prediction(done) if done.item.copied is None else self._copy(done, done.item.copied)
-        now = self.ports.clock.now()
+    def _records(self, done: Done, now: datetime) -> tuple[Prediction, list[Score]]:
+        copied = done.item.copied
+        prediction = self._prediction(done, now) if copied is None else self._copy(done, copied, now)
         pairs = zip(self.scorers, done.verdicts, strict=False)
         return prediction, [
             Score(
@@ -240,7 +257,7 @@ class _Work:
             for scorer, verdict in pairs
         ]
 
-    def _prediction(self, done: Done) -> Prediction:
+    def _prediction(self, done: Done, now: datetime) -> Prediction:
         subject, reply, item = self.subject, done.asked.reply, done.item
         assert subject is not None
         return Prediction(
@@ -256,7 +273,7 @@ class _Work:
             Source.ENGINE,
             EMPTY if reply is None else {VALUE: reply.output},
             done.asked.error,
-            done.asked_at,
+            max(now, done.started_at),
             done.asked.latency,
             None if reply is None else reply.prompt_tokens,
             None if reply is None else reply.completion_tokens,
@@ -267,7 +284,7 @@ class _Work:
             int(item.unsure),
         )
 
-    def _copy(self, done: Done, source: Prediction) -> Prediction:
+    def _copy(self, done: Done, source: Prediction, now: datetime) -> Prediction:
         return attrs.evolve(
             source,
             id=done.id,
@@ -278,7 +295,7 @@ class _Work:
             source=Source.COPIED,
             copied_from=source.id,
             started_at=done.started_at,
-            finished_at=done.asked_at,
+            finished_at=max(now, done.started_at),
             possibly_repeated=0,
         )
 

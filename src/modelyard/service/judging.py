@@ -71,10 +71,8 @@ class PlatformModel:
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         """Its completion of a row's `messages` or `prompt`, with this seed where it takes one."""
-        changes: dict[str, Any] = {"messages": _messages(row)}
-        if self.seeded:
-            changes["sampling"] = _seeded(self.request.sampling, seed)
-        request = attrs.evolve(self.request, **changes)
+        sampling = _seeded(self.request.sampling, seed) if self.seeded else self.request.sampling
+        request = _asking(self.request, _messages(row), sampling)
         given = yield from answer(self.ports, self.principal, request, self.attribution)
         usage = given.completion.usage
         spent = cost(usage, given.entry.pricing)
@@ -143,6 +141,30 @@ def _seeded(sampling: Sampling, seed: int) -> Sampling:
         sampling.repetition_penalty,
         sampling.logit_bias,
         seed,
+    )
+
+
+def _asking(request: CompletionRequest, messages: tuple[Message, ...], sampling: Sampling) -> CompletionRequest:
+    """The request with these messages; field by field as well."""
+    return CompletionRequest(
+        request.model,
+        messages,
+        sampling,
+        request.n,
+        request.max_tokens,
+        request.stop,
+        request.logprobs,
+        request.top_logprobs,
+        request.tools,
+        request.tool_choice,
+        request.parallel_tool_calls,
+        request.response_format,
+        request.return_token_ids,
+        request.streamed,
+        request.user,
+        request.metadata,
+        request.store,
+        request.extras,
     )
 
 
