@@ -224,7 +224,7 @@ class _Work:
                 index = position if source.index is None else source.index
                 yield Item(index, source.trial, source.inputs, source)
             return
-        with self.ports.artifacts.open(self.spec.get("rows") or self.spec["dataset"]) as file:
+        with self.ports.artifacts.open(self.spec.get("artifact") or self.spec["dataset"]) as file:
             for index, row in enumerate(read_rows(file)):
                 for trial in range(self.spec["trials"]):
                     yield Item(index, trial, row)

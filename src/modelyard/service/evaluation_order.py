@@ -83,8 +83,8 @@ class Order:
     def keep(self, step: Callable[[Tx], T]) -> T:
         """Store it by `step`; the rows that it brought go again where that fails."""
         with ExitStack() as undone:
-            if "rows" in self.job.spec:
-                undone.callback(self.ports.artifacts.remove, self.job.spec["rows"])
+            if "artifact" in self.job.spec:
+                undone.callback(self.ports.artifacts.remove, self.job.spec["artifact"])
             kept = self.ports.store.transact(step)
             undone.pop_all()
         return kept
@@ -269,7 +269,7 @@ def _spooled(ports: Ports, orders: Sequence[Order], rows: Iterable[Mapping[str, 
     try:
         names += [_copy(ports, names[0]) for _ in orders[1:]]
         for order in orders:
-            yield _with_rows(order, count, rows=names.pop())
+            yield _with_rows(order, count, artifact=names.pop())
     finally:
         for name in names:
             ports.artifacts.remove(name)

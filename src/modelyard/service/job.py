@@ -323,7 +323,7 @@ def take_away(tx: Tx, seen: JobProgress, event_id: str, now: datetime, max_crash
 
 def files_of(job: Job) -> list[str]:
     """The artifacts that belong to a job alone: its own data and its saved state. Of no use once it has ended."""
-    own = [job.spec[name] for name in ("artifact", "rows") if name in job.spec]
+    own = [job.spec["artifact"]] if "artifact" in job.spec else []
     return [*own, *(file["artifact"] for file in job.resume.values())]
 
 
