@@ -13,9 +13,8 @@ class Document:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document = document
-        self._patterns = [
-            (_pattern(path), path) for path in sorted(document["paths"], key=lambda path: path.count("{"))
-        ]
+        most_exact_first = sorted(document["paths"], key=lambda path: (-path.count("/"), path.count("{")))
+        self._patterns = [(_pattern(path), path) for path in most_exact_first]
 
     def operation(self, method: str, path: str) -> Mapping[str, Any] | None:
         """The operation that answers a request, or None."""

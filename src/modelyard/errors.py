@@ -6,6 +6,7 @@ repeats a secret.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar
 
 import attrs
@@ -80,6 +81,16 @@ class ModelNotFound(NotFound):
     """No catalogue entry, model or checkpoint answers to this name."""
 
     code = "model_not_found"
+
+
+class ObjectDeleted(NotFound):
+    """The version of an object was there, and was deleted at `deleted_at`."""
+
+    code = "object_deleted"
+
+    def __init__(self, kind: str, id: str, deleted_at: datetime) -> None:
+        self.deleted_at = deleted_at
+        super().__init__(kind, id, f"it was deleted at {deleted_at.isoformat()}")
 
 
 class Conflict(CallerError):

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATA = {"text", "json", "mermaid"}
-CLIENTS = {"use-the-rl-client.md": "art"}
+CLIENTS = {"use-the-rl-client.md": "art", "use-the-trace-client.md": "weave"}
 LONG_RUNNING = ("modelyard serve", "modelyard work")
 
 

@@ -144,9 +144,12 @@ def test_the_lenient_mode_takes_any_text(world: World) -> None:
 
 # ---- strict references ----
 
+PUBLISHED = "weave:///acme/red/object/published"
+
 
 def trained(world: World, entity: str = "acme", project: str = "red", name: str = "support") -> Model:
-    """A trained model with a checkpoint at steps 0 and 1."""
+    """A trained model with a checkpoint at steps 0 and 1, beside an evaluation."""
+    world.runs().objects.publish("evaluation", "published", {"dataset": EVALUATION}, project="red")
     model = Model(f"model-{entity}-{project}", entity, project, name, "echo", START, last_step=1)
 
     def step(tx: Any) -> None:
@@ -162,7 +165,7 @@ def test_the_strict_mode_takes_models_and_checkpoints_that_exist(world: World) -
     trained(world)
     runs = world.runs(mode="resolve")
     for version in ("", ":latest", ":step0", ":step1"):
-        run = runs.create(EVALUATION, f"weave:///acme/red/object/support{version}", project="red")
+        run = runs.create(PUBLISHED, f"weave:///acme/red/object/support{version}", project="red")
         assert runs.get(run.id) == run
 
 
@@ -180,7 +183,7 @@ def test_the_strict_mode_takes_models_and_checkpoints_that_exist(world: World) -
 def test_the_strict_mode_refuses_what_is_not_here(world: World, model: str) -> None:
     trained(world)
     with pytest.raises(InvalidInput) as refused:
-        world.runs(mode="resolve").create(EVALUATION, f"weave:///acme/red/{model}", project="red")
+        world.runs(mode="resolve").create(PUBLISHED, f"weave:///acme/red/{model}", project="red")
     assert locations(refused.value) == [("model",)]
 
 
@@ -189,7 +192,7 @@ def test_the_strict_mode_refuses_a_foreign_model_as_it_does_a_missing_one(world:
     errors = []
     for name in ("support", "unknown"):
         with pytest.raises(InvalidInput) as refused:
-            world.runs(RED, "resolve").create(EVALUATION, f"weave:///acme/blue/object/{name}", project="red")
+            world.runs(RED, "resolve").create(PUBLISHED, f"weave:///acme/blue/object/{name}", project="red")
         errors.append(str(refused.value))
     assert errors[0] == errors[1]
 
@@ -198,11 +201,25 @@ def test_the_strict_mode_refuses_an_unknown_source(world: World) -> None:
     trained(world)
     runs = world.runs(mode="resolve")
     model = "weave:///acme/red/object/support"
-    source = runs.create(EVALUATION, model, project="red")
-    assert runs.create(EVALUATION, model, source.id, project="red").source_known is True
+    source = runs.create(PUBLISHED, model, project="red")
+    assert runs.create(PUBLISHED, model, source.id, project="red").source_known is True
     with pytest.raises(InvalidInput) as refused:
-        runs.create(EVALUATION, model, "unknown", project="red")
+        runs.create(PUBLISHED, model, "unknown", project="red")
     assert locations(refused.value) == [("source_evaluation_run_id",)]
+
+
+def test_the_strict_mode_takes_objects_that_were_published_until_they_are_deleted(world: World) -> None:
+    trained(world)
+    runs, objects = world.runs(mode="resolve"), world.runs().objects
+    model = objects.publish("model", "coded", {"source_code": "pass"}, project="red")
+    op = objects.publish("op", "predict", {"source_code": "pass"}, project="red")
+    for ref in (model.ref, op.ref, attrs.evolve(model.ref, version="v0"), attrs.evolve(model.ref, version=None)):
+        assert runs.create(PUBLISHED, str(ref), project="red").model == str(ref)
+    objects.delete("evaluation", "published", project="red")
+    objects.delete("op", "predict", project="red")
+    with pytest.raises(InvalidInput) as refused:
+        runs.create(PUBLISHED, str(op.ref), project="red")
+    assert locations(refused.value) == [("evaluation",), ("model",)]
 
 
 # ---- scope ----

@@ -1,6 +1,7 @@
 """Evaluation runs on the wire: queries in, objects out, problems at the places where a client put the values."""
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from modelyard.wire.evaluation import (
     run_object,
     wire_places,
 )
+from modelyard.wire.evaluation_object import dataset_request, dataset_rows
 from modelyard.wire.json import dump
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "evaluation"
@@ -156,3 +158,20 @@ def test_the_problems_of_a_use_case_are_told_where_the_client_put_the_values() -
         (("body", "model"), "reference"),
         (("body",), "value_error"),
     ]
+
+
+def test_the_rows_of_a_dataset_are_read_one_at_a_time() -> None:
+    pieces = [b'{"name": "x", "rows": [', *(b'{"n": %d}, ' % number for number in range(500)), b'{"n": 500}], "z": 1}']
+    taken = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal taken
+        for piece in pieces:
+            taken += 1
+            yield piece
+
+    for number, row in enumerate(dataset_rows(chunks())):
+        assert row == {"n": number}
+        assert taken <= number + 4
+    request = dataset_request(iter(pieces))
+    assert (request.name, request.rows, request.description) == ("x", (), None)

@@ -24,6 +24,26 @@ def digest(value: Any) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode().replace("-", "X").replace("_", "Y")
 
 
+class TableDigest:
+    """The digest of a table whose rows come one after the other: SHA-256 over the row digests joined."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sum = hashlib.sha256()
+
+    def add(self, row_digest: str) -> None:
+        """Go on with the next row."""
+        self.rows += 1
+        self._sum.update(row_digest.encode())
+
+    def hex(self) -> str:
+        """The digest of the rows so far."""
+        return self._sum.hexdigest()
+
+
 def table_digest(row_digests: Iterable[str]) -> str:
     """SHA-256, in hex, over the row digests joined."""
-    return hashlib.sha256("".join(row_digests).encode()).hexdigest()
+    table = TableDigest()
+    for row_digest in row_digests:
+        table.add(row_digest)
+    return table.hex()

@@ -8,7 +8,9 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.errors import Conflict
 
 
 class Source(StrEnum):
@@ -23,14 +25,16 @@ class Source(StrEnum):
 class Prediction:
     """What a model answered to the inputs of one row.
 
-    `output` holds the answer, any JSON value, under "value"; it is empty while the prediction is open and where the
-    model failed, which `error` then says. `row_digest` tells equal rows: those of one run are trials of each other,
-    numbered by `trial` from 0. `index` is the row's place in an engine's run, where (run, index, trial) is unique; None
-    for a client's. `model` is a reference; `checkpoint_step` and `price` (per token, as the ledger booked it) say what
-    answered and at what price, where the platform knows. `latency` is in seconds; `prompt_tokens`, `completion_tokens`
-    and `cost` (USD) are of the model's call only, None where nothing was reported. `attempts` counts calls that were
-    made, `possibly_repeated` those that a kill may have caused to be made twice. `copied_from` is the prediction of
-    another run whose output, latency, usage and cost this one shares.
+    `output` holds the answer, any JSON value, under "value"; it is empty while nothing was answered yet and where the
+    model failed, which `error` then says. A prediction is open until `finished_at`.
+
+    `row_digest` tells equal rows: those of one run are trials of each other, numbered by `trial` from 0. `index` is the
+    row's place in an engine's run, where (run, index, trial) is unique; None for a client's. `model` is a reference;
+    `checkpoint_step` and `price` (per token, as the ledger booked it) say what answered and at what price, where the
+    platform knows. `latency` is in seconds; `prompt_tokens`, `completion_tokens` and `cost` (USD) are of the model's
+    call only, None where nothing was reported. `attempts` counts calls that were made, `possibly_repeated` those that a
+    kill may have caused to be made twice. `copied_from` is the prediction of another run whose output,
+    latency, usage and cost this one shares.
     """
 
     id: str
@@ -58,6 +62,23 @@ class Prediction:
     copied_from: str | None = None
     user_id: str | None = None
     span: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+
+    def finished(self, output: Mapping[str, Any], at: datetime) -> "Prediction":
+        """This prediction, finished, with `output` unless that is empty, and its latency.
+
+        One that is finished already stays as it is, if `output` is empty or equal. Raises `Conflict`.
+        """
+        if self.finished_at is None:
+            seconds = max((at - self.started_at).total_seconds(), 0.0)
+            return attrs.evolve(self, output=output or self.output, latency=seconds).closed(at)
+        if output and canonical_json(output) != canonical_json(self.output):
+            raise Conflict("the prediction is finished and keeps its output")
+        return self
+
+    def closed(self, at: datetime) -> "Prediction":
+        """This prediction, finished because its run is; nothing is known of its latency. No answer reads as null."""
+        output = self.output or ({} if self.error else {"value": None})
+        return attrs.evolve(self, output=output, finished_at=max(at, self.started_at))
 
 
 @attrs.frozen
@@ -93,6 +114,7 @@ RECORDS = (
         indexes={
             "by_project": Index(("entity", "project"), ("started_at",)),
             "by_run": Index(("run_id",), ("started_at",)),
+            "open_first": Index(("run_id",), ("finished_at",)),
             "by_row": Index(("run_id",), ("row_digest", "trial")),
             "by_entity": Index(("entity",), ("started_at",)),
         },

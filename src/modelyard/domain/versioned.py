@@ -3,6 +3,7 @@
 Equal content is the same version, so whoever publishes twice changes nothing.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +11,11 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.reference import ObjectRef, RefKind
+
+LATEST = "latest"
+_INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
 
 
 class ObjectKind(StrEnum):
@@ -45,6 +50,29 @@ class ObjectVersion:
     rows_artifact: str | None = None
     table_digest: str | None = None
     deleted_at: datetime | None = None
+
+    @property
+    def ref(self) -> ObjectRef:
+        """The reference of this version."""
+        kind = RefKind.OP if self.kind is ObjectKind.OP else RefKind.OBJECT
+        return ObjectRef(self.entity, self.project, kind, self.object_id, self.digest)
+
+    @property
+    def rows_ref(self) -> ObjectRef | None:
+        """The reference of a dataset's rows."""
+        if self.table_digest is None:
+            return None
+        return ObjectRef(self.entity, self.project, RefKind.TABLE, self.table_digest)
+
+    def deleted(self, at: datetime) -> "ObjectVersion":
+        """What stays of this version when it is deleted: that it was there."""
+        return attrs.evolve(self, content=EMPTY, rows=None, rows_artifact=None, table_digest=None, deleted_at=at)
+
+
+def version_index(version: str) -> int | None:
+    """N of the version `v<N>`; None for another word."""
+    found = _INDEX.fullmatch(version)
+    return int(found[1]) if found else None
 
 
 RECORDS = (

@@ -130,7 +130,8 @@ def _reason_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
     if isinstance(failure, errors.InvalidInput):
         return problem_list(failure.problems)
     words = _words(failure, kind)
-    return {"reason": words, "error_code": _code(failure), "detail": words}
+    gone = {"deleted_at": failure.deleted_at.isoformat()} if isinstance(failure, errors.ObjectDeleted) else {}
+    return {"reason": words, "error_code": _code(failure), "detail": words, **gone}
 
 
 def _errors_body(failure: Exception, kind: Kind) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Checkpoint, Dataset, Model, TrajectoryLog
 from modelyard.domain.upload import Upload
 from modelyard.domain.usage import RateWindow
+from modelyard.domain.versioned import ObjectVersion
 from modelyard.errors import RecordNotFound
 from modelyard.protocols import Tx
 from modelyard.service.job import files_of
@@ -84,5 +85,8 @@ def artifacts_of(value: object) -> Iterator[str]:
     elif isinstance(value, Dataset | TrajectoryLog | Upload):
         if value.artifact is not None:
             yield value.artifact
+    elif isinstance(value, ObjectVersion):
+        if value.rows_artifact is not None:
+            yield value.rows_artifact
     elif isinstance(value, Job):
         yield from files_of(value)

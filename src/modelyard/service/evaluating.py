@@ -40,7 +40,6 @@ from modelyard.service.evaluation_watch import Watching
 from modelyard.service.flow import in_executor
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, claim, enqueue, fail
-from modelyard.service.place import Sight
 from modelyard.service.runner import Runner, never
 from modelyard.service.scorers import Scorers, named
 
@@ -210,7 +209,7 @@ class Evaluating(Watching):
         by_worker: bool = False,
     ) -> Iterator[Order]:
         """What there is to do, one order for each model; everything is checked when the first is asked for."""
-        place = Sight(self.principal).place(project, entity)
+        place = self._sight.place(project, entity)
         models = several(model)
         given = named(scorers)
         drafts = [order_of(self.ports, self.principal, evaluation, one, given, place, options) for one in models]

@@ -31,7 +31,7 @@ class Watching:
     """What a principal may see of the engine's runs: part of `platform.evaluations`."""
 
     def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
 
     def wait(self, run_id: str, timeout: float | None = None) -> EvaluationResult:
         """The result of a run, when it has completed. Where no worker lives, this thread works on it.
@@ -99,8 +99,7 @@ class Watching:
     # ---- how it is found and waited for
 
     def _run(self, run_id: str) -> EvaluationRun:
-        sight = Sight(self.principal)
-        return self.ports.store.read(lambda tx: sight.find(tx, EvaluationRun, "Evaluation run", run_id, None))
+        return self.ports.store.read(lambda tx: self._sight.find(tx, EvaluationRun, "Evaluation run", run_id, None))
 
     def _job(self, run_id: str) -> Job:
         """The last job of a run. Raises `NotFound`, and `Conflict` for a run that the engine did not make."""

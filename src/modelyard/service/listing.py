@@ -1,19 +1,22 @@
 """Pages of records in an index, with cursors that outlive the record that they name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from modelyard.domain.page import Order, Page, check_limit
 from modelyard.domain.record import KEY, by_class
 from modelyard.domain.schema import RECORDS
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, Problem
 from modelyard.protocols import Snapshot
 from modelyard.service.ports import Ports
 
 R = TypeVar("R")
 
 BATCH = 200
+MAX_WINDOW = 2**53
+MAX_IDS = 1000
 
 Cursor = tuple[object, ...]
 """What `page(..., after=)` takes."""
@@ -48,6 +51,31 @@ def scan(ports: Ports, cls: type[R], index: str, *where: object, after: object =
         if len(batch) < BATCH:
             return
         cursor = cursor_at(cls, index, batch[-1])
+
+
+def window(found: Iterator[R], limit: int | None, offset: int) -> Iterator[R]:
+    """At most `limit` of what was found (all when None), behind the first `offset`."""
+    return islice(found, offset, None if limit is None else offset + limit)
+
+
+def check_window(limit: int | None, offset: int) -> None:
+    """Refuse what is no window of a listing. Raises `InvalidInput`."""
+    values = {"limit": 0 if limit is None else limit, "offset": offset}
+    problems = [
+        Problem((name,), f"must be a whole number from 0 to {MAX_WINDOW}")
+        for name, value in values.items()
+        if not 0 <= value <= MAX_WINDOW
+    ]
+    if problems:
+        raise InvalidInput(problems)
+
+
+def few(ids: Iterable[str]) -> Sequence[str]:
+    """The ids, each once. Raises `InvalidInput`."""
+    named = tuple(dict.fromkeys(ids))
+    if len(named) > MAX_IDS:
+        raise InvalidInput.at("ids", msg=f"name at most {MAX_IDS} at a time", type="too_long")
+    return named
 
 
 def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:

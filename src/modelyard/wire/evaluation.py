@@ -1,6 +1,5 @@
 """Evaluation runs as the clients of the evaluation interface know them (specification 4.5, 7)."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -10,11 +9,7 @@ import attrs
 
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.errors import InvalidInput, Problem
-
-MAX_VALUES = 1000
-
-_WHOLE = re.compile(r"-?[0-9]{1,15}")
-
+from modelyard.wire.query import Query
 
 # ---- what comes in
 
@@ -54,58 +49,31 @@ class RunQuery:
     offset: int = 0
 
 
-def parse_run_query(query: Mapping[str, Sequence[str]]) -> RunQuery:
+def parse_run_query(parameters: Mapping[str, Sequence[str]]) -> RunQuery:
     """The query of a listing. Raises `InvalidInput` naming every parameter at fault.
 
-    Array parameters repeat; older clients join them with commas, and say `evaluation_refs` and `model_refs`.
+    Older clients say `evaluation_refs` and `model_refs`.
     """
-    problems: list[Problem] = []
-    limit = _whole(query, "limit", problems)
-    offset = _whole(query, "offset", problems)
+    query = Query(parameters)
+    limit, offset = query.whole("limit"), query.whole("offset") or 0
     found = RunQuery(
-        evaluations=_texts(query, problems, "evaluations", "evaluation_refs"),
-        models=_texts(query, problems, "models", "model_refs"),
-        ids=_texts(query, problems, "evaluation_run_ids"),
-        sources=_texts(query, problems, "source_evaluation_run_ids"),
+        evaluations=query.texts("evaluations", "evaluation_refs"),
+        models=query.texts("models", "model_refs"),
+        ids=query.texts("evaluation_run_ids"),
+        sources=query.texts("source_evaluation_run_ids"),
         limit=limit,
-        offset=offset or 0,
+        offset=offset,
     )
-    if problems:
-        raise InvalidInput(problems)
+    query.check()
     return found
 
 
-def parse_ids(query: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The `evaluation_run_ids` of a deletion, at least one. Raises `InvalidInput`."""
-    problems: list[Problem] = []
-    ids = _texts(query, problems, "evaluation_run_ids")
-    if not ids and not problems:
-        problems.append(Problem(("query", "evaluation_run_ids"), "is required", "missing"))
-    if problems:
-        raise InvalidInput(problems)
+def parse_ids(parameters: Mapping[str, Sequence[str]], name: str = "evaluation_run_ids") -> tuple[str, ...]:
+    """The ids of a deletion, at least one. Raises `InvalidInput`."""
+    query = Query(parameters)
+    ids = query.texts(name, required=True)
+    query.check()
     return ids
-
-
-def _texts(query: Mapping[str, Sequence[str]], problems: list[Problem], *names: str) -> tuple[str, ...]:
-    given = [text for name in names for value in query.get(name, ()) for text in value.split(",")]
-    values = tuple(dict.fromkeys(filter(None, given)))
-    if len(values) > MAX_VALUES:
-        problems.append(Problem(("query", names[0]), f"must be at most {MAX_VALUES} values", "too_long"))
-    return values
-
-
-def _whole(query: Mapping[str, Sequence[str]], name: str, problems: list[Problem]) -> int | None:
-    values = query.get(name, ())
-    if not values:
-        return None
-    loc = ("query", name)
-    if len(values) > 1 or not _WHOLE.fullmatch(values[0]):
-        problems.append(Problem(loc, "must be one whole number of at most 15 digits", "int_parsing"))
-        return None
-    number = int(values[0])
-    if number < 0:
-        problems.append(Problem(loc, "must be at least 0", "greater_than_equal"))
-    return number
 
 
 _IN_PATH = {("entity",), ("project",)}
@@ -174,9 +142,9 @@ def run_object(run: EvaluationRun) -> dict[str, Any]:
         "evaluation": run.evaluation,
         "model": run.model,
         "status": run.status,
-        "started_at": _time(run.started_at),
-        "finished_at": None if run.finished_at is None else _time(run.finished_at),
-        "summary": _plain(run.summary),
+        "started_at": wire_time(run.started_at),
+        "finished_at": None if run.finished_at is None else wire_time(run.finished_at),
+        "summary": plain(run.summary),
         "source_evaluation_run_id": run.source_evaluation_run_id,
         "state": run.state.value,
         "reason": run.reason,
@@ -184,12 +152,13 @@ def run_object(run: EvaluationRun) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON data with dicts and lists in the place of what a record keeps frozen."""
     if isinstance(value, Mapping):
-        return {name: _plain(member) for name, member in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: plain(member) for name, member in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _time(moment: datetime) -> str:
+def wire_time(moment: datetime) -> str:
+    """A time as this interface writes it."""
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

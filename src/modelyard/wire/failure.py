@@ -52,11 +52,12 @@ class DetailBody:
 
 @attrs.frozen
 class ReasonBody:
-    """The error body of the evaluation interface. `detail` repeats `reason`."""
+    """The error body of the evaluation interface. `detail` repeats `reason`; `deleted_at` is a deleted object's."""
 
     reason: str
     detail: str
     error_code: str | None = None
+    deleted_at: str | None = None
 
 
 @attrs.frozen

@@ -1,0 +1,58 @@
+"""The parameters of a query, read strictly, with every problem told at once."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from modelyard.errors import InvalidInput, Problem
+
+MAX_VALUES = 1000
+
+_WHOLE = re.compile(r"-?[0-9]{1,15}")
+
+
+class Query:
+    """Reads parameters one by one; `check` raises what was wrong with any of them."""
+
+    def __init__(self, parameters: Mapping[str, Sequence[str]]) -> None:
+        self._parameters = parameters
+        self._problems: list[Problem] = []
+
+    def texts(self, *names: str, required: bool = False) -> tuple[str, ...]:
+        """The values of an array parameter under any of its names, each once. It repeats; older clients join values
+        with commas.
+        """
+        given = [text for name in names for value in self._parameters.get(name, ()) for text in value.split(",")]
+        values = tuple(dict.fromkeys(filter(None, given)))
+        if len(values) > MAX_VALUES:
+            self._refuse(names[0], f"must be at most {MAX_VALUES} values", "too_long")
+        if required and not values:
+            self._refuse(names[0], "is required", "missing")
+        return values
+
+    def text(self, name: str) -> str | None:
+        """A parameter that comes once; empty is as good as absent."""
+        values = self._parameters.get(name, ())
+        if len(values) > 1:
+            self._refuse(name, "must be given once", "value_error")
+        return values[0] or None if values else None
+
+    def whole(self, name: str) -> int | None:
+        """A whole number that is not negative."""
+        values = self._parameters.get(name, ())
+        if not values:
+            return None
+        if len(values) > 1 or not _WHOLE.fullmatch(values[0]):
+            self._refuse(name, "must be one whole number of at most 15 digits", "int_parsing")
+            return None
+        number = int(values[0])
+        if number < 0:
+            self._refuse(name, "must be at least 0", "greater_than_equal")
+        return number
+
+    def check(self) -> None:
+        """Raise `InvalidInput` naming every parameter at fault."""
+        if self._problems:
+            raise InvalidInput(self._problems)
+
+    def _refuse(self, name: str, msg: str, type_: str) -> None:
+        self._problems.append(Problem(("query", name), msg, type_))
