@@ -70,10 +70,12 @@ def peak_mib(platform: Platform, count: int) -> float:
 
 def main() -> None:
     many = int(sys.argv[1]) if len(sys.argv) > 1 else MANY
-    with tempfile.TemporaryDirectory() as folder:
-        with open_platform(Path(folder) / "yard.db", durability="process", backend=EchoBackend()) as platform:
-            figures = microseconds_a_row(platform)
-            peaks = {count: peak_mib(platform, count) for count in (FEW, many)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_platform(Path(folder) / "yard.db", durability="process", backend=EchoBackend()) as platform,
+    ):
+        figures = microseconds_a_row(platform)
+        peaks = {count: peak_mib(platform, count) for count in (FEW, many)}
     added = {name: round(us - figures["plain loop"], 1) for name, us in figures.items() if name != "plain loop"}
     report = {
         "python": machine.python_version(),
