@@ -666,6 +666,63 @@ class _Beating(ManualClock):
         return event.is_set()
 
 
+# ---- what is published ----
+
+
+def test_every_scorer_of_a_score_is_a_version_that_can_be_read(world: World) -> None:
+    result = world.run(ROWS, scorers=[half, {"type": "contains", "name": "found"}])
+    objects = world.runs().objects
+    kept = {ref: objects.resolve("scorer", ref).content for ref in {s.scorer for s in world.scores(result.run.id)}}
+    by_name = {content["name"]: content for content in kept.values()}
+    assert by_name["found"]["scorer"]["type"] == "contains"
+    assert "return 0.5" in by_name["half"]["op_source_code"]
+    world.run(ROWS, scorers=[half, {"type": "contains", "name": "found"}])
+    assert len(list(objects.list("scorer", project="red"))) == 2
+
+
+def published(world: World) -> str:
+    """An evaluation with a dataset of three rows, a declarative scorer, and two trials."""
+    objects = world.runs().objects
+    dataset = objects.publish("dataset", "questions", {}, numbered(3), project="red")
+    scorer = objects.publish("scorer", "found", {"scorer": {"type": "contains"}, "description": "x"}, project="red")
+    content = {"dataset": str(dataset.ref), "scorers": [str(scorer.ref)], "trials": 2}
+    return str(objects.publish("evaluation", "quiz", content, project="red").ref)
+
+
+def test_a_published_evaluation_says_rows_scorers_and_trials(world: World) -> None:
+    evaluation = published(world)
+    result = world.runs().run(evaluation, "echo", project="red")
+    assert (len(result.rows), result.score, result.run.evaluation) == (6, 1.0, evaluation)
+    content = world.runs().objects.resolve("evaluation", evaluation).content
+    assert {score.scorer for score in world.scores(result.run.id)} == set(content["scorers"])
+    run = world.runs().submit(evaluation, "echo", project="red")
+    assert world.runs().wait(run.id).score == 1.0
+    assert len(world.files()) == 1  # the dataset's own rows stay
+
+
+def test_a_dataset_may_be_named_by_its_reference_and_a_scorer_too(world: World) -> None:
+    content = world.runs().objects.resolve("evaluation", published(world)).content
+    result = world.run(content["dataset"], scorers=content["scorers"][0])
+    assert (len(result.rows), result.score) == (3, 1.0)
+
+
+def test_rescoring_what_a_published_evaluation_judged_makes_a_version_of_it_with_the_new_scorers(world: World) -> None:
+    evaluation = published(world)
+    source = world.runs().run(evaluation, "echo", project="red")
+    result = world.runs().rescore(source.run.id, "exact_match")
+    new = world.runs().objects.resolve("evaluation", result.run.evaluation).content
+    assert result.run.evaluation != evaluation
+    assert set(new["scorers"]) == {score.scorer for score in world.scores(result.run.id)}
+    assert new["dataset"] == world.runs().objects.resolve("evaluation", evaluation).content["dataset"]
+
+
+def test_source_code_that_was_published_is_never_run(world: World) -> None:
+    code = "def score(output): raise SystemExit"
+    scorer = world.runs().objects.publish("scorer", "evil", {"op_source_code": code}, project="red")
+    with pytest.raises(InvalidInput, match="never run"):
+        world.run(ROWS, scorers=str(scorer.ref))
+
+
 # ---- owners that are gone ----
 
 

@@ -23,11 +23,9 @@ from modelyard.service.evaluation_job import Crew, evaluate
 from modelyard.service.evaluation_order import (
     OneModel,
     Order,
+    Published,
     RowData,
     WorkOptions,
-    again,
-    engine_job,
-    functions_for,
     is_one,
     kept_rows,
     order_of,
@@ -35,13 +33,15 @@ from modelyard.service.evaluation_order import (
     several,
 )
 from modelyard.service.evaluation_result import EvaluationResult
-from modelyard.service.evaluation_rules import INTERRUPTED
+from modelyard.service.evaluation_resume import again, functions_for
+from modelyard.service.evaluation_rules import INTERRUPTED, engine_job
 from modelyard.service.evaluation_watch import Watching
 from modelyard.service.flow import in_executor
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, claim, enqueue, fail
+from modelyard.service.objects import Objects
 from modelyard.service.runner import Runner, never
-from modelyard.service.scorers import Scorers, named
+from modelyard.service.scorers import NamedScorer, Scorers, named
 
 T = TypeVar("T")
 
@@ -61,8 +61,8 @@ class Evaluating(Watching):
         self,
         evaluation: str,
         model: OneModel,
-        rows: RowData,
-        scorers: Scorers = "exact_match",
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
         *,
         project: str,
         entity: str | None = None,
@@ -75,8 +75,8 @@ class Evaluating(Watching):
         self,
         evaluation: str,
         model: Sequence[OneModel],
-        rows: RowData,
-        scorers: Scorers = "exact_match",
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
         *,
         project: str,
         entity: str | None = None,
@@ -88,8 +88,8 @@ class Evaluating(Watching):
         self,
         evaluation: str,
         model: OneModel | Sequence[OneModel],
-        rows: RowData,
-        scorers: Scorers = "exact_match",
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
         *,
         project: str,
         entity: str | None = None,
@@ -101,9 +101,10 @@ class Evaluating(Watching):
         A row has `messages` (or `prompt`, a text) and whatever the scorers read, such as `expected`. `model` is a name
         that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the row; a
         trained model is held at the checkpoint of this moment. `rows` are mappings, read once and kept before the first
-        is asked, or a version of a dataset. `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how
-        often each row is asked, with another seed each time. A row on which model or scorer fails is kept with its
-        error and counted; only scored rows are in the mean.
+        is asked, or a version of a dataset; without them, dataset, scorers and trials are those of the evaluation,
+        which must be published. `scorers` are "exact_match" if nothing is said. `options` are those of `chat.complete`,
+        of `WorkOptions`, and `trials`, how often each row is asked, with another seed each time. A row on which model
+        or scorer fails is kept with its error and counted; only scored rows are in the mean.
 
         Raises `InvalidInput`, `ModelNotFound`, `Forbidden` before anything is asked, and `JobFailed` for a run that
         failed or was cancelled: what was done stays, and `resume` goes on with a failed one.
@@ -116,8 +117,8 @@ class Evaluating(Watching):
         self,
         evaluation: str,
         model: OneModel | Sequence[OneModel],
-        rows: RowData,
-        scorers: Scorers = "exact_match",
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
         *,
         project: str,
         entity: str | None = None,
@@ -164,7 +165,7 @@ class Evaluating(Watching):
         """
         runner, told = self._runner(Crew()), _Told()
         job = self._abandoned(run_id, runner)
-        functions = functions_for(job, model, named(scorers))
+        functions = functions_for(job, model, self._named(scorers))
         runner = self._runner(attrs.evolve(functions, principal=self.principal, tally=told.begin))
         hold = self._reclaimed(run_id, runner)
         return self._drive(runner, hold, told, progress)
@@ -175,8 +176,8 @@ class Evaluating(Watching):
         self,
         evaluation: str,
         model: str,
-        rows: RowData,
-        scorers: Scorers = "exact_match",
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
         *,
         project: str,
         entity: str | None = None,
@@ -201,8 +202,8 @@ class Evaluating(Watching):
         self,
         evaluation: str,
         model: OneModel | Sequence[OneModel],
-        rows: RowData,
-        scorers: Scorers,
+        rows: RowData | None,
+        scorers: Scorers | None,
         project: str,
         entity: str | None,
         options: Mapping[str, Any],
@@ -211,18 +212,25 @@ class Evaluating(Watching):
         """What there is to do, one order for each model; everything is checked when the first is asked for."""
         place = self._sight.place(project, entity)
         models = several(model)
-        given = named(scorers)
+        if rows is None:
+            said = Published.of(Objects(self.ports, self.principal), evaluation)
+            rows, scorers = said.dataset, said.scorers if scorers is None else scorers
+            options = {"trials": said.trials, **options}
+        given = self._named("exact_match" if scorers is None else scorers)
         drafts = [order_of(self.ports, self.principal, evaluation, one, given, place, options) for one in models]
         for draft in drafts if by_worker else ():
             draft.check_portable()
-        return kept_rows(self.ports, drafts, rows)
+        return kept_rows(self.ports, self.principal, drafts, rows)
+
+    def _named(self, scorers: Scorers) -> tuple[NamedScorer, ...]:
+        return named(scorers, Objects(self.ports, self.principal))
 
     def _rescore(self, run_id: str, scorers: Scorers, options: Mapping[str, Any]) -> Order:
         source = self._run(run_id)
         if source.state is RunState.RUNNING:
             raise Conflict(f"evaluation run {run_id} is still running; finish or cancel it, then rescore it")
         total = self.ports.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", run_id))
-        return rescore_order(self.ports, self.principal, source, total, named(scorers), options)
+        return rescore_order(self.ports, self.principal, source, total, self._named(scorers), options)
 
     def _queued(self, order: Order) -> EvaluationRun:
         order.keep(lambda tx: self._add(tx, order))

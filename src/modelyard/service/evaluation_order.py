@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 from functools import partial
 from typing import Any, TypedDict, TypeGuard, TypeVar, cast
 
@@ -16,15 +15,15 @@ from modelyard.domain.job import Job, JobKind
 from modelyard.domain.reference import ObjectRef, RefKind, object_id
 from modelyard.domain.training import Checkpoint, Model
 from modelyard.domain.versioned import ObjectKind, ObjectVersion
-from modelyard.errors import Conflict, InvalidInput, NotFound, Problem
+from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem
 from modelyard.formats.json_text import checked_dumps
 from modelyard.formats.rows import dump_row
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Tx
 from modelyard.service.engine import Limits
 from modelyard.service.evaluation_job import Crew
-from modelyard.service.evaluation_rules import latest_job
 from modelyard.service.judging import PlatformModel, evaluation_ref
 from modelyard.service.listing import maybe
+from modelyard.service.objects import Objects
 from modelyard.service.place import Place
 from modelyard.service.ports import Ports
 from modelyard.service.scorers import NamedScorer, at_work
@@ -36,8 +35,8 @@ ModelFunction = Callable[[Mapping[str, Any]], Any]
 OneModel = str | CatalogueEntry | Model | Checkpoint | ModelFunction
 """What is judged: a name or reference, a value of the platform, or a function of the row."""
 
-RowData = Iterable[Mapping[str, Any]] | ObjectVersion
-"""Rows as they come, or the version of a dataset."""
+RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str
+"""Rows as they come; or the version of a dataset, or the reference of one."""
 
 
 class WorkOptions(TypedDict, total=False):
@@ -118,7 +117,7 @@ def order_of(
     run_id, now = ports.ids(), ports.clock.now()
     run = EvaluationRun(run_id, *place, str(evaluation_ref(evaluation, place)), str(ref), now)
     job = Job(ports.ids(), JobKind.EVALUATE, *place, run_id, now, spec)
-    return Order(ports, run, job, _crew(model if held is None else None, scorers))
+    return Order(ports, run, job, crew_of(model if held is None else None, scorers))
 
 
 def rescore_order(
@@ -138,14 +137,26 @@ def rescore_order(
     run = EvaluationRun(
         ports.ids(),
         *place,
-        source.evaluation,
+        _evaluation_with(
+            Objects(ports, principal), source.evaluation, [plain["ref"] for plain in judged_by["scorers"]]
+        ),
         source.model,
         now,
         source_evaluation_run_id=source.id,
         source_known=True,
     )
     job = Job(ports.ids(), JobKind.RESCORE, *place, run.id, now, spec)
-    return Order(ports, run, job, _crew(None, scorers))
+    return Order(ports, run, job, crew_of(None, scorers))
+
+
+def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
+    """The reference of an evaluation's new version, with these scorers; of itself where it was never published."""
+    try:
+        old = objects.resolve(ObjectKind.EVALUATION, evaluation)
+    except (InvalidInput, NotFound, Forbidden):
+        return evaluation
+    content = {**old.content, "scorers": scorers}
+    return str(objects.publish(old.kind, content["name"], content, entity=old.entity, project=old.project).ref)
 
 
 def _judged_by(
@@ -156,10 +167,15 @@ def _judged_by(
     limits: Limits,
     error_budget: float | None,
 ) -> Mapping[str, Any]:
-    """The part of a spec that says who judges and how; every scorer is made once, so that what is wrong shows now."""
-    plain = [scorer.plain(place) for scorer in scorers]
+    """The part of a spec that says who judges and how, by versions that are published.
+
+    Every scorer is made once before, so that what is wrong shows now.
+    """
+    plain, objects = [scorer.plain(place) for scorer in scorers], Objects(ports, principal)
     for kept, scorer in zip(plain, scorers, strict=True):
         at_work(ports, principal, place, kept, scorer.function, limits.retries)
+    for scorer in scorers:
+        scorer.publish(objects, place)
     return {
         "scorers": plain,
         "limits": attrs.asdict(limits),
@@ -168,7 +184,8 @@ def _judged_by(
     }
 
 
-def _crew(model: Any, scorers: Sequence[NamedScorer]) -> Crew:
+def crew_of(model: Any, scorers: Sequence[NamedScorer]) -> Crew:
+    """The functions among a model and scorers."""
     functions = {scorer.name: scorer.function for scorer in scorers if scorer.function is not None}
     return Crew(model, functions)
 
@@ -247,11 +264,31 @@ def _seed(ports: Ports, seed: int | None) -> int:
     return int.from_bytes(ports.randomness(_SEED_BYTES), "big") if seed is None else seed
 
 
+# ---- what was published ----
+
+
+@attrs.frozen
+class Published:
+    """What a published evaluation says: its dataset, the references of its scorers, and how often a row is asked."""
+
+    dataset: str
+    scorers: Sequence[str]
+    trials: int
+
+    @classmethod
+    def of(cls, objects: Objects, evaluation: str) -> "Published":
+        """What the evaluation of a reference says. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
+        content = objects.resolve(ObjectKind.EVALUATION, evaluation).content
+        return cls(content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
+
+
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
 
-def kept_rows(ports: Ports, orders: Sequence[Order], rows: RowData) -> Iterator[Order]:
+def kept_rows(ports: Ports, principal: Principal, orders: Sequence[Order], rows: RowData) -> Iterator[Order]:
     """The orders, with the rows that they are about: kept once for each, because each run ends when it does."""
+    if isinstance(rows, str):
+        rows = Objects(ports, principal).resolve(ObjectKind.DATASET, rows)
     if isinstance(rows, ObjectVersion):
         return (_with_rows(order, rows.rows or 0, dataset=_artifact_of(rows)) for order in orders)
     return _spooled(ports, orders, rows)
@@ -289,39 +326,3 @@ def _artifact_of(dataset: ObjectVersion) -> str:
     if dataset.kind is not ObjectKind.DATASET or dataset.rows_artifact is None:
         raise InvalidInput.at("rows", msg="must be rows, or a version of a dataset that has not been deleted")
     return dataset.rows_artifact
-
-
-# ---- going on ------------------------------------------------------------------------------------------------------
-
-
-def engine_job(snapshot: Snapshot, run_id: str) -> Job:
-    """The last job of a run. Raises `Conflict` for a run that the engine did not make."""
-    job = latest_job(snapshot, run_id)
-    if job is None:
-        raise Conflict(f"evaluation run {run_id} was not made by the engine: nothing works on it here")
-    return job
-
-
-def again(job: Job, job_id: str, now: datetime) -> Job:
-    """A new job that goes on where one that failed has ended."""
-    spec = {**job.spec, "resumed": True, "drained": job.result.get("drained", False)}
-    return Job(job_id, job.kind, job.entity, job.project, job.lane, now, spec)
-
-
-def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> Crew:
-    """The functions that a job needs, out of those given. Raises `InvalidInput` for one that is missing or changed."""
-    given = {scorer.name: scorer for scorer in scorers}
-    problems, place = [], (job.entity, job.project)
-    for plain in job.spec["scorers"]:
-        scorer = given.get(plain["name"])
-        if scorer is None and plain["rule"] is None:
-            problems.append(Problem(("scorers", plain["name"]), "the run was begun with this function; give it again"))
-        elif scorer is not None and str(scorer.ref(place)) != plain["ref"]:
-            problems.append(
-                Problem(("scorers", plain["name"]), "has changed since the run began; rescore the run instead")
-            )
-    if job.kind is JobKind.EVALUATE and job.spec["model"] is None and model is None:
-        problems.append(Problem(("model",), "the run was begun with a function as its model; give it again"))
-    if problems:
-        raise InvalidInput(problems)
-    return _crew(model, scorers)

@@ -21,6 +21,14 @@ def latest_job(snapshot: Snapshot, run_id: str) -> Job | None:
     return found[0] if found else None
 
 
+def engine_job(snapshot: Snapshot, run_id: str) -> Job:
+    """The last job of a run. Raises `Conflict` for a run that the engine did not make."""
+    job = latest_job(snapshot, run_id)
+    if job is None:
+        raise Conflict(f"evaluation run {run_id} was not made by the engine: nothing works on it here")
+    return job
+
+
 def check_idle(snapshot: Snapshot, run_id: str) -> None:
     """Raise `Conflict` while the engine works on a run, or is to."""
     job = latest_job(snapshot, run_id)

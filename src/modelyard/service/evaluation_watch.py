@@ -12,9 +12,8 @@ from modelyard.domain.job import Job
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import JobFailed
 from modelyard.protocols import Tx
-from modelyard.service.evaluation_order import engine_job
 from modelyard.service.evaluation_result import EvaluationResult
-from modelyard.service.evaluation_rules import latest_job
+from modelyard.service.evaluation_rules import engine_job, latest_job
 from modelyard.service.flow import in_executor
 from modelyard.service.job import announce, files_of, request_cancel
 from modelyard.service.listing import maybe

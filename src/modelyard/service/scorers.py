@@ -10,18 +10,22 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.reference import ObjectRef, RefKind, object_id
 from modelyard.domain.scorer import RULES, LlmJudge, Rule, rule_of
+from modelyard.domain.versioned import ObjectKind, ObjectVersion
 from modelyard.errors import InvalidInput
 from modelyard.formats.fields import below
 from modelyard.service.engine_row import FunctionScorer, Retries, RowScorer, Verdict, verdict_of
 from modelyard.service.flow import Flow
 from modelyard.service.judging import JudgeScorer, PlatformModel
+from modelyard.service.objects import Objects
 from modelyard.service.place import Place
 from modelyard.service.ports import Ports
 
 ScorerFunction = Callable[[Any, Mapping[str, Any]], Any]
 
 OneScorer = ScorerFunction | Rule | str | Mapping[str, Any]
-"""A function of output and row; a declarative scorer, as value or as data; or the name of one without fields."""
+"""A function of output and row; a declarative scorer: its value, its data, the name of one that needs no fields, or the
+reference of one that was published.
+"""
 
 Scorers = OneScorer | Sequence[OneScorer] | Mapping[str, OneScorer]
 """One scorer, several, or several by names of your choice."""
@@ -31,11 +35,15 @@ MAX_SCORERS = 100
 
 @attrs.frozen
 class NamedScorer:
-    """A scorer with its name. `function` is None for a declarative one; `rule` is None for a function."""
+    """A scorer with its name. `function` is None for a declarative one; `rule` is None for a function.
+
+    `published` is the version that it was read from, where it was given by its reference.
+    """
 
     name: str
     rule: Rule | None = None
     function: ScorerFunction | None = None
+    published: ObjectRef | None = None
 
     @property
     def content(self) -> Mapping[str, Any]:
@@ -45,8 +53,13 @@ class NamedScorer:
         return {"name": self.name, "op_source_code": source_of(self.function)}
 
     def ref(self, place: Place) -> ObjectRef:
-        """The reference of this version."""
-        return ObjectRef(*place, RefKind.OBJECT, self.name, digest(self.content))
+        """The reference of this version, whether or not it is published."""
+        return self.published or ObjectRef(*place, RefKind.OBJECT, self.name, digest(self.content))
+
+    def publish(self, objects: Objects, place: Place) -> None:
+        """Keep this version, unless it is kept already. Raises `InvalidInput`, `Forbidden`."""
+        if self.published is None:
+            objects.publish(ObjectKind.SCORER, self.name, self.content, entity=place[0], project=place[1])
 
     def plain(self, place: Place) -> Mapping[str, Any]:
         """As a job keeps it: enough to make a declarative one again."""
@@ -62,9 +75,9 @@ def source_of(function: Any) -> str:
         return repr(type(function))
 
 
-def named(scorers: Scorers) -> tuple[NamedScorer, ...]:
-    """The scorers by their names. Raises `InvalidInput`."""
-    found = tuple(_each(scorers))
+def named(scorers: Scorers, objects: Objects) -> tuple[NamedScorer, ...]:
+    """The scorers by their names. Raises `InvalidInput`, and for a reference `NotFound`, `Forbidden`."""
+    found = tuple(_each(scorers, objects))
     names = [scorer.name for scorer in found]
     if len(found) > MAX_SCORERS:
         raise InvalidInput.at("scorers", msg=f"name at most {MAX_SCORERS}")
@@ -74,15 +87,17 @@ def named(scorers: Scorers) -> tuple[NamedScorer, ...]:
     return found
 
 
-def _each(scorers: Scorers) -> list[NamedScorer]:
+def _each(scorers: Scorers, objects: Objects) -> list[NamedScorer]:
     if isinstance(scorers, Mapping) and not isinstance(scorers.get("type"), str):
-        return [_named(one, str(name)) for name, one in scorers.items()]
+        return [_named(one, objects, str(name)) for name, one in scorers.items()]
     if isinstance(scorers, Sequence) and not isinstance(scorers, str):
-        return [_named(one) for one in scorers]
-    return [_named(scorers)]
+        return [_named(one, objects) for one in scorers]
+    return [_named(scorers, objects)]
 
 
-def _named(scorer: Any, name: str | None = None) -> NamedScorer:
+def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScorer:
+    if isinstance(scorer, str) and "://" in scorer:
+        return _read(objects.resolve(ObjectKind.SCORER, scorer))
     if isinstance(scorer, str):
         scorer = {"type": scorer}
     if isinstance(scorer, Mapping):
@@ -97,6 +112,18 @@ def _named(scorer: Any, name: str | None = None) -> NamedScorer:
         raise InvalidInput.at("scorers", msg=f"must be functions, or declarative: {', '.join(sorted(RULES))}")
     own = getattr(scorer, "__name__", type(scorer).__name__)
     return NamedScorer(_checked_name(name or own), function=scorer)
+
+
+def _read(version: ObjectVersion) -> NamedScorer:
+    """A declarative scorer out of the version that was published of it. Raises `InvalidInput`."""
+    plain = version.content.get("scorer")
+    if not isinstance(plain, Mapping):
+        msg = f"{version.object_id} is source code, which is kept and never run; publish a declarative scorer"
+        raise InvalidInput.at("scorers", msg=msg)
+    try:
+        return NamedScorer(_checked_name(version.object_id), rule_of(plain), published=version.ref)
+    except InvalidInput as wrong:
+        raise below(wrong, "scorers", version.object_id) from None
 
 
 def _checked_name(name: str) -> str:
