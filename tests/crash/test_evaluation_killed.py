@@ -1,4 +1,4 @@
-"""An evaluation whose process is killed: what was stored is never asked again, and what may be is bounded and marked."""
+"""An evaluation whose process is killed: what was stored is never asked again; what may be is bounded and marked."""
 
 import subprocess
 import sys
@@ -16,7 +16,9 @@ from modelyard.domain.evaluation import RunState
 
 ROWS, CONCURRENCY = 40, 4
 
-PROGRAM = """
+PROGRAM = (
+    f"ROWS, CONCURRENCY = {ROWS}, {CONCURRENCY}"
+    + """
 import os, signal, sys, threading
 from modelyard import open_platform
 
@@ -32,9 +34,10 @@ def model(row):
     return row["prompt"]
 
 with open_platform(path, durability="process") as platform:
-    rows = ({"prompt": f"q{at}", "expected": f"q{at}", "number": at} for at in range(%d))
-    platform.evaluations.run("e", model, rows, project="p", concurrency=%d)
-""" % (ROWS, CONCURRENCY)
+    rows = ({"prompt": f"q{at}", "expected": f"q{at}", "number": at} for at in range(ROWS))
+    platform.evaluations.run("e", model, rows, project="p", concurrency=CONCURRENCY)
+"""
+)
 
 
 @pytest.mark.parametrize("deadly", [0, 7, 23, ROWS - 1])

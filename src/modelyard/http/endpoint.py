@@ -4,7 +4,17 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import count
 
-from modelyard.http import catalogue, completion, evaluation, evaluation_object, health, prediction, training, upload
+from modelyard.http import (
+    catalogue,
+    comparison,
+    completion,
+    evaluation,
+    evaluation_object,
+    health,
+    prediction,
+    training,
+    upload,
+)
 from modelyard.http.auth import Callers
 from modelyard.http.exchange import ANYONE, Exchange, Served, close
 from modelyard.http.message import FOLLOWING, Headers, Request, Response, headers_of
@@ -19,7 +29,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
-    judging = (*evaluation.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
+    judging = (*evaluation.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES, *comparison.ROUTES)
     base = (*catalogue.routes(), *completion.ROUTES, *training.ROUTES, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 

@@ -7,6 +7,8 @@ from html import escape
 
 import attrs
 
+from modelyard.domain.distribution import round_step
+
 WIDTH, PANEL, GAP = 640, 200, 44
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 40
 # After Okabe and Ito: colours that everyone can tell apart, and that vanish neither on white nor on black.
@@ -118,16 +120,10 @@ class Scale:
 
     def ticks(self, most: int, apart: float = 0.0) -> list[float]:
         """At most so many round values within the scale, evenly apart and by no less than `apart`."""
-        step = _round_step(max((self.high - self.low) / most, apart))
+        step = round_step(max((self.high - self.low) / most, apart))
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first
         return [(first + at) * step for at in range(count + 1)]
-
-
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:
@@ -194,15 +190,16 @@ def _grid(across: Scale, up: Scale, top: int) -> Iterator[str]:
     for value in up.ticks(5):
         y = f"{up(value):.1f}"
         yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".15"/>'
-        yield f'<text x="{LEFT - 8}" y="{y}" dy=".35em" text-anchor="end" opacity=".7">{_number(value)}</text>'
+        yield f'<text x="{LEFT - 8}" y="{y}" dy=".35em" text-anchor="end" opacity=".7">{round_number(value)}</text>'
     for value in across.ticks(8, apart=1.0):  # steps are whole
         x = f"{across(value):.1f}"
         yield f'<path d="M{x} {top + PANEL}v4" stroke="currentColor" stroke-opacity=".5"/>'
-        yield f'<text x="{x}" y="{top + PANEL + 18}" text-anchor="middle" opacity=".7">{_number(value)}</text>'
+        yield f'<text x="{x}" y="{top + PANEL + 18}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
     yield f'<path d="M{LEFT} {top + PANEL}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
 
 
-def _number(value: float) -> str:
+def round_number(value: float) -> str:
+    """A number at an axis."""
     return f"{value:.6g}"
 
 

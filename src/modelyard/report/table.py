@@ -1,6 +1,6 @@
 """A table of text, for terminals."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
@@ -10,15 +10,18 @@ def printable(value: object) -> str:
     return str(value).translate(_CONTROL)
 
 
-def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as their widest cell, numbers to the right."""
+def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Collection[str] = ()) -> str:
+    """Columns as wide as their widest cell; numbers, and the columns named in `right`, to the right."""
     cells = [list(headers), *([printable(value) for value in row] for row in rows)]
     widths = [max(len(line[at]) for line in cells) for at in range(len(headers))]
-    right = [bool(rows) and all(isinstance(row[at], int | float) for row in rows) for at in range(len(headers))]
+    to_the_right = [
+        name in right or (bool(rows) and all(isinstance(row[at], int | float) for row in rows))
+        for at, name in enumerate(headers)
+    ]
     lines = [
         "  ".join(
             cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
+            for cell, width, to_right in zip(line, widths, to_the_right, strict=True)
         )
         for line in cells
     ]

@@ -13,6 +13,7 @@ from modelyard.domain.reference import RefMode, same_scheme
 from modelyard.domain.versioned import ObjectKind
 from modelyard.errors import InvalidInput, Problem
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.comparing import Comparing
 from modelyard.service.evaluating import Evaluating
 from modelyard.service.evaluation_rules import check_idle
 from modelyard.service.listing import BATCH, Cursor, check_window, cursor_at, few, scan, window
@@ -25,7 +26,7 @@ MAX_ID = 128
 MAX_REASON = 2000
 
 
-class Evaluations(Evaluating):
+class Evaluations(Evaluating, Comparing):
     """The evaluation runs that a principal may see.
 
     run = platform.evaluations.create(evaluation_ref, model_ref, project="support")

@@ -1,0 +1,137 @@
+"""Every row of a run, or of a comparison, as JSON Lines or CSV: bytes as they are asked for, in bounded memory."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+from modelyard.domain.metric import Judged, Metric, Row, merged, metric_names, rows
+from modelyard.formats.json_text import dumps
+
+Format = Literal["jsonl", "csv"]
+Read = Callable[[], Iterator[Judged]]
+"""Reads a run from its beginning, in the order of the row digests."""
+
+MAX_COLUMNS = 200
+_BATCH = 500
+_RUN_COLUMNS = ("row_digest", "index", "trial", "inputs", "output", "error", "latency", "prompt_tokens")
+_COLUMNS = (*_RUN_COLUMNS, "completion_tokens", "cost")
+_NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
+
+
+# ---- a run -------------------------------------------------------------------------------------------------------
+
+
+def run_lines(read: Read, format: Format) -> Iterator[bytes]:
+    """The predictions of a run with their scores."""
+    return _json_lines(map(_run_object, read())) if format == "jsonl" else _csv(_run_table(read))
+
+
+def _run_object(judged: Judged) -> dict[str, Any]:
+    prediction, scores = judged
+    return {
+        "row_digest": prediction.row_digest,
+        "index": prediction.index,
+        "trial": prediction.trial,
+        "prediction_id": prediction.id,
+        "model": prediction.model,
+        "inputs": prediction.inputs,
+        "output": prediction.output.get("value"),
+        "error": prediction.error,
+        "latency": prediction.latency,
+        "prompt_tokens": prediction.prompt_tokens,
+        "completion_tokens": prediction.completion_tokens,
+        "cost": None if prediction.cost is None else f"{prediction.cost:f}",
+        "checkpoint_step": prediction.checkpoint_step,
+        "copied_from": prediction.copied_from,
+        "scores": [
+            {
+                "scorer": score.scorer,
+                "value": score.value.get("value"),
+                "error": score.error,
+                "judge_cost": None if score.judge_cost is None else f"{score.judge_cost:f}",
+            }
+            for score in scores
+        ],
+    }
+
+
+def _run_table(read: Read) -> Iterator[Sequence[Any]]:
+    names = _names(reading.metric for row in rows(read()) for reading in row.readings if reading.kind is not None)
+    yield (*_COLUMNS, *names.values())
+    for row in rows(read()):
+        for trial in row.trials:
+            found = _run_object(trial)
+            values = {reading.metric: reading.value for reading in Row(row.digest, (trial,)).readings}
+            yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
+
+
+def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:
+    """The first metrics that there are, by name."""
+    first: dict[Metric, None] = {}
+    for metric in metrics:
+        if len(first) < MAX_COLUMNS:
+            first[metric] = None
+    names = metric_names(first)
+    return {metric: names[metric] for metric in sorted(names, key=lambda metric: names[metric])}
+
+
+# ---- a comparison ------------------------------------------------------------------------------------------------
+
+
+def comparison_lines(
+    baseline: Read, candidate: Read, values: Callable[[Row], Mapping[str, float]], names: Sequence[str], format: Format
+) -> Iterator[bytes]:
+    """The rows of both runs side by side. `values` gives a row's value of each metric in `names` that it has."""
+    both = ((one, other) for one, other in merged(rows(baseline()), rows(candidate())) if one and other)
+    found = (_pair_object(one, other, values(one), values(other)) for one, other in both)
+    return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
+
+
+def _pair_object(one: Row, other: Row, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
+    shared = before.keys() & after.keys()
+    return {
+        "row_digest": one.digest,
+        "inputs": one.inputs,
+        "baseline": {"output": one.output, "errors": one.failures, "values": before},
+        "candidate": {"output": other.output, "errors": other.failures, "values": after},
+        "differences": {name: after[name] - before[name] for name in before if name in shared},
+    }
+
+
+def _pair_table(found: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[Sequence[Any]]:
+    sides = ("baseline", "candidate")
+    yield (
+        *("row_digest", "inputs", "baseline output", "candidate output"),
+        *(f"{name} {what}" for name in names for what in (*sides, "difference")),
+    )
+    for pair in found:
+        numbers = (pair["baseline"]["values"], pair["candidate"]["values"], pair["differences"])
+        outputs = (pair[side]["output"] for side in sides)
+        yield (pair["row_digest"], pair["inputs"], *outputs, *(part.get(name) for name in names for part in numbers))
+
+
+# ---- lines -------------------------------------------------------------------------------------------------------
+
+
+def _json_lines(found: Iterator[Mapping[str, Any]]) -> Iterator[bytes]:
+    while batch := b"".join(dumps(one) + b"\n" for one in islice(found, _BATCH)):
+        yield batch
+
+
+def _csv(found: Iterator[Sequence[Any]]) -> Iterator[bytes]:
+    while batch := list(islice(found, _BATCH)):
+        text = io.StringIO()
+        csv.writer(text).writerows([_cell(value) for value in line] for line in batch)
+        yield text.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    """A value as a cell. A text that a spreadsheet would take for a formula is given an apostrophe."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return dumps(value).decode()
+    return f"'{value}" if value[:1] in tuple("=+-@\t\r") and not _NUMBER.fullmatch(value) else value

@@ -1,0 +1,129 @@
+"""One HTML page that stands by itself: no script, no other file, light or dark as its reader likes.
+
+Whatever is shown is escaped here. `Html` is text that has been: everything else is turned into it by `html`.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""What a browser may load for the page: nothing. So even what slipped through would not run."""
+
+UNFOLDED = 10
+
+STYLE = """
+.modelyard{font:14px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;max-width:1180px;margin:0 auto}
+.modelyard h1{font-size:24px;line-height:1.25;margin:0 0 4px;letter-spacing:-.01em;overflow-wrap:anywhere}
+.modelyard h2{font-size:16px;margin:36px 0 10px;padding:0}
+.modelyard h3{font-size:14px;margin:20px 0 8px}
+.modelyard p{margin:6px 0;max-width:76ch}
+.modelyard .quiet,.modelyard dt,.modelyard caption{opacity:.68}
+.modelyard dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:14px 0}
+.modelyard dd{margin:0;overflow-wrap:anywhere}
+.modelyard .wide{overflow-x:auto;border:1px solid rgba(128,128,128,.28);border-radius:10px}
+.modelyard .narrow{width:fit-content;max-width:100%;min-width:320px}
+.modelyard table{border-collapse:collapse;width:100%;margin:0;font-variant-numeric:tabular-nums}
+.modelyard th,.modelyard td{text-align:left;padding:8px 12px;vertical-align:top;background:none;border:0}
+.modelyard th{font-weight:600;font-size:12px;opacity:.72;white-space:nowrap;vertical-align:bottom}
+.modelyard tr+tr td,.modelyard thead+tbody td{border-top:1px solid rgba(128,128,128,.2)}
+.modelyard td.number,.modelyard th.number{text-align:right;white-space:nowrap}
+.modelyard td.text{min-width:160px;max-width:360px;white-space:pre-wrap;overflow-wrap:anywhere}
+.modelyard td.text{font:12px/1.45 ui-monospace,Menlo,Consolas,monospace}
+.modelyard td small{display:block;opacity:.68;white-space:nowrap}
+.modelyard .strip{display:block;margin:2px 0}
+.modelyard .chip{display:inline-block;padding:1px 9px;border-radius:99px;background:rgba(128,128,128,.18)}
+.modelyard .chip{font-size:12px;font-weight:600;white-space:nowrap}
+.modelyard .chip.better{background:#009E7333}
+.modelyard .chip.worse{background:#D55E0033}
+.modelyard .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(320px,1fr));gap:14px}
+.modelyard figure{margin:0;max-width:460px;padding:12px;border:1px solid rgba(128,128,128,.28);border-radius:10px}
+.modelyard figure svg{display:block;width:100%;height:auto}
+.modelyard details{margin:10px 0}
+.modelyard summary{cursor:pointer;font-weight:600;padding:4px 0}
+"""
+
+_PAGE_STYLE = """
+:root{color-scheme:light dark}
+body{margin:0;padding:32px 28px 64px;background:#fff;color:#1a1d21}
+@media (prefers-color-scheme:dark){body{background:#15181c;color:#e6e8eb}}
+@media print{body{padding:0}}
+"""
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def html(value: object) -> Html:
+    """A value as HTML: escaped, unless it is `Html`."""
+    return value if isinstance(value, Html) else Html(escape(str(value)))
+
+
+def joined(parts: Iterable[object]) -> Html:
+    """Parts one behind the other."""
+    return Html("".join(map(html, parts)))
+
+
+def tag(name: str, *content: object, kind: str = "") -> Html:
+    """An element around its content, of a CSS class."""
+    opened = f'{name} class="{escape(kind)}"' if kind else name
+    return Html(f"<{opened}>{joined(content)}</{name}>")
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Html:
+    """Names and values, one below the other."""
+    return tag("dl", *(part for name, value in pairs for part in (tag("dt", name), tag("dd", value))))
+
+
+def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
+    """A table; a column is its heading and its class: "number", "text" or "". A `kind` of "narrow" keeps it small."""
+    head = tag("tr", *(tag("th", name, kind=of) for name, of in columns))
+    lines = (tag("tr", *(tag("td", cell, kind=of) for cell, (_, of) in zip(row, columns, strict=True))) for row in rows)
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), kind=f"wide {kind}".strip())
+
+
+def chip(text: str, kind: str = "") -> Html:
+    """A word that stands out."""
+    return tag("span", text, kind=f"chip {kind}".strip())
+
+
+def section(title: str, *content: object) -> Html:
+    """A heading and what stands below it; nothing where there is nothing."""
+    inside = joined(content)
+    return tag("section", tag("h2", title), inside) if inside else Html("")
+
+
+def folded(title: str, *content: object) -> Html:
+    """What a reader opens by a click."""
+    return tag("details", tag("summary", title), *content)
+
+
+def long_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Html:
+    """A table whose rows behind the first few are folded."""
+    shown = table(columns, rows[:UNFOLDED])
+    rest = rows[UNFOLDED:]
+    return joined([shown, folded(f"{len(rest):,} more", table(columns, rest))]) if rest else shown
+
+
+def plots(drawings: Iterable[str]) -> Html:
+    """SVG drawings side by side. They are trusted: whoever drew them has escaped."""
+    figures = [tag("figure", Html(drawing)) for drawing in drawings]
+    return tag("div", *figures, kind="plots") if figures else Html("")
+
+
+def fragment(*content: object) -> Html:
+    """A piece to stand in another page, such as a notebook."""
+    return joined([tag("style", Html(STYLE)), tag("div", *content, kind="modelyard")])
+
+
+def page(title: str, *content: object) -> Html:
+    """The whole page."""
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
+        f"<title>{escape(title)}</title><style>{_PAGE_STYLE}{STYLE}</style>"
+    )
+    body = tag("main", *content, kind="modelyard")
+    return Html(f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n')

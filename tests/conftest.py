@@ -1,0 +1,108 @@
+"""What tests of several parts need: evaluation runs, put into a platform's store as an engine writes them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard import Platform
+from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation import EvaluationRun
+from modelyard.domain.prediction import Prediction, Score, Source
+from modelyard.protocols import Tx
+
+EVALUATION = "weave:///local/demo/object/replies:v0"
+SCORER = "weave:///local/demo/object/{}:v0"
+
+
+@attrs.frozen
+class Answer:
+    """What a model answered to a question, and the value of each scorer by name; an exception is one that failed."""
+
+    question: str
+    output: Any = "an answer"
+    scores: Any = attrs.field(factory=dict)
+    error: str | None = None
+    trial: int = 0
+    more: Any = attrs.field(factory=dict)
+
+
+def add_run(
+    platform: Platform, answers: Iterable[Answer], model: str = "support:step1", project: str = "demo"
+) -> EvaluationRun:
+    """A completed run of these answers."""
+    run = platform.evaluations.create(EVALUATION, f"weave:///local/demo/object/{model}", project=project)
+    kept = list(answers)
+
+    def step(tx: Tx) -> None:
+        for at, answer in enumerate(kept):
+            prediction = _prediction(run, at, answer)
+            tx.add(prediction)
+            for score in _scores(prediction, answer):
+                tx.add(score)
+
+    platform.ports.store.transact(step)
+    return platform.evaluations.finish(run.id)
+
+
+def _prediction(run: EvaluationRun, at: int, answer: Answer) -> Prediction:
+    row = {"question": answer.question, **answer.more}
+    return Prediction(
+        f"{run.id}-{at}",
+        run.entity,
+        run.project,
+        run.model,
+        row,
+        digest(row),
+        run.started_at + timedelta(seconds=at),
+        run_id=run.id,
+        index=at,
+        trial=answer.trial,
+        source=Source.ENGINE,
+        output={} if answer.error else {"value": answer.output},
+        error=answer.error,
+        finished_at=run.started_at + timedelta(seconds=at + 1),
+        latency=0.25,
+        prompt_tokens=10,
+        completion_tokens=5,
+        cost=Decimal("0.001"),
+    )
+
+
+def _scores(prediction: Prediction, answer: Answer) -> Sequence[Score]:
+    return [
+        Score(
+            f"{prediction.id}-{name}",
+            prediction.entity,
+            prediction.project,
+            prediction.id,
+            SCORER.format(name),
+            prediction.started_at,
+            run_id=prediction.run_id,
+            value={} if isinstance(value, Exception) else {"value": value},
+            error=str(value) if isinstance(value, Exception) else None,
+        )
+        for name, value in answer.scores.items()
+    ]
+
+
+def questions(values: Iterable[Any], name: str = "exact") -> list[Answer]:
+    """A question for each value of one scorer."""
+    return [Answer(f"question {n}", f"answer {n}", {name: value}) for n, value in enumerate(values)]
+
+
+@attrs.frozen
+class JudgedRuns:
+    """How tests make runs: of answers, or of the values of one scorer."""
+
+    answer = Answer
+    add = staticmethod(add_run)
+    questions = staticmethod(questions)
+
+
+@pytest.fixture
+def judged_runs() -> JudgedRuns:
+    return JudgedRuns()

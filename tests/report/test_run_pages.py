@@ -1,0 +1,216 @@
+"""What people look at: text, notebook and one HTML page of runs and comparisons."""
+
+import shutil
+import subprocess
+import zlib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelyard import Platform, open_platform
+from modelyard.domain.aggregate import KEEP
+from modelyard.domain.distribution import Distribution
+from modelyard.errors import InvalidInput
+from modelyard.report.histogram import Histogram
+from modelyard.report.page import html, tag
+
+EVIL = "</td><script>document.title='broken'</script><img src=http://127.0.0.1/x onerror=alert(1)>"
+VOID = {"meta", "link", "img", "br", "input"}
+
+
+class Outline(HTMLParser):
+    """The elements of a page; refuses what is not closed in its order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    with open_platform() as opened:
+        yield opened
+
+
+@pytest.fixture
+def reports(platform: Platform, judged_runs: Any) -> tuple[Any, Any]:
+    """The report of a run, and of a comparison, in which everything that is shown is hostile."""
+
+    def run(shift: float) -> Any:
+        answers = [
+            judged_runs.answer(
+                f"{EVIL} {n}", EVIL, {"exact": n % 3 > shift, EVIL: {EVIL: n / 20 + shift, "label": EVIL}}, trial=0
+            )
+            for n in range(20)
+        ]
+        answers += [judged_runs.answer("failed", scores={}, error=f"{EVIL} timed out")]
+        answers += [judged_runs.answer("broke", EVIL, {"exact": ValueError(EVIL), EVIL: None})]
+        return judged_runs.add(platform, answers)
+
+    one, other = run(0), run(1)
+    return platform.evaluations.report(one), platform.evaluations.compare(one, other)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_page_is_well_formed_and_holds_nothing_that_runs_or_is_fetched(reports: Any, which: int) -> None:
+    text = reports[which].html
+    outline = Outline(text)
+    assert {"script", "img", "link", "iframe"}.isdisjoint(outline.tags)
+    assert not {name for name, _ in outline.attributes} & {"src", "href", "onerror", "onload", "style"}
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "Content-Security-Policy" in text
+    assert EVIL in outline.text
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_notebook_shows_a_piece_that_is_well_formed_and_keeps_to_itself(reports: Any, which: int) -> None:
+    piece = reports[which]._repr_html_()
+    outline = Outline(piece)
+    assert {"html", "body", "script"}.isdisjoint(outline.tags)
+    rules = outline.texts[0].strip().splitlines()
+    assert all(rule.startswith(".modelyard") for rule in rules)
+
+
+def test_a_page_shows_numbers_plots_errors_and_rows(reports: Any) -> None:
+    run, comparison = (Outline(report.html) for report in reports)
+    for heading in ("Metrics", "How the scores spread", "Time and cost", "Errors", "Rows, the worst first"):
+        assert heading in run.text
+    assert "timed out" in run.text
+    assert run.tags.count("figure") == 2
+    for heading in ("Metrics", "How the rows differ", "Errors", "Rows on which the candidate loses most"):
+        assert heading in comparison.text
+    assert "not compared" in str(reports[1])
+
+
+def test_text_is_a_table_that_cannot_steer_a_terminal(platform: Platform, judged_runs: Any) -> None:
+    run = judged_runs.add(platform, judged_runs.questions([True, False, None], "exact"), "support:step1")
+    text = str(platform.evaluations.report(run))
+    (line,) = (line for line in text.splitlines() if line.startswith("exact"))
+    assert line.split() == ["exact", "50.0", "%", "9.5", "to", "90.5", "%", "33.3", "%", "2", "1", "0", "0"]
+    assert "cost" not in text
+    assert "30 + 15 tokens, $0.003" in text
+    evil = judged_runs.add(platform, [judged_runs.answer("q", scores={"\x1b[2J": 1.0})])
+    both = str(platform.evaluations.report(evil)) + str(platform.evaluations.compare(run, evil))
+    assert "\x1b" not in both
+
+
+def test_an_empty_run_has_a_page_too(platform: Platform, judged_runs: Any) -> None:
+    run = judged_runs.add(platform, [])
+    assert "Nothing was scored" in Outline(platform.evaluations.report(run).html).text
+    assert "nothing to compare" in Outline(platform.evaluations.compare(run, run).html).text
+    assert "0 rows" in str(platform.evaluations.report(run))
+
+
+def test_a_page_of_many_rows_shows_the_worst_and_says_how_many_there_are(platform: Platform, judged_runs: Any) -> None:
+    rows = 3 * KEEP
+    run = judged_runs.add(platform, judged_runs.questions([n / rows for n in range(rows)]))
+    few = judged_runs.add(platform, judged_runs.questions([n / KEEP for n in range(KEEP)]))
+    outline = Outline(platform.evaluations.report(run).html)
+    assert f"exact: {KEEP} of {rows} rows" in outline.text
+    assert outline.tags.count("tr") == Outline(platform.evaluations.report(few).html).tags.count("tr")
+    glance = Outline(platform.evaluations.report(run)._repr_html_())
+    assert "exact: 10 of 300 rows" in glance.text
+
+
+def test_reports_are_saved_by_the_ending_of_the_file(reports: Any, tmp_path: Path) -> None:
+    for name, report in zip(("run", "comparison"), reports, strict=True):
+        for ending, begin in ((".html", b"<!DOCTYPE html>"), (".jsonl", b'{"row_digest"'), (".csv", b"row_digest,")):
+            report.save(tmp_path / f"{name}{ending}")
+            assert (tmp_path / f"{name}{ending}").read_bytes().startswith(begin)
+        with pytest.raises(InvalidInput, match=r"must end in \.html, \.jsonl or \.csv"):
+            report.save(tmp_path / "run.xlsx")
+    assert not (tmp_path / "run.xlsx").exists()
+
+
+def test_what_is_html_already_is_not_escaped_again() -> None:
+    assert tag("p", "<", html("<"), tag("b", "&"), kind="quiet") == '<p class="quiet">&lt;&lt;<b>&amp;</b></p>'
+
+
+# ---- plots
+
+
+def colours_of(drawn: str) -> list[str]:
+    return [part[:6] for part in drawn.split('fill="#')[1:]]
+
+
+def test_a_histogram_has_a_bar_for_each_count_and_colours_losses_and_gains() -> None:
+    drawn = Histogram("<exact>", Distribution(-1, 1.0, (2, 5, 3)), differences=True).svg
+    assert drawn.count("<rect") == 3
+    assert len(set(colours_of(drawn))) == 3
+    assert len(set(colours_of(Histogram("exact", Distribution(-1, 1.0, (2, 5, 3))).svg))) == 1
+    assert "&lt;exact&gt;" in drawn
+    assert "2 around -1; 5 around 0; 3 around 1" in drawn
+
+
+# ---- in a browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+def browse(folder: Path, *options: str) -> str:
+    """Open the page in headless Chromium; what it says on standard output."""
+    quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,900")
+    command = [str(CHROMIUM), *quiet, f"--user-data-dir={folder / 'profile'}", *options]
+    page = (folder / "comparison.html").as_uri()
+    return subprocess.run([*command, page], check=True, capture_output=True, text=True, timeout=100).stdout
+
+
+@in_a_browser
+def test_a_browser_opens_the_page_and_nothing_hostile_runs(reports: Any, tmp_path: Path) -> None:
+    reports[1].save(tmp_path / "comparison.html")
+    dom = browse(tmp_path, "--dump-dom")
+    assert "<title>support:step1 compared with support:step1</title>" in dom
+    assert dom.count("<figure>") == 2
+
+
+@in_a_browser
+@pytest.mark.parametrize(("preference", "dark"), [(0, True), (1, False)])
+def test_a_browser_shows_the_page_as_dark_or_as_light_as_its_reader_likes(
+    reports: Any, tmp_path: Path, preference: int, dark: bool
+) -> None:
+    reports[1].save(tmp_path / "comparison.html")
+    image = tmp_path / "page.png"
+    browse(tmp_path, f"--blink-settings=preferredColorScheme={preference}", f"--screenshot={image}")
+    assert (max(first_pixel(image.read_bytes())) < 64) is dark
+
+
+def first_pixel(png: bytes) -> bytes:
+    """Red, green and blue of the upper left pixel, which no filter of a PNG changes."""
+    at, packed = 8, b""
+    while at < len(png):
+        length, kind = int.from_bytes(png[at : at + 4]), png[at + 4 : at + 8]
+        packed += png[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        at += 12 + length
+    return zlib.decompress(packed)[1:4]
