@@ -190,6 +190,12 @@ class TrainingError(ModelyardError):
     code = "training_error"
 
 
+class EvaluationError(ModelyardError):
+    """An evaluation cannot go on; the message says why. Its run fails with it."""
+
+    code = "evaluation_error"
+
+
 # ---- what answers ------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
-"""References, states of runs, and the counting of judged rows."""
+"""References, and states of runs and their transitions."""
 
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 
 import attrs
 import pytest
@@ -10,15 +9,9 @@ from hypothesis import strategies as st
 
 from modelyard.domain.evaluation import (
     RUN_TRANSITIONS,
-    EvaluationResult,
     EvaluationRun,
-    Outcome,
-    RowResult,
     RunState,
     check_run_transition,
-    exact_match,
-    judged,
-    summarise,
 )
 from modelyard.domain.reference import (
     EVALUATION_KINDS,
@@ -214,73 +207,3 @@ def test_a_stopped_run_keeps_its_first_reason_and_cannot_be_finished() -> None:
 
 def test_a_clock_that_goes_back_does_not_end_a_run_before_it_began() -> None:
     assert RUN.finished(None, NOW - timedelta(hours=1)).finished_at == NOW
-
-
-# ---- judging ----
-
-
-@pytest.mark.parametrize(
-    ("output", "expected", "same"),
-    [
-        ("Paris", "Paris", True),
-        (" Paris\n", "Paris", True),
-        ("paris", "Paris", False),
-        ("5", 5, True),
-        ("", "x", False),
-    ],
-)
-def test_exact_match_compares_text_aside_from_white_space_around_it(output: str, expected: object, same: bool) -> None:
-    assert exact_match(output, {"expected": expected}) is same
-
-
-@pytest.mark.parametrize(
-    ("value", "outcome", "score"),
-    [
-        (True, Outcome.SCORED, 1.0),
-        (False, Outcome.SCORED, 0.0),
-        (0.25, Outcome.SCORED, 0.25),
-        (3, Outcome.SCORED, 3.0),
-        (None, Outcome.UNSCORED, None),
-        (float("nan"), Outcome.UNSCORED, None),
-        (float("-inf"), Outcome.UNSCORED, None),
-        ("good", Outcome.SCORER_ERROR, None),
-        ([1.0], Outcome.SCORER_ERROR, None),
-    ],
-)
-def test_what_a_scorer_answers_is_a_score_or_says_why_not(value: object, outcome: Outcome, score: float | None) -> None:
-    result = judged(3, {}, "text", value)
-    assert (result.index, result.outcome, result.score) == (3, outcome, score)
-    assert bool(result.detail) == (score is None)
-
-
-row_results = st.lists(
-    st.one_of(
-        st.floats(-1e6, 1e6).map(lambda score: RowResult(0, {}, Outcome.SCORED, "", score)),
-        st.sampled_from([o for o in Outcome if o is not Outcome.SCORED]).map(lambda outcome: RowResult(0, {}, outcome)),
-    ),
-    max_size=50,
-)
-
-
-@given(row_results)
-def test_the_counts_add_up_and_the_mean_is_over_scored_rows_alone(rows: list[RowResult]) -> None:
-    summary = summarise("exact_match", rows)
-    assert summary["trials"] == len(rows) == sum(summary[outcome.value] for outcome in Outcome)
-    scores = [Fraction(row.score) for row in rows if row.score is not None]
-    if scores:
-        assert summary["mean"] == pytest.approx(float(sum(scores) / len(scores)), rel=1e-12, abs=1e-12)
-    else:
-        assert summary["mean"] is None
-
-
-def test_a_result_shows_its_score_and_the_rows_that_went_wrong() -> None:
-    rows = (
-        RowResult(0, {}, Outcome.SCORED, "", 1.0),
-        RowResult(1, {}, Outcome.MODEL_ERROR),
-        RowResult(2, {}, Outcome.UNSCORED, ""),
-        RowResult(3, {}, Outcome.SCORER_ERROR, ""),
-    )
-    result = EvaluationResult(RUN.finished(summarise("s", rows), LATER), rows)
-    assert result.score == 1.0
-    assert [row.index for row in result.errors] == [1, 3]
-    assert EvaluationResult(RUN, ()).score is None

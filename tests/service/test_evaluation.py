@@ -1,4 +1,4 @@
-"""Evaluation runs: provenance, states, listings, scope, and the first engine."""
+"""Evaluation runs: provenance, states, listings and scope."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,23 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted import ScriptedBackend
-from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.evaluation import EvaluationRun, Outcome, RunState
+from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Checkpoint, Model
 from modelyard.errors import (
-    BackendError,
     Forbidden,
     InvalidInput,
-    ModelNotFound,
     NotFound,
     RunAlreadyFinished,
-    StoreError,
-    UnsupportedParameter,
 )
-from modelyard.protocols import Backend, Capabilities, ServedModel, Store
+from modelyard.protocols import Backend, Store
 from modelyard.service.evaluation import Evaluations
 from modelyard.service.ports import Ports, Settings
 from modelyard.stores.memory import MemoryStore
@@ -470,176 +464,3 @@ class Machine(RuleBasedStateMachine):
 
 Machine.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 TestMachine = Machine.TestCase
-
-
-# ---- the first engine ----
-
-ROWS: list[dict[str, Any]] = [
-    {"prompt": "one", "expected": "one"},
-    {"messages": [{"role": "user", "content": "two"}], "expected": "2"},
-    {"messages": [{"role": "system", "content": "Echo."}, {"role": "user", "content": "three"}], "expected": "three"},
-]
-
-
-def test_a_model_is_asked_every_row_and_judged_by_exact_match(world: World) -> None:
-    result = world.runs().run("held_out", "echo", ROWS, project="red")
-    assert result.score == pytest.approx(2 / 3)
-    assert [(row.output, row.score) for row in result.rows] == [("one", 1.0), ("two", 0.0), ("three", 1.0)]
-    assert result.errors == ()
-    run = world.runs().get(result.run.id)
-    assert run == result.run
-    assert run.state is RunState.COMPLETED
-    assert run.evaluation == "weave:///acme/red/object/held_out"
-    assert run.model == "weave:///acme/red/object/echo"
-    assert run.summary == {
-        "scorer": "exact_match",
-        "trials": 3,
-        "scored": 3,
-        "unscored": 0,
-        "scorer_errors": 0,
-        "model_errors": 0,
-        "mean": pytest.approx(2 / 3),
-    }
-
-
-def test_a_function_of_the_output_and_the_row_is_a_scorer(world: World) -> None:
-    def length(output: str, row: Mapping[str, Any]) -> float:
-        return len(output) / float(row["most"])
-
-    result = world.runs().run("e", "echo", [{"prompt": "four", "most": 8}], length, project="red")
-    assert result.score == 0.5
-    assert result.run.summary is not None
-    assert result.run.summary["scorer"] == "length"
-
-
-def test_rows_that_go_wrong_are_kept_counted_and_in_no_mean() -> None:
-    def answer(request: CompletionRequest) -> str:
-        if request.messages[-1].text == "fail":
-            raise BackendError("out of order")
-        return request.messages[-1].text
-
-    def scorer(output: str, row: Mapping[str, Any]) -> Any:
-        return {"good": 1, "bad": 0, "odd": "text", "none": None}[output]
-
-    world = world_on(MemoryStore(RECORDS), ScriptedBackend(answer))
-    rows: list[dict[str, Any]] = [{"prompt": word} for word in ("good", "fail", "missing", "odd", "none", "bad")]
-    result = world.runs().run("e", "scripted", [*rows, {"question": "no prompt"}], scorer, project="red")
-    outcomes = [row.outcome for row in result.rows]
-    assert outcomes == [
-        Outcome.SCORED,
-        Outcome.MODEL_ERROR,
-        Outcome.SCORER_ERROR,
-        Outcome.SCORER_ERROR,
-        Outcome.UNSCORED,
-        Outcome.SCORED,
-        Outcome.MODEL_ERROR,
-    ]
-    assert result.score == 0.5
-    assert [row.index for row in result.errors] == [1, 2, 3, 6]
-    assert "out of order" in result.rows[1].detail
-    assert "KeyError" in result.rows[2].detail
-    assert "messages" in result.rows[6].detail
-    assert result.rows[1].row == {"prompt": "fail"}
-
-
-def test_without_rows_there_is_no_score(world: World) -> None:
-    result = world.runs().run("e", "echo", iter(()), project="red")
-    assert result.score is None
-    assert result.run.state is RunState.COMPLETED
-
-
-def test_a_trained_model_is_held_at_its_checkpoint_and_the_run_says_which(world: World) -> None:
-    trained(world)
-    for name in ("acme/red/support", "acme/red/support:latest", "weave:///acme/red/object/support"):
-        result = world.runs().run("e", name, [{"prompt": "x", "expected": "x"}], project="blue")
-        assert result.run.model == "weave:///acme/red/object/support:step1"
-        assert result.score == 1.0
-    result = world.runs().run("e", result.run.model.replace("step1", "step0"), [], project="red")
-    assert result.run.model == "weave:///acme/red/object/support:step0"
-
-
-def test_training_that_ends_meanwhile_does_not_change_what_is_being_judged() -> None:
-    asked: list[int] = []
-
-    class Witness(EchoBackend):
-        """Notes the checkpoints that it is asked for."""
-
-        def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-            asked.append(-1 if model.checkpoint is None else model.checkpoint.step)
-            return super().stream(request, model)
-
-    world = world_on(MemoryStore(RECORDS), Witness())
-    model = trained(world)
-
-    def rows() -> Iterator[dict[str, str]]:
-        yield {"prompt": "before", "expected": "before"}
-        newer = Checkpoint("newer", model.id, model.entity, model.project, 2, START, "digest")
-        world.ports.store.transact(lambda tx: tx.add(newer))
-        world.ports.store.transact(lambda tx: tx.replace(attrs.evolve(model, last_step=2)))
-        yield {"prompt": "after", "expected": "after"}
-
-    result = world.runs().run("e", "acme/red/support", rows(), project="red")
-    assert (result.score, result.errors) == (1.0, ())
-    assert asked == [1, 1]
-    assert result.run.model.endswith("support:step1")
-
-
-def test_an_evaluation_may_be_given_by_its_reference(world: World) -> None:
-    assert world.runs().run(EVALUATION, "echo", [], project="red").run.evaluation == EVALUATION
-
-
-@pytest.mark.parametrize(
-    ("refusal", "arguments"),
-    [
-        (ModelNotFound, {"model": "unknown"}),
-        (InvalidInput, {"evaluation": "two words"}),
-        (InvalidInput, {"evaluation": "weave:///acme/red/op/x"}),
-        (InvalidInput, {"scorer": "unknown"}),
-        (InvalidInput, {"temprature": 0}),
-        (InvalidInput, {"temperature": 3}),
-    ],
-)
-def test_what_is_wrong_before_the_first_row_makes_no_run(
-    world: World, refusal: type[Exception], arguments: dict[str, Any]
-) -> None:
-    given = {"evaluation": "e", "model": "echo", "rows": ROWS, "project": "red", **arguments}
-    with pytest.raises(refusal):
-        world.runs().run(**given)
-    assert list(world.runs().list(project="red")) == []
-
-
-def test_an_option_that_the_model_cannot_honour_is_refused_before_the_first_row() -> None:
-    class Plain(EchoBackend):
-        """An echo that declares nothing."""
-
-        def capabilities(self, model: str) -> Capabilities:
-            return Capabilities()
-
-    world = world_on(MemoryStore(RECORDS), Plain())
-    with pytest.raises(UnsupportedParameter, match="temperature"):
-        world.runs().run("e", "echo", ROWS, project="red", temperature=0.5)
-    assert list(world.runs().list(project="red")) == []
-
-
-@pytest.mark.parametrize("fault", [KeyError("row 2"), KeyboardInterrupt()])
-def test_what_breaks_off_the_loop_fails_the_run_and_is_raised(world: World, fault: BaseException) -> None:
-    def rows() -> Iterator[dict[str, str]]:
-        yield {"prompt": "one", "expected": "one"}
-        raise fault
-
-    with pytest.raises(type(fault)):
-        world.runs().run("e", "echo", rows(), project="red")
-    (run,) = world.runs().list(project="red")
-    assert (run.state, run.reason) == (RunState.FAILED, f"broken off by {type(fault).__name__}")
-
-
-def test_the_first_fault_is_raised_though_the_store_takes_no_more() -> None:
-    world = world_on(MemoryStore(RECORDS))
-
-    def rows() -> Iterator[dict[str, str]]:
-        world.ports.store.close()
-        raise StoreError("the first")
-        yield {}
-
-    with pytest.raises(StoreError, match="the first"):
-        world.runs().run("e", "echo", rows(), project="red")

@@ -8,14 +8,13 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard import open_platform
-from modelyard.domain.job import Job
+from modelyard import Settings, open_platform
+from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Checkpoint, Dataset, TrajectoryLog
 from modelyard.domain.upload import Upload
 from modelyard.errors import Forbidden
 from modelyard.protocols import Started, Step, Trained
-from modelyard.service.sweep import sweep
+from modelyard.service.sweep import NAMING, sweep
 
 
 @attrs.define
@@ -65,6 +64,29 @@ def test_files_that_no_record_names_go_and_all_others_stay(yard: Any) -> None:
     assert swept(yard) == 2
     assert yard.files() == before
     assert swept(yard) == 0
+
+
+def test_the_rows_of_a_dataset_s_version_stay() -> None:
+    with open_platform(settings=Settings(lease=0.01)) as platform:
+        platform.evaluations.objects.publish("dataset", "questions", {}, [{"q": "1"}], project="p")
+        before = set(platform.ports.artifacts.names())
+        platform.ports.artifacts.put([b"lost"])
+        assert platform.sweep() == 1
+        assert set(platform.ports.artifacts.names()) == before != set()
+
+
+def test_the_rows_of_a_run_that_can_be_resumed_stay(yard: Any) -> None:
+    job = yard.sft(2)
+    yard.trainer.before = lambda item: 1 / 0
+    yard.worker().run_until_idle()
+    name = orphan(yard)
+    failed = yard.job(job.id)
+    assert failed.status is JobStatus.FAILED
+    asked = attrs.evolve(failed, kind=JobKind.EVALUATE, spec={"artifact": name})
+    yard.ports.store.transact(lambda tx: tx.replace(asked))
+    orphan(yard)
+    assert swept(yard) == 1
+    assert name in yard.files()
 
 
 def test_the_file_of_an_upload_that_is_under_way_stays(yard: Any) -> None:
@@ -203,6 +225,6 @@ def test_only_the_host_may_sweep() -> None:
 
 def test_every_record_that_can_name_an_artifact_is_known_to_the_sweep() -> None:
     """A new kind of record with a field for artifacts must be added to `artifacts_of` and to the sweep."""
-    telling = {"artifact", "artifacts", "file", "files", "resume", "spec"}
+    telling = {"artifact", "artifacts", "rows_artifact", "file", "files", "resume", "spec"}
     named = {record.cls for record in RECORDS if telling & {field.name for field in attrs.fields(record.cls)}}
-    assert named == {Checkpoint, Dataset, TrajectoryLog, Upload, Job}
+    assert named == {Job, *(cls for cls, _ in NAMING)}

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from modelyard.domain.completion import (
     Message,
@@ -298,3 +300,44 @@ def test_the_training_interface_tells_logprobs_unless_declined_and_token_ids_alw
     declined = read_chat_request({**body, "logprobs": False}, training=True)
     assert (declined.with_logprobs, declined.with_ids) == (False, True)
     assert read_chat_request({**body, "top_logprobs": 2}, training=True).request.top_logprobs == 2
+
+
+_ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool", "nobody", 1])
+_ODD_MESSAGES = st.sampled_from([{}, {"role": "user"}, {**HELLO, "name": "x"}, {**HELLO, "content": 1}, "hello", None])
+_MESSAGES = st.fixed_dictionaries({"role": _ROLES, "content": st.text(max_size=5)})
+_BODIES = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["m", "m", "m", "m" * 1024, "m" * 1025, "", 1, None]),
+        "messages": st.lists(_MESSAGES, max_size=2) | st.lists(_MESSAGES | _ODD_MESSAGES, max_size=3) | st.none(),
+    },
+    optional={"stream": st.sampled_from([False, True, 1, "yes", None]), "unknown": st.none()},
+)
+
+
+def outcome(body: object, strict: bool, training: bool) -> object:
+    try:
+        return read_chat_request(body, strict, training)
+    except InvalidInput as error:
+        return error.problems
+
+
+@given(_BODIES, st.booleans(), st.booleans())
+@example({"model": "", "messages": [HELLO]}, False, False)
+@example({"model": "m" * 1025, "messages": [HELLO]}, False, False)
+@example({"model": "m", "messages": []}, False, False)
+@example({"model": "m", "messages": [{**HELLO, "role": "tool"}]}, False, False)
+@example({"model": "m", "messages": [HELLO], "stream": 1}, False, False)
+@example({"model": "m", "messages": [HELLO], "stream": None}, False, True)
+def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(
+    body: dict[str, Any], strict: bool, training: bool
+) -> None:
+    assert outcome(body, strict, training) == outcome({**body, "n": None}, strict, training)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("length", [1, 1024])
+def test_a_plain_request_may_have_any_model_and_number_of_messages(streamed: bool, length: int) -> None:
+    body = {"model": "m" * length, "messages": [HELLO] * 3, "stream": streamed}
+    asked = read_chat_request(body)
+    assert asked == read_chat_request({**body, "n": None})
+    assert (asked.request.streamed, len(asked.request.messages)) == (streamed, 3)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from modelyard.backends import patterns
+from modelyard.domain import patterns
 from modelyard.errors import InvalidInput
 
 Schema = Mapping[str, Any]

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from modelyard.backends import patterns
 from modelyard.backends.schemas import Document, Loc, Schema, is_number, listed
 from modelyard.backends.validity import fits
+from modelyard.domain import patterns
 from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
 from modelyard.errors import InvalidInput
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from modelyard.backends import patterns
 from modelyard.backends.schemas import Document, Loc, Schema, listed, same
+from modelyard.domain import patterns
 
 
 def fits(document: Document, value: Any, schema: Any, loc: Loc, hops: int = 0) -> bool:

@@ -1,8 +1,6 @@
 """Evaluation runs and the references that tie them to what was judged (specification 2.3, 4.5)."""
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
 from modelyard.errors import RunAlreadyFinished
 
 # ---- states ------------------------------------------------------------------------------------------------------
@@ -84,6 +82,11 @@ class EvaluationRun:
         """
         return self if self.state is state else self._ended(state, at, reason=reason)
 
+    def reopened(self) -> "EvaluationRun":
+        """This run, running again after it failed. Raises `RunAlreadyFinished`."""
+        check_run_transition(self.state, RunState.RUNNING)
+        return attrs.evolve(self, state=RunState.RUNNING, finished_at=None, reason=None)
+
     def _ended(self, state: RunState, at: datetime, **changes: Any) -> "EvaluationRun":
         check_run_transition(self.state, state)
         return attrs.evolve(self, state=state, finished_at=max(at, self.started_at), **changes)
@@ -96,17 +99,9 @@ def _equal(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
 
 # ---- judging -----------------------------------------------------------------------------------------------------
 
-Scorer = Callable[[str, Mapping[str, Any]], Any]
-"""Judges a model's output for a row: True or False, a number, or None for "not to be scored"."""
-
-
-def exact_match(output: str, row: Mapping[str, Any]) -> bool:
-    """Whether the output is the row's `expected`, white space around both aside."""
-    return output.strip() == str(row["expected"]).strip()
-
 
 class Outcome(StrEnum):
-    """What came of one row. Every row has exactly one, so the counts add up to the number of rows."""
+    """What came of one row, as one scorer sees it. Every row has exactly one, so the counts add up to the trials."""
 
     SCORED = "scored"
     UNSCORED = "unscored"
@@ -116,63 +111,20 @@ class Outcome(StrEnum):
 
 @attrs.frozen
 class RowResult:
-    """One row judged. `output` is None when the model failed; `detail` says why there is no score."""
+    """One trial of one row, judged. `output` is None when the model failed.
+
+    `scores` are by the names of the scorers. `outcome`, `score` (a bool counts as 0 or 1; None where the first scorer
+    gave neither bool nor number) and `detail`, which says why there is no score, are of the first.
+    """
 
     index: int
     row: Mapping[str, Any]
     outcome: Outcome
-    output: str | None = None
+    output: Any = None
     score: float | None = None
     detail: str = ""
-
-
-def judged(index: int, row: Mapping[str, Any], output: str, value: object) -> RowResult:
-    """The result of a row whose scorer answered `value`. NaN and infinity are no scores, nor is text."""
-    if value is None:
-        return RowResult(index, row, Outcome.UNSCORED, output, detail="the scorer gave no score")
-    if not isinstance(value, int | float):
-        detail = f"the scorer answered {type(value).__name__}, which is neither bool nor number"
-        return RowResult(index, row, Outcome.SCORER_ERROR, output, detail=detail)
-    if not math.isfinite(value):
-        return RowResult(index, row, Outcome.UNSCORED, output, detail=f"the score is {value}")
-    return RowResult(index, row, Outcome.SCORED, output, float(value))
-
-
-def summarise(scorer: str, rows: Iterable[RowResult]) -> Mapping[str, Any]:
-    """Counts and the mean over the scored rows, None when there is none: `scored + unscored + scorer_errors +
-    model_errors = trials`.
-    """
-    counts: Counter[Outcome] = Counter()
-    scores = []
-    for row in rows:
-        counts[row.outcome] += 1
-        if row.score is not None:
-            scores.append(row.score)
-    mean = math.fsum(scores) / len(scores) if scores else None
-    return {
-        "scorer": scorer,
-        "trials": counts.total(),
-        **{outcome.value: counts[outcome] for outcome in Outcome},
-        "mean": mean,
-    }
-
-
-@attrs.frozen
-class EvaluationResult:
-    """A finished run with its rows, in order."""
-
-    run: EvaluationRun
-    rows: tuple[RowResult, ...]
-
-    @property
-    def score(self) -> float | None:
-        """The mean over the scored rows, 0 to 1 for bools; None when no row was scored."""
-        return self.run.summary["mean"] if self.run.summary else None
-
-    @property
-    def errors(self) -> tuple[RowResult, ...]:
-        """The rows on which the model or the scorer failed."""
-        return tuple(row for row in self.rows if row.outcome in (Outcome.MODEL_ERROR, Outcome.SCORER_ERROR))
+    trial: int = 0
+    scores: Mapping[str, Any] = EMPTY
 
 
 RECORDS = (

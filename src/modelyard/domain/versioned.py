@@ -106,6 +106,7 @@ RECORDS = (
         ("id",),
         unique={"version": ("entity", "project", "kind", "object_id", "index")},
         indexes={
+            "all": Index(()),
             "by_object": Index(("entity", "project", "kind", "object_id"), ("index",)),
             "by_digest": Index(("entity", "project", "kind", "object_id", "digest"), ("index",)),
             "by_kind": Index(("entity", "project", "kind"), ("created_at",)),

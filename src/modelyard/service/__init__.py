@@ -6,6 +6,7 @@ defer_modules(
     __name__,
     "erasure",
     "evaluation",
+    "evaluation_job",
     "event_loop",
     "health",
     "identity",

@@ -1,7 +1,6 @@
 """Evaluation runs: creating, reading and ending them, and judging a model in one (specification 4.5)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -9,21 +8,20 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.evaluation import EvaluationResult, EvaluationRun, RunState, Scorer, summarise
-from modelyard.domain.identity import Principal
+from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.lineage import RunLineage
 from modelyard.domain.reference import RefMode, same_scheme
 from modelyard.domain.result_query import ResultQuery
 from modelyard.domain.versioned import ObjectKind
-from modelyard.errors import InvalidInput, ModelyardError, Problem
+from modelyard.errors import InvalidInput, Problem
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.comparing import Comparing
-from modelyard.service.judging import Judge, evaluation_ref
+from modelyard.service.evaluating import Evaluating
+from modelyard.service.evaluation_rules import check_idle
 from modelyard.service.lineage import run_lineage
 from modelyard.service.listing import BATCH, Cursor, check_window, cursor_at, few, scan, window
 from modelyard.service.objects import Objects
-from modelyard.service.place import Place, Sight
-from modelyard.service.ports import Ports
+from modelyard.service.place import Place
 from modelyard.service.prediction import Predictions, Scores, close_open, remove_parts
 from modelyard.service.resolution import References
 from modelyard.service.results import Results, query_results
@@ -32,15 +30,12 @@ MAX_ID = 128
 MAX_REASON = 2000
 
 
-class Evaluations(Comparing):
+class Evaluations(Evaluating, Comparing):
     """The evaluation runs that a principal may see.
 
     run = platform.evaluations.create(evaluation_ref, model_ref, project="support")
     platform.evaluations.finish(run.id, {"accuracy": 0.9})
     """
-
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
 
     @property
     def objects(self) -> Objects:
@@ -140,9 +135,12 @@ class Evaluations(Comparing):
         What belongs to a run goes first, in small steps, so that this can be repeated after a crash.
         """
         place, left, deleted = self._sight.place(project, entity), few(ids), 0
+        named = [run.id for run in self._by_id(left, place, None)]
         while left:
             gone, left = self.ports.store.transact(partial(self._delete_some, left, place))
             deleted += gone
+        for run_id in named:
+            self._drop_work(run_id)
         return deleted
 
     # ---- ending
@@ -169,7 +167,13 @@ class Evaluations(Comparing):
     def cancel(
         self, run_id: str, reason: str = "cancelled", *, project: str | None = None, entity: str | None = None
     ) -> EvaluationRun:
-        """End a running run because nobody wants it. Idempotent. Raises `NotFound`, `RunAlreadyFinished`."""
+        """End a running run because nobody wants it. Idempotent. Raises `NotFound`, `RunAlreadyFinished`.
+
+        A run that the engine works on ends with the rows that are under way, and keeps what is done.
+        """
+        run = self.get(run_id, project=project, entity=entity)
+        if self._stop_work(run.id, _checked_reason(reason)):
+            return self.get(run_id)
         return self._stop(RunState.CANCELLED, run_id, reason, project, entity)
 
     def fail(
@@ -177,40 +181,6 @@ class Evaluations(Comparing):
     ) -> EvaluationRun:
         """End a running run because it went wrong. Idempotent. Raises `NotFound`, `RunAlreadyFinished`."""
         return self._stop(RunState.FAILED, run_id, reason, project, entity)
-
-    # ---- judging
-
-    def run(
-        self,
-        evaluation: str,
-        model: str,
-        rows: Iterable[Mapping[str, Any]],
-        scorer: Scorer | str = "exact_match",
-        *,
-        project: str,
-        entity: str | None = None,
-        **options: Any,
-    ) -> EvaluationResult:
-        """Ask a model every row and score its answers, one after another, in a run of its own.
-
-        A row has `messages` (or `prompt`, a text) and whatever the scorer reads, such as `expected`. `model` is any
-        name that completions take, or its reference; a trained model is held at the checkpoint of this moment.
-        `options` are those of `chat.complete`. A row on which the model or the scorer fails is kept with its error and
-        counted; only scored rows are in the mean. What breaks off the loop itself fails the run and is raised.
-        """
-        place = self._sight.place(project, entity)
-        judge = Judge.of(self.ports, self.principal, model, scorer, place, options)
-        named = evaluation_ref(evaluation, place)
-        run = EvaluationRun(self.ports.ids(), *place, str(named), str(judge.model), self.ports.clock.now())
-        self.ports.store.transact(lambda tx: tx.add(run))
-        try:
-            results = tuple(judge.row(at, row) for at, row in enumerate(rows))
-            done = self.finish(run.id, summarise(judge.name, results))
-        except BaseException as error:
-            with suppress(ModelyardError):
-                self.fail(run.id, f"broken off by {type(error).__name__}")
-            raise
-        return EvaluationResult(done, results)
 
     # ---- steps
 
@@ -238,6 +208,7 @@ class Evaluations(Comparing):
     ) -> EvaluationRun | None:
         """The run, completed; None while there are open predictions to close."""
         run = self._found(tx, run_id, place)
+        check_idle(tx, run_id)
         finished = run.finished(summary, now)
         if finished is run:
             return run
@@ -261,12 +232,12 @@ class Evaluations(Comparing):
     def _stop(
         self, state: RunState, run_id: str, reason: str, project: str | None, entity: str | None
     ) -> EvaluationRun:
-        if not 1 <= len(reason) <= MAX_REASON:
-            raise InvalidInput.at("reason", msg=f"must be 1 to {MAX_REASON} characters")
+        _checked_reason(reason)
         place, now = self._sight.maybe_place(project, entity), self.ports.clock.now()
 
         def step(tx: Tx) -> EvaluationRun:
             before = self._found(tx, run_id, place)
+            check_idle(tx, run_id)
             after = before.stopped(state, reason, now)
             if after is not before:
                 tx.replace(after)
@@ -305,6 +276,12 @@ def _matcher(
 
 
 # ---- bounds
+
+
+def _checked_reason(reason: str) -> str:
+    if not 1 <= len(reason) <= MAX_REASON:
+        raise InvalidInput.at("reason", msg=f"must be 1 to {MAX_REASON} characters")
+    return reason
 
 
 def _check_summary(summary: Mapping[str, Any] | None) -> None:

@@ -1,9 +1,20 @@
 """What does the work of each kind of job."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 from modelyard.domain.job import JobKind
-from modelyard.service.hold import Handler
+from modelyard.service import evaluation_job
+from modelyard.service.hold import Handler, Hold
 from modelyard.service.training_run import train
 
-HANDLERS: Mapping[JobKind, Handler] = {JobKind.SFT: train, JobKind.RL: train}
+
+def _evaluate(hold: Hold) -> Generator[None, None, None]:
+    return evaluation_job.evaluate(hold)
+
+
+HANDLERS: Mapping[JobKind, Handler] = {
+    JobKind.SFT: train,
+    JobKind.RL: train,
+    JobKind.EVALUATE: _evaluate,
+    JobKind.RESCORE: _evaluate,
+}

@@ -29,6 +29,7 @@ from modelyard.domain.observed import JobChanged, JobEventRecorded
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.errors import Conflict, LeaseLost, RateLimited
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.evaluation_rules import end_run, resumable
 from modelyard.service.listing import maybe
 from modelyard.service.ports import Ports
 
@@ -250,6 +251,7 @@ def end(tx: Tx, job: Job, status: JobStatus, event: NewEvent, now: datetime, mes
     progress = _record(tx, tx.get(JobProgress, job.id), [event], now, held=False)
     done = attrs.evolve(job, status=status, place=Place.DONE, ended_at=progress.updated_at, error_message=message)
     tx.replace(done)
+    end_run(tx, done)
     if job.place is not Place.WAITING:
         _promote(tx, job.lane)
     return done
@@ -338,7 +340,7 @@ def take_away(tx: Tx, seen: JobProgress, event_id: str, now: datetime, max_crash
 
 
 def files_of(job: Job) -> list[str]:
-    """The artifacts that belong to a job alone: its own data and its saved state. Useless once it has ended."""
+    """The artifacts that belong to a job alone: its own data and its saved state. Of no use once it has ended."""
     own = [job.spec["artifact"]] if "artifact" in job.spec else []
     return [*own, *(file["artifact"] for file in job.resume.values())]
 
@@ -351,6 +353,6 @@ def announce(ports: Ports, job: Job) -> Job:
             lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
         ):
             ports.observe(JobEventRecorded(job.id, last.type, last.seq))
-        for name in files_of(job):
+        for name in () if resumable(job) else files_of(job):
             ports.artifacts.remove(name)
     return job

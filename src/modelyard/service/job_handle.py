@@ -13,15 +13,13 @@ from modelyard.protocols import Tx
 from modelyard.report.plot import Plot
 from modelyard.report.progress import Show, progress_bar
 from modelyard.service.flow import in_executor
-from modelyard.service.hold import Hold
 from modelyard.service.job import announce, request_cancel
 from modelyard.service.ports import Ports
-from modelyard.service.runner import Runner, never
+from modelyard.service.runner import never
 from modelyard.service.training_plot import SHOWN, job_plot
 from modelyard.service.training_view import events_page, found_job, shown, shown_job
-from modelyard.service.worker import alive
+from modelyard.service.turns import turns
 
-FIRST_PAUSE = 0.005
 EVENTS_AT_ONCE = 100
 
 
@@ -156,26 +154,7 @@ class JobHandle:
 
     def _turns(self) -> Generator[None, None, None]:
         """Yields whenever something may have happened, for the last time after the job's end."""
-        runner, first = Runner(self.ports), min(FIRST_PAUSE, self.ports.settings.poll)
-        pause = first
-        while True:
-            job = self.refresh()
-            yield
-            if job.status in ENDED:
-                return
-            hold = self._next_of_lane(runner, job.model_id)
-            if hold is None:
-                self.ports.clock.wait(threading.Event(), pause)
-                pause = min(2 * pause, self.ports.settings.poll)
-            else:
-                with runner.beating():
-                    yield from runner.steps(hold)
-                pause = first
-
-    def _next_of_lane(self, runner: Runner, lane: str) -> Hold | None:
-        """What this thread is to run: this job or one ahead of it, unless a worker is there for that."""
-        runner.take_over()
-        return None if alive(self.ports) else runner.claim(lane)
+        return turns(self.ports, lambda: self.ports.store.read(lambda tx: found_job(tx, self.principal, self.id)))
 
 
 def _standing(job: TrainingJob) -> str:

@@ -1,78 +1,107 @@
-"""Judging a model: one row asked and scored at a time."""
+"""What is judged, and by which of the platform's models: names and references resolved, rows turned into requests."""
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Message
-from modelyard.domain.evaluation import Outcome, RowResult, Scorer, exact_match, judged
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.catalogue import Pricing
+from modelyard.domain.completion import CompletionRequest, Message, Sampling
+from modelyard.domain.identity import Attribution, Principal, check_name
 from modelyard.domain.reference import EVALUATION_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.scorer import LlmJudge, Unscored
 from modelyard.domain.training import ModelName
-from modelyard.errors import InvalidInput, ModelyardError
+from modelyard.domain.usage import cost
+from modelyard.errors import InvalidInput
 from modelyard.protocols import ServedModel
+from modelyard.service.answering import answer, backend_of
 from modelyard.service.asking import Options, asked, messages_of
 from modelyard.service.catalogue import resolve
-from modelyard.service.completion import Chat
+from modelyard.service.engine_row import Reply, Retries, Verdict, asking, verdict_of
+from modelyard.service.flow import Flow
+from modelyard.service.place import Place
 from modelyard.service.ports import Ports
 from modelyard.service.support import check_supported
 
-Place = tuple[str, str]
-"""An entity and a project."""
-
-SCORERS: Mapping[str, Scorer] = {"exact_match": exact_match}
-"""The built-in scorers by name."""
-
 
 @attrs.frozen
-class Judge:
-    """Asks one model and scores its answers.
+class PlatformModel:
+    """A model of the platform, asked for completions.
 
-    `request` is what is asked, without the messages: the model in it is held at a checkpoint. `model` is the model's
-    reference; `name` is the scorer's.
+    `request` is what is asked, without the messages: the model in it is held at a checkpoint. `held` is its name there.
+    `seeded` says that it takes a seed; `blocking` that it may wait; `looped` that it needs an event loop.
     """
 
-    chat: Chat
+    ports: Ports
+    principal: Principal
+    attribution: Attribution
     request: CompletionRequest
-    model: ObjectRef
-    name: str
-    scorer: Scorer
-    place: Place
+    ref: ObjectRef
+    price: Mapping[str, Any]
+    checkpoint_step: int | None
+    seeded: bool
+    blocking: bool
+    looped: bool
 
     @classmethod
     def of(
-        cls,
-        ports: Ports,
-        principal: Principal,
-        model: str,
-        scorer: Scorer | str,
-        place: Place,
-        options: Mapping[str, Any],
-    ) -> "Judge":
-        """The judge of a model. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`, before any row is asked."""
-        name, function = _named_scorer(scorer)
-        asked_name = _chat_name(model)
+        cls, ports: Ports, principal: Principal, model: str, place: Place, options: Mapping[str, Any]
+    ) -> "PlatformModel":
+        """The model of a name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`, before it is asked."""
+        asked_name = chat_name(model)
         served = resolve(ports, asked_name, principal)
         ref = _model_ref(served, asked_name, place)
         held = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else asked_name
         request = asked(cast("Options", {**options, "model": held, "messages": ""}), streamed=False)
-        check_supported(request, served.entry, ports.backend.capabilities(served.base_model))
-        return cls(Chat(ports, principal), request, ref, name, function, place)
+        backend = backend_of(ports.backend, served.base_model)
+        capabilities = backend.capabilities(served.base_model)
+        check_supported(request, served.entry, capabilities)
+        return cls(
+            ports,
+            principal,
+            Attribution(*place),
+            request,
+            ref,
+            _price(served.entry.pricing),
+            None if served.checkpoint is None else served.checkpoint.step,
+            "seed" in capabilities.parameters,
+            getattr(backend, "blocking", True),
+            not hasattr(backend, "stream"),
+        )
 
-    def row(self, index: int, row: Mapping[str, Any]) -> RowResult:
-        """Ask and score one row. What the library refuses and what the scorer raises are results, not exceptions."""
-        team, project = self.place
+    def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
+        """Its completion of a row's `messages` or `prompt`, with this seed where it takes one."""
+        sampling = _seeded(self.request.sampling, seed) if self.seeded else self.request.sampling
+        request = _asking(self.request, _messages(row), sampling)
+        given = yield from answer(self.ports, self.principal, request, self.attribution)
+        usage = given.completion.usage
+        spent = cost(usage, given.entry.pricing)
+        return Reply(given.completion.text, usage.prompt_tokens, usage.completion_tokens, spent)
+
+
+@attrs.frozen
+class JudgeScorer:
+    """A model of the platform as a scorer: its usage is the verdict's, not the judged model's."""
+
+    name: str
+    ref: ObjectRef
+    rule: LlmJudge
+    model: PlatformModel
+    retries: Retries
+
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+        """Ask the judge, with the same seed each time, and read its answer."""
+        heard = yield from asking(self.model, {"prompt": self.rule.asks(output, row)}, 0, self.retries)
+        if heard.reply is None:
+            return Verdict(None, f"the judge failed: {heard.error}", scored=False)
         try:
-            request = attrs.evolve(self.request, messages=_messages(row))
-            answer = self.chat.complete(request, team=team, project=project)
-        except ModelyardError as error:
-            return RowResult(index, row, Outcome.MODEL_ERROR, detail=f"{error.code}: {error}")
-        try:
-            value = self.scorer(answer.text, row)
-        except Exception as error:  # noqa: BLE001 - the scorer is the caller's code, and its fault is a result
-            return RowResult(index, row, Outcome.SCORER_ERROR, answer.text, detail=f"{type(error).__name__}: {error}")
-        return judged(index, row, answer.text, value)
+            verdict = verdict_of(self.rule.read(heard.reply.output))
+        except Unscored as why:
+            verdict = Verdict(None, str(why))
+        used = heard.reply
+        return attrs.evolve(
+            verdict, prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, cost=used.cost
+        )
 
 
 def evaluation_ref(evaluation: str, place: Place) -> ObjectRef:
@@ -85,12 +114,12 @@ def evaluation_ref(evaluation: str, place: Place) -> ObjectRef:
     return ref
 
 
-def _named_scorer(scorer: Scorer | str) -> tuple[str, Scorer]:
-    if callable(scorer):
-        return getattr(scorer, "__name__", type(scorer).__name__), scorer
-    if scorer not in SCORERS:
-        raise InvalidInput.at("scorer", msg=f"must be a function or one of {', '.join(sorted(SCORERS))}")
-    return scorer, SCORERS[scorer]
+def chat_name(model: str) -> str:
+    """The name that completions take, of a model that is given by it or by its reference."""
+    ref = ObjectRef.parse(model)
+    if ref is None:
+        return model
+    return f"{ref.entity}/{ref.project}/{ref.name}" + (f":{ref.version}" if ref.version else "")
 
 
 def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -100,12 +129,49 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
     raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
 
 
-def _chat_name(model: str) -> str:
-    """The name that completions take, of a model that is given by it or by its reference."""
-    ref = ObjectRef.parse(model)
-    if ref is None:
-        return model
-    return f"{ref.entity}/{ref.project}/{ref.name}" + (f":{ref.version}" if ref.version else "")
+def _seeded(sampling: Sampling, seed: int) -> Sampling:
+    """Field by field, because every row pays for it."""
+    return Sampling(
+        sampling.temperature,
+        sampling.top_p,
+        sampling.top_k,
+        sampling.min_p,
+        sampling.frequency_penalty,
+        sampling.presence_penalty,
+        sampling.repetition_penalty,
+        sampling.logit_bias,
+        seed,
+    )
+
+
+def _asking(request: CompletionRequest, messages: tuple[Message, ...], sampling: Sampling) -> CompletionRequest:
+    """The request with these messages; field by field as well."""
+    return CompletionRequest(
+        request.model,
+        messages,
+        sampling,
+        request.n,
+        request.max_tokens,
+        request.stop,
+        request.logprobs,
+        request.top_logprobs,
+        request.tools,
+        request.tool_choice,
+        request.parallel_tool_calls,
+        request.response_format,
+        request.return_token_ids,
+        request.streamed,
+        request.user,
+        request.metadata,
+        request.store,
+        request.extras,
+    )
+
+
+def _price(pricing: Pricing) -> Mapping[str, str]:
+    """The prices that are not 0, in USD as plain decimal text."""
+    prices = {field.name: getattr(pricing, field.name) for field in attrs.fields(Pricing)}
+    return {name: f"{price:f}" for name, price in prices.items() if price}
 
 
 def _model_ref(served: ServedModel, asked: str, place: Place) -> ObjectRef:

@@ -6,6 +6,8 @@ from typing import Any
 
 import attrs
 
+MAX_TEXT = 2000
+
 
 def plain(value: Any) -> Any:
     """Mappings, lists and scalars under the fields' own names; what is None or empty is left out.
@@ -24,3 +26,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]
     return value
+
+
+def storable(text: str) -> str:
+    """A text as every store can keep it, bounded."""
+    return text[:MAX_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

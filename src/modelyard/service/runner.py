@@ -1,7 +1,7 @@
 """Claiming jobs and running them in whatever thread calls; showing that one lives; taking over from who does not."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from datetime import datetime
 
@@ -14,13 +14,14 @@ from modelyard.service.handlers import HANDLERS
 from modelyard.service.hold import Handler, Hold
 from modelyard.service.job import announce, claim, claim_of, crash, fail, heartbeat, held, ready, requeue, take_away
 from modelyard.service.periodic import Periodic
+from modelyard.service.plain import storable
 from modelyard.service.ports import Ports, log
 
 MAX_CLAIMED = 1000
-MAX_MESSAGE = 2000
 BEATS_PER_LEASE = 3
 
-_End = Callable[[Tx, Job, str, datetime], Job]
+End = Callable[[Tx, Job, str, datetime], Job]
+"""Ends a job's run in a transaction, with an event of this id."""
 
 
 class _Stopped(Exception):
@@ -35,9 +36,12 @@ def never() -> bool:
 class Runner:
     """Runs jobs under the name `id`. Thread-safe; starts no thread but the one of `beating`."""
 
-    def __init__(self, ports: Ports, handlers: Mapping[JobKind, Handler] = HANDLERS) -> None:
+    def __init__(
+        self, ports: Ports, handlers: Mapping[JobKind, Handler] = HANDLERS, interrupted: End = requeue
+    ) -> None:
+        """`interrupted` is what becomes of a job whose run is broken off: it goes back into the queue."""
         self.ports, self.id = ports, ports.ids()
-        self._handlers = handlers
+        self._handlers, self._interrupted = handlers, interrupted
         self._holds: dict[Claim, Hold] = {}
         self._lock = threading.Lock()
 
@@ -57,7 +61,7 @@ class Runner:
         claimed = store.transact(lambda tx: claim(tx, self.id, now, lane))
         if claimed is None:
             return None
-        hold = self._held(*claimed)
+        hold = self.hold(*claimed)
         announce(self.ports, hold.job)
         return hold
 
@@ -67,9 +71,10 @@ class Runner:
         Whoever held it before writes nothing more. Raises `RecordNotFound`.
         """
         taken = self.ports.store.transact(lambda tx: take_up(tx, job_id))
-        return None if taken is None else self._held(*taken)
+        return None if taken is None else self.hold(*taken)
 
-    def _held(self, job: Job, progress: JobProgress) -> Hold:
+    def hold(self, job: Job, progress: JobProgress) -> Hold:
+        """A hold on a job that was claimed under this runner's id."""
         hold = Hold(self.ports, job, progress)
         with self._lock:
             self._holds[hold.claim] = hold
@@ -80,7 +85,7 @@ class Runner:
         for _ in self.steps(hold, stop):
             pass
 
-    def steps(self, hold: Hold, stop: Callable[[], bool] = never) -> Iterator[None]:
+    def steps(self, hold: Hold, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
         """The same, yielding whenever something was stored. Closing the iterator gives the job back."""
         try:
             with closing(self._handler(hold.job.kind)(hold)) as items:
@@ -91,9 +96,9 @@ class Runner:
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
         except _Stopped:
-            self._settle(hold, requeue)
+            self._settle(hold, self._interrupted)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
-            self._settle(hold, requeue)
+            self._settle(hold, self._interrupted)
             raise
         except StoreBusy as busy:
             log.warning("job %s goes back into the queue: %s", hold.job.id, busy)
@@ -120,7 +125,7 @@ class Runner:
         with self._lock:
             self._holds.pop(hold.claim, None)
 
-    def _settle(self, hold: Hold, end: _End) -> None:
+    def _settle(self, hold: Hold, end: End) -> None:
         """Write how the run ended, unless the job was lost. A store that refuses leaves it to be taken over."""
         event_id, now = self.ports.ids(), self.ports.clock.now()
         try:
@@ -194,8 +199,3 @@ def sentence(error: Exception) -> str:
     if not isinstance(error, ModelyardError):
         text = f"the job failed with {type(error).__name__}: {text}; look into the worker's log, then start a new job"
     return storable(text)
-
-
-def storable(text: str) -> str:
-    """A text as every store can keep it, bounded."""
-    return text[:MAX_MESSAGE].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

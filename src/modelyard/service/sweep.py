@@ -14,12 +14,21 @@ import attrs
 from modelyard.domain.job import Job, JobProgress, Place
 from modelyard.domain.training import Checkpoint, Dataset, TrajectoryLog
 from modelyard.domain.upload import Upload
+from modelyard.domain.versioned import ObjectVersion
 from modelyard.protocols import Snapshot
 from modelyard.service.erasure import artifacts_of
+from modelyard.service.evaluation_rules import resumable
 from modelyard.service.listing import every
 from modelyard.service.ports import Ports
 
-UNENDED = (Place.WAITING, Place.READY, Place.CLAIMED)
+NAMING = (
+    (Checkpoint, "all"),
+    (Dataset, "all"),
+    (TrajectoryLog, "all"),
+    (ObjectVersion, "all"),
+    (Upload, "by_age"),
+)
+"""The records that name artifacts, beside jobs, and an index over all of each."""
 
 
 def sweep(ports: Ports) -> int:
@@ -53,12 +62,13 @@ def _look(ports: Ports) -> _Look:
 
 
 def _named(snapshot: Snapshot) -> Iterator[str]:
-    for cls, index in ((Checkpoint, "all"), (Dataset, "all"), (TrajectoryLog, "all"), (Upload, "by_age")):
+    for cls, index in NAMING:
         for record in every(snapshot, cls, index):
             yield from artifacts_of(record)
-    for place in UNENDED:
+    for place in Place:
         for job in every(snapshot, Job, "by_place", place):
-            yield from artifacts_of(job)
+            if not job.ended or resumable(job):
+                yield from artifacts_of(job)
 
 
 def _running(snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:

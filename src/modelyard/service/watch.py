@@ -9,8 +9,9 @@ from modelyard.service.attempt import end_attempt, goes_on, note_handle, taken_u
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce
 from modelyard.service.listing import maybe
+from modelyard.service.plain import storable
 from modelyard.service.ports import Ports, log
-from modelyard.service.runner import MAX_CLAIMED, Runner, storable
+from modelyard.service.runner import MAX_CLAIMED, Runner
 
 LEASES_TO_BEGIN = 10
 """How many leases a process has to open its platform and take its job up: loading what trains may take minutes."""

@@ -7,6 +7,8 @@ from operator import is_
 from types import MappingProxyType, NoneType
 from typing import Any
 
+from modelyard.domain.record import EMPTY
+
 MAX_DEPTH = 100
 """Containers within containers; far below the interpreter's own limit, so that what was written can be read."""
 
@@ -112,6 +114,8 @@ _decode = json.JSONDecoder(object_hook=MappingProxyType).decode
 
 def dump(value: Any) -> str:
     """The JSON text of a value that may be kept. Raises `ValueError` as `frozen` does, or lets SQL's binding do so."""
+    if value is EMPTY:
+        return "{}"
     return _encode(value.copy() if _is_plain(value) else frozen(value))
 
 

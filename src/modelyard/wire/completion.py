@@ -17,12 +17,13 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import InvalidInput, Problem
 from modelyard.wire.constraint import Length, Matching, Refused, Within
-from modelyard.wire.conversation import WireMessage, read_messages
+from modelyard.wire.conversation import WireMessage, plain_messages, read_messages
 from modelyard.wire.converter import below, structure_members
 
 JsonObject = Mapping[str, Any]
 
 _NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0-9 _ -")
+_LONGEST_NAME = 1024
 _MAX_TOKENS = 2**31
 _SHORT = Length(0, 1024)
 
@@ -127,7 +128,7 @@ def _check_metadata(instance: object, attribute: Any, value: Mapping[str, str] |
 class ChatRequest:
     """What a client asks of a model (specification 2.2). Null is as good as absent for everything that is optional."""
 
-    model: str = attrs.field(validator=Length(1, 1024))
+    model: str = attrs.field(validator=Length(1, _LONGEST_NAME))
     messages: tuple[WireMessage, ...] = attrs.field(validator=Length(1), metadata={"parser": read_messages})
     temperature: float | None = attrs.field(default=None, validator=Within(0, 2))
     top_p: float | None = attrs.field(default=None, validator=Within(0, 1, above=True))
@@ -170,6 +171,7 @@ class ChatRequest:
 
 # ---- what it means -----------------------------------------------------------------------------------------------
 
+_PLAIN = frozenset({"model", "messages", "stream"})
 _FIELDS = frozenset(field.name for field in attrs.fields(ChatRequest))
 _SAMPLING = frozenset(field.name for field in attrs.fields(Sampling))
 _SAME = frozenset(
@@ -214,6 +216,9 @@ def read_chat_request(body: object, strict: bool = False, training: bool = False
     On the training interface log-probabilities are told unless they were declined, and token ids always. Raises
     `InvalidInput` naming every problem below ("body",).
     """
+    plain = _plain_request(body)
+    if plain is not None:
+        return Asked(plain, training, with_ids=training, with_usage=False)
     given = structure_members(ChatRequest, body, "body")
     with_logprobs = given.get("logprobs", training)
     problems = [*_contradictions(given, with_logprobs), *(_unknown(body) if strict else ())]
@@ -226,6 +231,19 @@ def read_chat_request(body: object, strict: bool = False, training: bool = False
         with_ids=training or given.get("return_token_ids", False),
         with_usage=options is not None and options.include_usage,
     )
+
+
+def _plain_request(body: Any) -> CompletionRequest | None:
+    """What a body asks for that has a model and plain messages and at most says whether to stream, as most do; None for
+    any other, and for one with a fault. It is the same without, at twice the time.
+    """
+    if type(body) is not dict or not body.keys() <= _PLAIN:
+        return None
+    model, streamed = body.get("model"), body.get("stream", False)
+    if type(model) is not str or not 1 <= len(model) <= _LONGEST_NAME or type(streamed) is not bool:
+        return None
+    messages = plain_messages(body.get("messages"))
+    return CompletionRequest(model, messages, streamed=streamed) if messages else None
 
 
 def _unknown(body: Any) -> list[Problem]:

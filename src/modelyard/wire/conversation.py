@@ -140,11 +140,14 @@ _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is
 
 def read_messages(raw: Any) -> tuple[Message, ...]:
     """The messages of a conversation. A list of nothing but roles and texts, as most are, is read in one go."""
-    plain = _plain_messages(raw) if type(raw) is list else None
+    plain = plain_messages(raw)
     return tuple([_message(message) for message in _every_message(raw)]) if plain is None else plain
 
 
-def _plain_messages(raw: list[Any]) -> tuple[Message, ...] | None:
+def plain_messages(raw: Any) -> tuple[Message, ...] | None:
+    """The messages of a list of nothing but roles and texts; None for any other."""
+    if type(raw) is not list:
+        return None
     messages = []
     for given in raw:
         if type(given) is not dict or len(given) != 2:

@@ -1,0 +1,91 @@
+"""What the engine adds to a row beside a plain loop, and its memory, as JSON: python benchmarks/evaluation.py [rows].
+
+The loop calls the same model and the same scorer and keeps the scores in a list. Both use a SQLite file that survives
+the death of the process. They take turns within one run, because an absolute time says more about the machine.
+"""
+
+import json
+import platform as machine
+import statistics
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from modelyard import open_platform
+from modelyard.backends.echo import EchoBackend
+from modelyard.service.platform import Platform
+
+ROUNDS, ROWS, TARGET = 15, 200, 200
+FEW, MANY = 1_000, 100_000
+
+
+def scorer(output: str, row: Mapping[str, Any]) -> bool:
+    return output == row["expected"]
+
+
+def rows(count: int) -> Iterator[dict[str, Any]]:
+    return ({"prompt": f"question number {at}", "expected": f"question number {at}"} for at in range(count))
+
+
+def plain_loop(platform: Platform, count: int) -> None:
+    scores = []
+    for row in rows(count):
+        answer = platform.chat.complete(model="echo", messages=row["prompt"], project="bench")
+        scores.append(scorer(answer.text, row))
+    assert all(scores)
+
+
+def engine(platform: Platform, count: int, **options: Any) -> None:
+    result = platform.evaluations.run("bench", "echo", rows(count), scorer, project="bench", **options)
+    assert result.score == 1.0
+
+
+def microseconds_a_row(platform: Platform) -> dict[str, float]:
+    calls: dict[str, Callable[[], None]] = {
+        "plain loop": lambda: plain_loop(platform, ROWS),
+        "engine, concurrency 8": lambda: engine(platform, ROWS),
+        "engine, concurrency 1": lambda: engine(platform, ROWS, concurrency=1),
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            begun = time.process_time_ns()
+            call()
+            times[name].append((time.process_time_ns() - begun) / ROWS / 1000)
+    return {name: round(statistics.median(found), 1) for name, found in times.items()}
+
+
+def peak_mib(platform: Platform, count: int) -> float:
+    """The most that Python objects held beyond what there was before."""
+    tracemalloc.start()
+    engine(platform, count)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return round(peak / 2**20, 2)
+
+
+def main() -> None:
+    many = int(sys.argv[1]) if len(sys.argv) > 1 else MANY
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_platform(Path(folder) / "yard.db", durability="process", backend=EchoBackend()) as platform,
+    ):
+        figures = microseconds_a_row(platform)
+        peaks = {count: peak_mib(platform, count) for count in (FEW, many)}
+    added = {name: round(us - figures["plain loop"], 1) for name, us in figures.items() if name != "plain loop"}
+    report = {
+        "python": machine.python_version(),
+        "a row, CPU us": figures,
+        "added by the engine, CPU us, target 200": added,
+        "within the target": all(us < TARGET for us in added.values()),
+        "peak of Python's memory by rows, MiB": peaks,
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Where the rows of an evaluation are worked on: in place, on threads, or as tasks of an event loop.
+
+A pool begins a flow and tells what came of it, from whatever thread that happens on. It is as large as it is asked to
+be: whoever begins flows keeps count.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import attrs
+
+from modelyard.protocols import Clock
+from modelyard.service import event_loop
+from modelyard.service.flow import Flow, arun, run
+
+LEAVE = 5.0
+"""Seconds that a loop has to end; a call that keeps it longer is left behind."""
+
+
+@attrs.frozen
+class Outcome:
+    """What a flow returned, or what it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """The value. Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Pool(Protocol):
+    """Begins flows."""
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Begin a flow, and `tell` its outcome when it has ended."""
+        ...
+
+    def close(self) -> None:
+        """End what can be ended; wait for nothing."""
+        ...
+
+
+class Arrivals:
+    """What has been told and not been taken. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
+        self._some = threading.Event()
+
+    def tell(self, ticket: int, outcome: Outcome) -> None:
+        """Add one."""
+        self._told.put((ticket, outcome))
+        self._some.set()
+
+    def take(self, seconds: float) -> Iterator[tuple[int, Outcome]]:
+        """All that are there; where there is none, wait for one for so many seconds."""
+        if self._told.empty():
+            self._clock.wait(self._some, seconds)
+        self._some.clear()
+        while not self._told.empty():
+            yield self._told.get()
+
+
+class InPlace:
+    """Runs a flow to its end before `begin` returns: for what never waits, and for one at a time."""
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Run it."""
+        tell(_outcome(flow))
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+class Threads:
+    """Runs flows on threads of its own, which end with it: each when what it does then is done."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Flow[Any], Callable[[Outcome], None]] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._free, self._threads = 0, 0
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Hand it to a thread that is free, or to a new one."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+            else:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="modelyard-evaluation", daemon=True).start()
+        self._work.put((flow, tell))
+
+    def close(self) -> None:
+        """Let every thread end, each when what it does is done."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            flow, tell = work
+            try:
+                outcome = _outcome(flow)
+            except BaseException as error:  # noqa: BLE001 - it would be lost with the thread
+                outcome = Outcome(error=error)
+            with self._lock:
+                self._free += 1
+            tell(outcome)
+            del work, flow, tell, outcome
+
+
+class Tasks:
+    """Runs flows as tasks of an event loop that runs in another thread than the one that begins them."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._running: set[Any] = set()
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Hand it to the loop."""
+        self._loop.call_soon_threadsafe(self._start, flow, tell)
+
+    def close(self) -> None:
+        """Cancel what runs."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _start(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        task = self._loop.create_task(_aoutcome(flow, tell))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def _cancel(self) -> None:
+        for task in tuple(self._running):
+            task.cancel()
+
+
+def _outcome(flow: Flow[Any]) -> Outcome:
+    try:
+        return Outcome(run(flow))
+    except Exception as error:  # noqa: BLE001 - it is told to who began the flow
+        return Outcome(error=error)
+
+
+async def _aoutcome(flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    try:
+        outcome = Outcome(await arun(flow))
+    except BaseException as error:  # noqa: BLE001 - it is told to who began the flow
+        outcome = Outcome(error=error)
+    tell(outcome)
+
+
+@contextmanager
+def own_loop() -> Iterator[Any]:
+    """An event loop in a thread of its own, as long as the context lasts."""
+    begun: SimpleQueue[Any] = SimpleQueue()
+    thread = threading.Thread(target=_serve_loop, args=[begun], name="modelyard-evaluation-loop", daemon=True)
+    thread.start()
+    loop, main = begun.get()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(main.cancel)
+        thread.join(LEAVE)
+
+
+def _serve_loop(begun: "SimpleQueue[Any]") -> None:
+    async def main() -> None:
+        loop = event_loop.get_running_loop()
+        forever = loop.create_future()
+        begun.put((loop, forever))
+        await event_loop.wait([forever])
+
+    with event_loop.Runner(loop_factory=event_loop.new_event_loop) as runner:
+        runner.run(main())

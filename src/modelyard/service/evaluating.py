@@ -1,0 +1,350 @@
+"""Runs of the engine: asked for, driven, resumed, rescored (specification 4.5).
+
+Each is a job on the run's own lane. One that is run here is claimed in the transaction that makes it, so no worker
+takes it; when its owner is gone, a worker finishes it, or fails it where it needs functions that were the owner's.
+"""
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from typing import Any, TypeVar, Unpack, overload
+
+import attrs
+
+from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.prediction import Prediction
+from modelyard.domain.tally import Tally
+from modelyard.errors import Conflict
+from modelyard.protocols import Tx
+from modelyard.report.progress import Show, progress_bar
+from modelyard.service import event_loop
+from modelyard.service.evaluation_job import Crew, evaluate
+from modelyard.service.evaluation_order import (
+    OneModel,
+    Order,
+    Published,
+    RowData,
+    WorkOptions,
+    is_one,
+    kept_rows,
+    order_of,
+    rescore_order,
+    several,
+)
+from modelyard.service.evaluation_result import EvaluationResult
+from modelyard.service.evaluation_resume import again, functions_for
+from modelyard.service.evaluation_rules import INTERRUPTED, engine_job
+from modelyard.service.evaluation_watch import Watching
+from modelyard.service.flow import in_executor
+from modelyard.service.hold import Hold
+from modelyard.service.job import announce, claim, enqueue, fail
+from modelyard.service.objects import Objects
+from modelyard.service.runner import Runner, never
+from modelyard.service.scorers import NamedScorer, Scorers, named
+
+T = TypeVar("T")
+
+Progress = bool | Show
+"""Whether to show a bar; or a function that is told how many rows are done, of how many, and numbers by name."""
+
+EVENTS_AT_ONCE = 100
+
+
+class Evaluating(Watching):
+    """What the engine does for a principal: part of `platform.evaluations`."""
+
+    # ---- here and now
+
+    @overload
+    def run(
+        self,
+        evaluation: str,
+        model: OneModel,
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Any,
+    ) -> EvaluationResult: ...
+
+    @overload
+    def run(
+        self,
+        evaluation: str,
+        model: Sequence[OneModel],
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Any,
+    ) -> list[EvaluationResult]: ...
+
+    def run(
+        self,
+        evaluation: str,
+        model: OneModel | Sequence[OneModel],
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Any,
+    ) -> EvaluationResult | list[EvaluationResult]:
+        """Ask a model every row and score its answers, in a run of its own; several models make several runs.
+
+        A row has `messages` (or `prompt`, a text) and whatever the scorers read, such as `expected`. `model` is a name
+        that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the row; a
+        trained model is held at the checkpoint of this moment. `rows` are mappings, read once and kept before the first
+        is asked, or a version of a dataset; without them, dataset, scorers and trials are those of the evaluation,
+        which must be published. `scorers` are "exact_match" if nothing is said. `options` are those of `chat.complete`,
+        of `WorkOptions`, and `trials`, how often each row is asked, with another seed each time. A row on which model
+        or scorer fails is kept with its error and counted; only scored rows are in the mean.
+
+        Raises `InvalidInput`, `ModelNotFound`, `Forbidden` before anything is asked, and `JobFailed` for a run that
+        failed or was cancelled: what was done stays, and `resume` goes on with a failed one.
+        """
+        orders = self._orders(evaluation, model, rows, scorers, project, entity, options)
+        results = [self._here(order, progress) for order in orders]
+        return results[0] if is_one(model) else results
+
+    async def arun(
+        self,
+        evaluation: str,
+        model: OneModel | Sequence[OneModel],
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Any,
+    ) -> EvaluationResult | list[EvaluationResult]:
+        """The same for tasks: models and scorers that can be awaited run on this event loop, which is never blocked.
+
+        `rows` are read, and `progress` is told, in a thread of the loop's executor.
+        """
+        gone, loop = threading.Event(), event_loop.get_running_loop()
+
+        def work() -> EvaluationResult | list[EvaluationResult]:
+            orders = self._orders(evaluation, model, rows, scorers, project, entity, options)
+            results = [self._here(order, progress, loop, gone.is_set) for order in orders]
+            return results[0] if is_one(model) else results
+
+        return await _until_settled(work, gone)
+
+    def rescore(
+        self, run_id: str, scorers: Scorers, *, progress: Progress = False, **options: Unpack[WorkOptions]
+    ) -> EvaluationResult:
+        """Score the outputs of a run that has ended anew, in a new run. The source stays as it is.
+
+        The new run shares the outputs: latency, usage and cost are the source's and are told as such (`copied_from`),
+        and rows on which the model failed are carried as failed. Raises `NotFound`, `Conflict`, `InvalidInput`,
+        `JobFailed`.
+        """
+        return self._here(self._rescore(run_id, scorers, options), progress)
+
+    def resume(
+        self,
+        run_id: str,
+        *,
+        model: Callable[[Mapping[str, Any]], Any] | None = None,
+        scorers: Scorers = (),
+        progress: Progress = False,
+    ) -> EvaluationResult:
+        """Go on with a run that failed or whose owner is gone, under its id; no row that was stored is asked again.
+
+        The functions that it was begun with must be given again. Whether an owner is gone shows when it stands still
+        for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`, `Conflict` while it
+        is worked on, and `InvalidInput` for a function that is missing or has changed.
+        """
+        runner, told = self._runner(Crew()), _Told()
+        job = self._abandoned(run_id, runner)
+        functions = functions_for(job, model, self._named(scorers))
+        runner = self._runner(attrs.evolve(functions, principal=self.principal, tally=told.begin))
+        hold = self._reclaimed(run_id, runner)
+        return self._drive(runner, hold, told, progress)
+
+    # ---- by workers
+
+    def submit(
+        self,
+        evaluation: str,
+        model: str,
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        **options: Any,
+    ) -> EvaluationRun:
+        """Put a run into the queue, for workers, and return at once. Model and scorers must be the platform's own.
+
+        Raises as `run` does, and `RateLimited`.
+        """
+        (order,) = self._orders(evaluation, model, rows, scorers, project, entity, options, by_worker=True)
+        return self._queued(order)
+
+    def submit_rescore(self, run_id: str, scorers: Scorers, **options: Unpack[WorkOptions]) -> EvaluationRun:
+        """Put a rescoring into the queue, for workers, and return the new run at once. Raises as `rescore` does."""
+        order = self._rescore(run_id, scorers, options)
+        order.check_portable()
+        return self._queued(order)
+
+    # ---- how it is asked for
+
+    def _orders(
+        self,
+        evaluation: str,
+        model: OneModel | Sequence[OneModel],
+        rows: RowData | None,
+        scorers: Scorers | None,
+        project: str,
+        entity: str | None,
+        options: Mapping[str, Any],
+        by_worker: bool = False,
+    ) -> Iterator[Order]:
+        """What there is to do, one order for each model; everything is checked when the first is asked for."""
+        place = self._sight.place(project, entity)
+        models = several(model)
+        if rows is None:
+            said = Published.of(Objects(self.ports, self.principal), evaluation)
+            rows, scorers = said.dataset, said.scorers if scorers is None else scorers
+            options = {"trials": said.trials, **options}
+        given = self._named("exact_match" if scorers is None else scorers)
+        drafts = [order_of(self.ports, self.principal, evaluation, one, given, place, options) for one in models]
+        for draft in drafts if by_worker else ():
+            draft.check_portable()
+        return kept_rows(self.ports, self.principal, drafts, rows)
+
+    def _named(self, scorers: Scorers) -> tuple[NamedScorer, ...]:
+        return named(scorers, Objects(self.ports, self.principal))
+
+    def _rescore(self, run_id: str, scorers: Scorers, options: Mapping[str, Any]) -> Order:
+        source = self._run(run_id)
+        if source.state is RunState.RUNNING:
+            raise Conflict(f"evaluation run {run_id} is still running; finish or cancel it, then rescore it")
+        total = self.ports.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", run_id))
+        return rescore_order(self.ports, self.principal, source, total, self._named(scorers), options)
+
+    def _queued(self, order: Order) -> EvaluationRun:
+        order.keep(lambda tx: self._add(tx, order))
+        announce(self.ports, order.job)
+        return order.run
+
+    # ---- how it is driven
+
+    def _here(
+        self, order: Order, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
+    ) -> EvaluationResult:
+        told = _Told()
+        crew = attrs.evolve(order.crew, principal=self.principal, loop=loop, tally=told.begin)
+        runner = self._runner(crew)
+
+        def step(tx: Tx) -> tuple[Job, JobProgress]:
+            self._add(tx, order)
+            claimed = claim(tx, runner.id, order.job.created_at, order.run.id)
+            assert claimed is not None
+            return claimed
+
+        hold = runner.hold(*order.keep(step))
+        return self._drive(runner, hold, told, progress, stop)
+
+    def _add(self, tx: Tx, order: Order) -> None:
+        tx.add(order.run)
+        enqueue(tx, order.job, self.ports.settings.max_queued_jobs)
+
+    def _runner(self, crew: Crew) -> Runner:
+        """A runner of evaluations with these functions. What is broken off fails: it is the caller's to go on with."""
+
+        def work(hold: Hold) -> Generator[None, None, None]:
+            return evaluate(hold, crew)
+
+        handlers = {JobKind.EVALUATE: work, JobKind.RESCORE: work}
+        return Runner(self.ports, handlers, lambda tx, job, event_id, now: fail(tx, job, event_id, INTERRUPTED, now))
+
+    def _drive(
+        self, runner: Runner, hold: Hold, told: "_Told", progress: Progress, stop: Callable[[], bool] = never
+    ) -> EvaluationResult:
+        announce(self.ports, hold.job)
+        begun, done = self.ports.clock.monotonic(), 0
+        with runner.beating(), closing(runner.steps(hold, stop)) as steps, _shown(progress, hold.job) as show:
+            for _ in steps:
+                if show is not None and told.tally is not None and told.tally.rows > done:
+                    done, seconds = told.tally.rows, self.ports.clock.monotonic() - begun
+                    show(done, hold.job.spec["total"], _numbers(told.tally, seconds))
+        return self._completed(hold.job.lane)
+
+    # ---- how it is found again
+
+    def _abandoned(self, run_id: str, runner: Runner) -> Job:
+        """The last job of a run, once nobody works on it. Raises `Conflict` when somebody is seen to."""
+        first = None
+        while (job := self._job(run_id)).status is JobStatus.RUNNING:
+            progress = self.ports.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
+            mark = (progress.epoch, progress.beat, progress.step)
+            first = first or mark
+            if mark != first:
+                raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
+            runner.take_over()
+            self.ports.clock.wait(threading.Event(), self.ports.settings.poll)
+        return job
+
+    def _reclaimed(self, run_id: str, runner: Runner) -> Hold:
+        """A hold on what is left of a run. Raises `RunAlreadyFinished`, `Conflict`."""
+        job_id, now = self.ports.ids(), self.ports.clock.now()
+
+        def step(tx: Tx) -> tuple[Job, JobProgress] | None:
+            run, job = tx.get(EvaluationRun, run_id), engine_job(tx, run_id)
+            if job.ended:
+                tx.replace(run.reopened())
+                enqueue(tx, again(job, job_id, now), self.ports.settings.max_queued_jobs)
+            return claim(tx, runner.id, now, run_id)
+
+        claimed = self.ports.store.transact(step)
+        if claimed is None:
+            raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
+        return runner.hold(*claimed)
+
+
+class _Told:
+    """What the engine has told of its count."""
+
+    tally: Tally | None = None
+
+    def begin(self, tally: Tally) -> None:
+        """Hear of it."""
+        self.tally = tally
+
+
+def _shown(progress: Progress, job: Job) -> AbstractContextManager[Show | None]:
+    if isinstance(progress, bool):
+        return progress_bar(job.lane) if progress else nullcontext()
+    return nullcontext(progress)
+
+
+def _numbers(tally: Tally, seconds: float) -> Mapping[str, float]:
+    """What stands beside the bar: the running score, failed rows, rows a second, and USD where they are known."""
+    numbers = {"score": tally.mean, "failed": tally.failed, "rows/s": tally.rows / seconds if seconds > 0 else None}
+    cost = tally.cost
+    return {
+        **{name: float(value) for name, value in numbers.items() if value is not None},
+        **({} if cost is None else {"cost": float(cost)}),
+    }
+
+
+async def _until_settled(work: Callable[[], T], gone: threading.Event) -> T:
+    """What work in the loop's executor returns; a cancelled task tells it to stop and waits until it has."""
+    future = event_loop.ensure_future(in_executor(work))
+    try:
+        return await event_loop.shield(future)
+    except event_loop.CancelledError:
+        gone.set()
+        await event_loop.wait([future])
+        future.exception()
+        raise

@@ -1,0 +1,343 @@
+"""The work of an evaluation job: rows out of the engine into the store, with their scores, before they count as done.
+
+A batch of rows and what tells of it commit together, under the worker's claim.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation import EvaluationRun
+from modelyard.domain.identity import ApiKey, Principal, Scope
+from modelyard.domain.job import Job, JobKind, JobProgress, NewEvent
+from modelyard.domain.observed import JobEventRecorded
+from modelyard.domain.prediction import Prediction, Score, Source
+from modelyard.domain.record import EMPTY
+from modelyard.domain.reference import ObjectRef
+from modelyard.domain.tally import VALUE, Tally
+from modelyard.errors import EvaluationError
+from modelyard.formats.rows import read_rows
+from modelyard.protocols import Snapshot, Tx
+from modelyard.service.engine import Done, Engine, Item, Limits
+from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loop
+from modelyard.service.engine_row import FunctionModel, RowScorer, Subject, is_async
+from modelyard.service.evaluation_rules import INTERRUPTED
+from modelyard.service.hold import Hold
+from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
+from modelyard.service.judging import JudgeScorer, PlatformModel
+from modelyard.service.listing import maybe, scan
+from modelyard.service.place import Place
+from modelyard.service.ports import Ports
+from modelyard.service.scorers import MAX_SCORERS, RuleScorer, ScorerFunction, at_work
+
+STARTED, PROGRESS = "evaluation_started", "evaluation_progress"
+
+BETWEEN_EVENTS = 0.1
+"""Seconds that pass at least between two events that tell of rows; each row is told by its records."""
+
+
+@attrs.frozen
+class Crew:
+    """What a run needs that no store can keep: functions of the caller's, and the event loop on which to ask.
+
+    `tally` receives the run's count as soon as there is one.
+    """
+
+    model: Callable[[Mapping[str, Any]], Any] | None = None
+    scorers: Mapping[str, ScorerFunction] = EMPTY
+    loop: Any = None
+    principal: Principal | None = None
+    tally: Callable[[Tally], None] = lambda _: None
+
+
+def evaluate(hold: Hold, crew: Crew = Crew()) -> Generator[None, None, None]:
+    """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then."""
+    work = _Work(hold, crew)
+    work.begin()
+    with work.engine() as engine:
+        for batch in engine.batches():
+            work.store(batch)
+            if work.over_budget:
+                engine.stop()
+            yield
+    work.end()
+
+
+class _Work:
+    """One attempt at a run: what it works with, and the count of what is stored."""
+
+    def __init__(self, hold: Hold, crew: Crew) -> None:
+        self.ports, self.hold, self.crew, self.spec = hold.ports, hold, crew, hold.job.spec
+        self.place: Place = (hold.job.entity, hold.job.project)
+        self.limits = Limits(**self.spec["limits"])
+        self.principal = crew.principal or _asker(self.ports, hold.job)
+        self.subject, self.scorers = self._subject(), tuple(map(self._scorer, self.spec["scorers"]))
+        self.tally = Tally({scorer.name: str(scorer.ref) for scorer in self.scorers})
+        self.stored: set[tuple[int, int]] = set()
+        self._told_at = -math.inf
+        crew.tally(self.tally)
+
+    def _subject(self) -> Subject | None:
+        if self.hold.job.kind is JobKind.RESCORE:
+            return None
+        if self.spec["model"] is not None:
+            options = self.spec["options"]
+            return PlatformModel.of(self.ports, self.principal, self.spec["model"], self.place, options)
+        ref = ObjectRef.parse(self.spec["model_ref"])
+        if self.crew.model is None or ref is None:
+            raise EvaluationError(INTERRUPTED)
+        return FunctionModel(self.crew.model, ref)
+
+    def _scorer(self, plain: Mapping[str, Any]) -> RowScorer:
+        function = self.crew.scorers.get(plain["name"])
+        if plain["rule"] is None and function is None:
+            raise EvaluationError(INTERRUPTED)
+        return at_work(self.ports, self.principal, self.place, plain, function, self.limits.retries)
+
+    # ---- begin, store, end
+
+    def begin(self) -> None:
+        """Tell that the run begins; or count what it has stored already."""
+        if self.hold.progress.total is None:
+            self.hold.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
+        if self._resumed:
+            for prediction, scores in self._committed():
+                self.tally.add(prediction, scores)
+                self.stored.add(_place_of(prediction))
+
+    @property
+    def _resumed(self) -> bool:
+        return self.hold.job.attempts > 1 or "resumed" in self.spec
+
+    def store(self, batch: list[Done]) -> None:
+        """Commit what is done; what cannot be ends this attempt, and its count with it. Raises `LeaseLost`."""
+        if not batch:
+            return
+        now = self.ports.clock.now()
+        rows = [self._records(done, now) for done in batch]
+        for prediction, scores in rows:
+            self.tally.add(prediction, scores)
+        events = self._news()
+        progress = self.hold.write(partial(self._commit, events, now, rows))
+        for event in events:
+            self.ports.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
+
+    def _news(self) -> list[NewEvent]:
+        """The event that tells how far it has come: with the last row, and now and then before."""
+        done, total, moment = self.tally.rows, self.spec["total"], self.ports.clock.monotonic()
+        if done < total and moment - self._told_at < BETWEEN_EVENTS:
+            return []
+        self._told_at = moment
+        return [NewEvent(self.ports.ids(), PROGRESS, {"done": done, "total": total, "score": self.tally.mean}, done)]
+
+    def _commit(
+        self, events: list[NewEvent], now: datetime, rows: list[tuple[Prediction, list[Score]]], tx: Tx
+    ) -> JobProgress:
+        claim = self.hold.claim
+        progress = record_events(tx, claim, events, now) if events else fenced(tx, claim)
+        if maybe(tx, EvaluationRun, self.hold.job.lane) is not None:
+            for prediction, scores in rows:
+                tx.add(prediction)
+                for score in scores:
+                    tx.add(score)
+        return progress
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether more rows have failed than the run may have."""
+        budget = self.spec["error_budget"]
+        if budget is None:
+            return False
+        return bool(self.tally.failed > (budget * self.spec["total"] if isinstance(budget, float) else budget))
+
+    def end(self) -> None:
+        """Complete the run with its summary; or fail it for its errors, or as somebody has asked."""
+        event_id, summary, wall = self.ports.ids(), self.tally.summary(), self.ports.clock.now()
+
+        def step(tx: Tx) -> Job:
+            job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
+            now = progress.time(wall)
+            run = maybe(tx, EvaluationRun, job.lane)
+            if progress.cancelled_by or run is None:
+                return cancel(tx, job, event_id, progress.cancelled_by or "deletion", now)
+            if self.over_budget:
+                drained = attrs.evolve(job, result={"drained": True})
+                return fail(tx, drained, event_id, self._why(), now)
+            tx.replace(run.finished(summary, now))
+            return succeed(tx, job, event_id, now)
+
+        self.hold.job = self.ports.store.transact(step)
+        announce(self.ports, self.hold.job)
+
+    def _why(self) -> str:
+        return (
+            f"{self.tally.failed} of {self.tally.rows} rows failed, more than the error budget of "
+            f"{self.spec['error_budget']} allows; look at their errors, correct the cause, then resume the run"
+        )
+
+    # ---- what there is to do
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """The engine, with the pools that this work needs, until they are closed."""
+        with ExitStack() as opened:
+            pool, scorer_pool = self._pools(opened)
+            yield Engine(self.ports, self._items(), self.subject, self.scorers, self.limits, pool, scorer_pool)
+
+    def _pools(self, opened: ExitStack) -> tuple[Pool, Pool]:
+        loop = self.crew.loop
+        if loop is None and any(map(_needs_loop, (self.subject, *self.scorers))):
+            loop = opened.enter_context(own_loop())
+        if loop is not None:
+            tasks = Tasks(loop)
+            opened.callback(tasks.close)
+            return tasks, tasks
+        limits = self.limits
+        pool = self._pool(opened, limits.concurrency, waits(self.subject))
+        return pool, self._pool(opened, limits.scorer_concurrency, any(map(waits, self.scorers)))
+
+    def _pool(self, opened: ExitStack, size: int, blocking: bool) -> Pool:
+        if self.limits.timeout is None and (size == 1 or not blocking):
+            return InPlace()
+        threads = Threads()
+        opened.callback(threads.close)
+        return threads
+
+    def _items(self) -> Iterator[Item]:
+        """What is not stored yet, in order. The first ones may have been begun before, if nobody knows better."""
+        left = (item for item in self._all() if (item.index, item.trial) not in self.stored)
+        if self._resumed and not self.spec.get("drained"):
+            for item in islice(left, self.limits.concurrency):
+                yield attrs.evolve(item, unsure=item.copied is None)
+        yield from left
+
+    def _all(self) -> Iterator[Item]:
+        if self.hold.job.kind is JobKind.RESCORE:
+            for position, source in enumerate(predictions_of(self.ports, self.spec["source"])):
+                index = position if source.index is None else source.index
+                yield Item(index, source.trial, source.inputs, source)
+            return
+        with self.ports.artifacts.open(self.spec.get("artifact") or self.spec["dataset"]) as file:
+            for index, row in enumerate(read_rows(file)):
+                for trial in range(self.spec["trials"]):
+                    yield Item(index, trial, row)
+
+    def _committed(self) -> Iterator[tuple[Prediction, list[Score]]]:
+        run_id = self.hold.job.lane
+        for prediction in predictions_of(self.ports, run_id):
+            yield prediction, self.ports.store.read(partial(scores_of, prediction.id))
+
+    # ---- records
+
+    def _records(self, done: Done, now: datetime) -> tuple[Prediction, list[Score]]:
+        copied = done.item.copied
+        prediction = self._prediction(done, now) if copied is None else self._copy(done, copied, now)
+        pairs = zip(self.scorers, done.verdicts, strict=False)
+        return prediction, [
+            Score(
+                self.ports.ids(),
+                *self.place,
+                done.id,
+                str(scorer.ref),
+                now,
+                self.hold.job.lane,
+                {VALUE: verdict.value} if verdict.scored else EMPTY,
+                verdict.reason or None,
+                verdict.prompt_tokens,
+                verdict.completion_tokens,
+                verdict.cost,
+            )
+            for scorer, verdict in pairs
+        ]
+
+    def _prediction(self, done: Done, now: datetime) -> Prediction:
+        subject, reply, item = self.subject, done.asked.reply, done.item
+        assert subject is not None
+        return Prediction(
+            done.id,
+            *self.place,
+            str(subject.ref),
+            item.row,
+            digest(item.row),
+            done.started_at,
+            self.hold.job.lane,
+            item.index,
+            item.trial,
+            Source.ENGINE,
+            EMPTY if reply is None else {VALUE: reply.output},
+            done.asked.error,
+            max(now, done.started_at),
+            done.asked.latency,
+            None if reply is None else reply.prompt_tokens,
+            None if reply is None else reply.completion_tokens,
+            None if reply is None else reply.cost,
+            subject.price,
+            subject.checkpoint_step,
+            done.asked.attempts,
+            int(item.unsure),
+        )
+
+    def _copy(self, done: Done, source: Prediction, now: datetime) -> Prediction:
+        return attrs.evolve(
+            source,
+            id=done.id,
+            entity=self.place[0],
+            project=self.place[1],
+            run_id=self.hold.job.lane,
+            index=done.item.index,
+            source=Source.COPIED,
+            copied_from=source.id,
+            started_at=done.started_at,
+            finished_at=max(now, done.started_at),
+            possibly_repeated=0,
+        )
+
+
+def _asker(ports: Ports, job: Job) -> Principal:
+    """Who asked for a job: whoever holds the key now, or the host. Raises `EvaluationError`."""
+    if not job.spec["key_id"]:
+        return Principal("host", job.entity, Scope(None))
+    key = ports.store.read(lambda snapshot: maybe(snapshot, ApiKey, job.spec["key_id"]))
+    if key is None or not key.alive(ports.clock.now()):
+        raise EvaluationError("the key that asked for this run is no longer valid; ask for it with another")
+    return key.principal()
+
+
+def _needs_loop(worker: object) -> bool:
+    if isinstance(worker, PlatformModel):
+        return worker.looped
+    if isinstance(worker, JudgeScorer):
+        return worker.model.looped
+    return is_async(getattr(worker, "function", None))
+
+
+def waits(worker: object) -> bool:
+    """Whether what asks or scores may wait, so that others should be asked meanwhile."""
+    if isinstance(worker, JudgeScorer):
+        worker = worker.model
+    return worker.blocking if isinstance(worker, PlatformModel) else not isinstance(worker, RuleScorer | None)
+
+
+# ---- reading back ----------------------------------------------------------------------------------------------------
+
+
+def _place_of(prediction: Prediction) -> tuple[int, int]:
+    assert prediction.index is not None
+    return prediction.index, prediction.trial
+
+
+def predictions_of(ports: Ports, run_id: str) -> Iterator[Prediction]:
+    """A run's predictions in the order in which they were begun, read a batch at a time."""
+    return scan(ports, Prediction, "by_run", run_id)
+
+
+def scores_of(prediction_id: str, snapshot: Snapshot) -> list[Score]:
+    """The scores of a prediction, oldest first."""
+    return snapshot.page(Score, "by_prediction", prediction_id, limit=MAX_SCORERS)

@@ -1,0 +1,328 @@
+"""What a run of the engine is asked to do: checked, resolved, and kept as the spec of a job."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, TypedDict, TypeGuard, TypeVar, cast
+
+import attrs
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.evaluation import EvaluationRun
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, JobKind
+from modelyard.domain.reference import ObjectRef, RefKind, object_id
+from modelyard.domain.training import Checkpoint, Model
+from modelyard.domain.versioned import ObjectKind, ObjectVersion
+from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem
+from modelyard.formats.json_text import checked_dumps
+from modelyard.formats.rows import dump_row
+from modelyard.protocols import Tx
+from modelyard.service.engine import Limits
+from modelyard.service.evaluation_job import Crew
+from modelyard.service.judging import PlatformModel, evaluation_ref
+from modelyard.service.listing import maybe
+from modelyard.service.objects import Objects
+from modelyard.service.place import Place
+from modelyard.service.ports import Ports
+from modelyard.service.scorers import NamedScorer, at_work
+
+T = TypeVar("T")
+
+ModelFunction = Callable[[Mapping[str, Any]], Any]
+
+OneModel = str | CatalogueEntry | Model | Checkpoint | ModelFunction
+"""What is judged: a name or reference, a value of the platform, or a function of the row."""
+
+RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str
+"""Rows as they come; or the version of a dataset, or the reference of one."""
+
+
+class WorkOptions(TypedDict, total=False):
+    """How the engine works.
+
+    `concurrency` rows at a time, `scorer_concurrency` of them in their scorers; each takes `timeout` seconds at most;
+    `retries` more calls after a failure that may pass; more failed rows than `error_budget` (a count, or as a float a
+    share of all) end the run as failed.
+    """
+
+    concurrency: int
+    scorer_concurrency: int
+    timeout: float | None
+    retries: int
+    error_budget: float | None
+
+
+_WHOLE = {"concurrency": (1, 1000), "scorer_concurrency": (1, 1000), "retries": (0, 100), "trials": (1, 1000)}
+_WORK = frozenset({*_WHOLE, "timeout", "error_budget"})
+_SEED_BYTES = 6
+
+
+@attrs.frozen
+class Order:
+    """A run and its job, still to be stored, and the functions that it needs."""
+
+    ports: Ports
+    run: EvaluationRun
+    job: Job
+    crew: Crew
+
+    def check_portable(self) -> None:
+        """Raise `InvalidInput` when it needs functions of the caller's, which no worker has."""
+        needed = {"model": self.crew.model, "scorers": self.crew.scorers}
+        problems = [
+            Problem((name,), "a worker cannot run functions of yours; use what the platform has, or `run`")
+            for name, functions in needed.items()
+            if functions
+        ]
+        if problems:
+            raise InvalidInput(problems)
+
+    def keep(self, step: Callable[[Tx], T]) -> T:
+        """Store it by `step`; the rows that it brought go again where that fails."""
+        with ExitStack() as undone:
+            if "artifact" in self.job.spec:
+                undone.callback(self.ports.artifacts.remove, self.job.spec["artifact"])
+            kept = self.ports.store.transact(step)
+            undone.pop_all()
+        return kept
+
+
+# ---- a run ---------------------------------------------------------------------------------------------------------
+
+
+def order_of(
+    ports: Ports,
+    principal: Principal,
+    evaluation: str,
+    model: OneModel,
+    scorers: Sequence[NamedScorer],
+    place: Place,
+    options: Mapping[str, Any],
+) -> Order:
+    """The order of one model, still without rows. Raises `InvalidInput`, `ModelNotFound`, `Forbidden`."""
+    work = {name: options[name] for name in options if name in _WORK}
+    chat = {name: value for name, value in options.items() if name not in _WORK and name != "seed"}
+    seed = _seed(ports, options.get("seed"))
+    limits = _limits(work, seed)
+    held, ref = _model(ports, principal, model, place, chat, options.get("seed"))
+    spec = {
+        "model": held,
+        "model_ref": str(ref),
+        "options": chat,
+        "trials": work.get("trials", 1),
+        **_judged_by(ports, principal, place, scorers, limits, work.get("error_budget")),
+    }
+    run_id, now = ports.ids(), ports.clock.now()
+    run = EvaluationRun(run_id, *place, str(evaluation_ref(evaluation, place)), str(ref), now)
+    job = Job(ports.ids(), JobKind.EVALUATE, *place, run_id, now, spec)
+    return Order(ports, run, job, crew_of(model if held is None else None, scorers))
+
+
+def rescore_order(
+    ports: Ports,
+    principal: Principal,
+    source: EvaluationRun,
+    total: int,
+    scorers: Sequence[NamedScorer],
+    options: Mapping[str, Any],
+) -> Order:
+    """The order of a rescoring: a new run, in the place of its source. Raises as `order_of`."""
+    limits = _limits(options, 0)
+    place = (source.entity, source.project)
+    judged_by = _judged_by(ports, principal, place, scorers, limits, options.get("error_budget"))
+    spec = {"source": source.id, "total": total, **judged_by}
+    now = ports.clock.now()
+    run = EvaluationRun(
+        ports.ids(),
+        *place,
+        _evaluation_with(
+            Objects(ports, principal), source.evaluation, [plain["ref"] for plain in judged_by["scorers"]]
+        ),
+        source.model,
+        now,
+        source_evaluation_run_id=source.id,
+        source_known=True,
+    )
+    job = Job(ports.ids(), JobKind.RESCORE, *place, run.id, now, spec)
+    return Order(ports, run, job, crew_of(None, scorers))
+
+
+def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
+    """The reference of an evaluation's new version, with these scorers; of itself where it was never published."""
+    try:
+        old = objects.resolve(ObjectKind.EVALUATION, evaluation)
+    except (InvalidInput, NotFound, Forbidden):
+        return evaluation
+    content = {**old.content, "scorers": scorers}
+    return str(objects.publish(old.kind, content["name"], content, entity=old.entity, project=old.project).ref)
+
+
+def _judged_by(
+    ports: Ports,
+    principal: Principal,
+    place: Place,
+    scorers: Sequence[NamedScorer],
+    limits: Limits,
+    error_budget: float | None,
+) -> Mapping[str, Any]:
+    """The part of a spec that says who judges and how, by versions that are published.
+
+    Every scorer is made once before, so that what is wrong shows now.
+    """
+    plain, objects = [scorer.plain(place) for scorer in scorers], Objects(ports, principal)
+    for kept, scorer in zip(plain, scorers, strict=True):
+        at_work(ports, principal, place, kept, scorer.function, limits.retries)
+    for scorer in scorers:
+        scorer.publish(objects, place)
+    return {
+        "scorers": plain,
+        "limits": attrs.asdict(limits),
+        "error_budget": error_budget,
+        "key_id": principal.key_id,
+    }
+
+
+def crew_of(model: Any, scorers: Sequence[NamedScorer]) -> Crew:
+    """The functions among a model and scorers."""
+    functions = {scorer.name: scorer.function for scorer in scorers if scorer.function is not None}
+    return Crew(model, functions)
+
+
+# ---- its parts -----------------------------------------------------------------------------------------------------
+
+
+def is_one(model: OneModel | Sequence[OneModel]) -> TypeGuard[OneModel]:
+    """Whether this is one model, and not several."""
+    return isinstance(model, str | CatalogueEntry | Model | Checkpoint) or callable(model)
+
+
+def several(model: OneModel | Sequence[OneModel]) -> Sequence[OneModel]:
+    """The models, also where it is one. Raises `InvalidInput` for none."""
+    models = (model,) if is_one(model) else tuple(cast(Sequence[OneModel], model))
+    if not models:
+        raise InvalidInput.at("model", msg="name at least one")
+    return models
+
+
+def _model(
+    ports: Ports,
+    principal: Principal,
+    model: OneModel,
+    place: Place,
+    chat: Mapping[str, Any],
+    seed: int | None,
+) -> tuple[str | None, ObjectRef]:
+    """The name that completions take, None for a function, and the reference."""
+    if callable(model):
+        if chat:
+            raise InvalidInput(
+                [Problem((name,), "is an option of a completion; a function takes none") for name in chat]
+            )
+        name = object_id(getattr(model, "__name__", type(model).__name__)) or "function"
+        return None, ObjectRef(*place, RefKind.OP, name)
+    checked_dumps(chat, at=("options",))
+    options = chat if seed is None else {**chat, "seed": seed}
+    resolved = PlatformModel.of(ports, principal, _name_of(ports, model), place, options)
+    return resolved.request.model, resolved.ref
+
+
+def _name_of(ports: Ports, model: str | CatalogueEntry | Model | Checkpoint) -> str:
+    if isinstance(model, CatalogueEntry):
+        return model.id
+    if isinstance(model, Checkpoint):
+        trained = ports.store.read(lambda snapshot: maybe(snapshot, Model, model.model_id))
+        if trained is None:
+            raise NotFound("Model", model.model_id)
+        return f"{trained.entity}/{trained.project}/{trained.name}:step{model.step}"
+    return f"{model.entity}/{model.project}/{model.name}" if isinstance(model, Model) else model
+
+
+def _limits(work: Mapping[str, Any], seed: int) -> Limits:
+    problems = [
+        Problem((name,), f"must be a whole number from {least} to {most}")
+        for name, (least, most) in _WHOLE.items()
+        if name in work and (type(work[name]) is not int or not least <= work[name] <= most)
+    ]
+    timeout, budget = work.get("timeout"), work.get("error_budget")
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+        problems.append(Problem(("timeout",), "must be a number of seconds above 0"))
+    if budget is not None and not (_is_number(budget) and 0 <= budget <= (1 if type(budget) is float else math.inf)):
+        problems.append(Problem(("error_budget",), "must be a count of rows, or as a float a share from 0.0 to 1.0"))
+    if problems:
+        raise InvalidInput(problems)
+    names = {field.name for field in attrs.fields(Limits)}
+    return Limits(**{name: value for name, value in work.items() if name in names}, seed=seed)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _seed(ports: Ports, seed: int | None) -> int:
+    return int.from_bytes(ports.randomness(_SEED_BYTES), "big") if seed is None else seed
+
+
+# ---- what was published ----
+
+
+@attrs.frozen
+class Published:
+    """What a published evaluation says: its dataset, the references of its scorers, and how often a row is asked."""
+
+    dataset: str
+    scorers: Sequence[str]
+    trials: int
+
+    @classmethod
+    def of(cls, objects: Objects, evaluation: str) -> "Published":
+        """What the evaluation of a reference says. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
+        content = objects.resolve(ObjectKind.EVALUATION, evaluation).content
+        return cls(content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def kept_rows(ports: Ports, principal: Principal, orders: Sequence[Order], rows: RowData) -> Iterator[Order]:
+    """The orders, with the rows that they are about: kept once for each, because each run ends when it does."""
+    if isinstance(rows, str):
+        rows = Objects(ports, principal).resolve(ObjectKind.DATASET, rows)
+    if isinstance(rows, ObjectVersion):
+        return (_with_rows(order, rows.rows or 0, dataset=_artifact_of(rows)) for order in orders)
+    return _spooled(ports, orders, rows)
+
+
+def _spooled(ports: Ports, orders: Sequence[Order], rows: Iterable[Mapping[str, Any]]) -> Iterator[Order]:
+    count = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal count
+        for count, row in enumerate(rows, 1):
+            yield dump_row(row, count - 1)
+
+    names = [ports.artifacts.put(lines()).name]
+    try:
+        names += [_copy(ports, names[0]) for _ in orders[1:]]
+        for order in orders:
+            yield _with_rows(order, count, artifact=names.pop())
+    finally:
+        for name in names:
+            ports.artifacts.remove(name)
+
+
+def _copy(ports: Ports, name: str) -> str:
+    with ports.artifacts.open(name) as file:
+        return ports.artifacts.put(iter(partial(file.read, 2**16), b"")).name
+
+
+def _with_rows(order: Order, count: int, **source: str) -> Order:
+    spec = {**order.job.spec, **source, "total": count * order.job.spec["trials"]}
+    return attrs.evolve(order, job=attrs.evolve(order.job, spec=spec))
+
+
+def _artifact_of(dataset: ObjectVersion) -> str:
+    if dataset.kind is not ObjectKind.DATASET or dataset.rows_artifact is None:
+        raise InvalidInput.at("rows", msg="must be rows, or a version of a dataset that has not been deleted")
+    return dataset.rows_artifact

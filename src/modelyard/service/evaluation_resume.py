@@ -1,0 +1,35 @@
+"""Going on with a run: the job that does, and the functions that it needs again."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from modelyard.domain.job import Job, JobKind
+from modelyard.errors import InvalidInput, Problem
+from modelyard.service.evaluation_job import Crew
+from modelyard.service.evaluation_order import ModelFunction, crew_of
+from modelyard.service.scorers import NamedScorer
+
+
+def again(job: Job, job_id: str, now: datetime) -> Job:
+    """A new job that goes on where one that failed has ended."""
+    spec = {**job.spec, "resumed": True, "drained": job.result.get("drained", False)}
+    return Job(job_id, job.kind, job.entity, job.project, job.lane, now, spec)
+
+
+def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> Crew:
+    """The functions that a job needs, out of those given. Raises `InvalidInput` for one that is missing or changed."""
+    given = {scorer.name: scorer for scorer in scorers}
+    problems, place = [], (job.entity, job.project)
+    for plain in job.spec["scorers"]:
+        scorer = given.get(plain["name"])
+        if scorer is None and plain["rule"] is None:
+            problems.append(Problem(("scorers", plain["name"]), "the run was begun with this function; give it again"))
+        elif scorer is not None and str(scorer.ref(place)) != plain["ref"]:
+            problems.append(
+                Problem(("scorers", plain["name"]), "has changed since the run began; rescore the run instead")
+            )
+    if job.kind is JobKind.EVALUATE and job.spec["model"] is None and model is None:
+        problems.append(Problem(("model",), "the run was begun with a function as its model; give it again"))
+    if problems:
+        raise InvalidInput(problems)
+    return crew_of(model, scorers)

@@ -1,0 +1,133 @@
+"""Runs of the engine as their owner watches them: waited for, event by event, read when they have ended."""
+
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing
+
+import attrs
+
+from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job
+from modelyard.domain.training import TrainingEvent
+from modelyard.errors import JobFailed
+from modelyard.protocols import Tx
+from modelyard.service.evaluation_result import EvaluationResult
+from modelyard.service.evaluation_rules import engine_job, latest_job
+from modelyard.service.flow import in_executor
+from modelyard.service.job import announce, files_of, request_cancel
+from modelyard.service.listing import maybe
+from modelyard.service.place import Sight
+from modelyard.service.ports import Ports
+from modelyard.service.runner import never
+from modelyard.service.training_view import events_page
+from modelyard.service.turns import turns
+
+EVENTS_AT_ONCE = 100
+
+
+class Watching:
+    """What a principal may see of the engine's runs: part of `platform.evaluations`."""
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
+
+    def wait(self, run_id: str, timeout: float | None = None) -> EvaluationResult:
+        """The result of a run, when it has completed. Where no worker lives, this thread works on it.
+
+        Raises `NotFound`, `JobFailed`; and TimeoutError after `timeout` seconds.
+        """
+        until = None if timeout is None else self.ports.clock.monotonic() + timeout
+        with closing(self._turns(run_id)) as waiting:
+            for _ in waiting:
+                if until is not None and self.ports.clock.monotonic() >= until:
+                    break
+        if self._job(run_id).ended:
+            return self._completed(run_id)
+        raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
+
+    def events(self, run_id: str, after: str | None = None) -> Iterator[TrainingEvent]:
+        """What happens to a run, live, until it has ended; behind the event with the id `after`, or from the first.
+
+        Where no worker lives, this thread works on it; leaving the loop gives it back. Raises `NotFound`.
+        """
+        return self._events(run_id, after, never)
+
+    async def aevents(self, run_id: str, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+        """The same on an event loop, which it never blocks."""
+        gone = threading.Event()
+        events = self._events(run_id, after, gone.is_set)
+        try:
+            while (event := await in_executor(lambda: next(events, None))) is not None:
+                yield event
+        finally:
+            gone.set()
+            await in_executor(events.close)
+
+    def result(self, run_id: str) -> EvaluationResult:
+        """A run with its rows, as it is now. Raises `NotFound`."""
+        return EvaluationResult(self.ports, self._run(run_id))
+
+    # ---- how it is ended by others
+
+    def _stop_work(self, run_id: str, reason: str) -> bool:
+        """Ask the engine to end a run, for a reason; whether it was at work on it, or was to be."""
+        event_id, now = self.ports.ids(), self.ports.clock.now()
+
+        def step(tx: Tx) -> Job | None:
+            run, job = maybe(tx, EvaluationRun, run_id), latest_job(tx, run_id)
+            if job is None or job.ended:
+                return None
+            if run is not None:
+                tx.replace(attrs.evolve(run, reason=run.reason or reason))
+            return request_cancel(tx, job.id, event_id, self.principal.name, now)
+
+        job = self.ports.store.transact(step)
+        if job is not None and job.ended:
+            announce(self.ports, job)
+        return job is not None
+
+    def _drop_work(self, run_id: str) -> None:
+        """End what is done for a run that is no more, and drop the rows that it was to go on with."""
+        if self._stop_work(run_id, "deleted"):
+            return
+        job = self.ports.store.read(lambda snapshot: latest_job(snapshot, run_id))
+        for name in () if job is None else files_of(job):
+            self.ports.artifacts.remove(name)
+
+    # ---- how it is found and waited for
+
+    def _run(self, run_id: str) -> EvaluationRun:
+        return self.ports.store.read(lambda tx: self._sight.find(tx, EvaluationRun, "Evaluation run", run_id, None))
+
+    def _job(self, run_id: str) -> Job:
+        """The last job of a run. Raises `NotFound`, and `Conflict` for a run that the engine did not make."""
+        self._run(run_id)
+        return self.ports.store.read(lambda snapshot: engine_job(snapshot, run_id))
+
+    def _completed(self, run_id: str) -> EvaluationResult:
+        run = self._run(run_id)
+        if run.state is not RunState.COMPLETED:
+            raise JobFailed(run.id, run.state, run.reason or "")
+        return EvaluationResult(self.ports, run)
+
+    def _turns(self, run_id: str) -> Generator[None, None, None]:
+        return turns(self.ports, lambda: self._job(run_id))
+
+    def _events(self, run_id: str, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
+        with closing(self._turns(run_id)) as waiting:
+            for _ in waiting:
+                for event in self._new_events(run_id, after):
+                    yield event
+                    after = event.id
+                if stop():
+                    return
+
+    def _new_events(self, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
+        job = self._job(run_id)
+        while True:
+            page = events_page(self.ports, job.id, after, EVENTS_AT_ONCE)
+            yield from page
+            if not page.has_more:
+                return
+            after = page.items[-1].id
