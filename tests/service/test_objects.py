@@ -15,7 +15,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.reference import ObjectRef
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.versioned import ObjectKind, ObjectVersion
+from modelyard.domain.versioned import ObjectAlias, ObjectKind, ObjectVersion
 from modelyard.errors import Forbidden, InvalidInput, NotFound, ObjectDeleted, StorageFull
 from modelyard.protocols import StoredArtifact
 from modelyard.service.objects import Objects
@@ -130,6 +130,28 @@ def test_a_scorers_source_code_is_published_as_an_op(objects: Objects) -> None:
     assert "score_op" not in objects.publish("scorer", "ready", {"type": "exact_match"}, **RED).content
 
 
+def test_an_alias_names_one_version_after_another(objects: Objects) -> None:
+    first, second = (objects.publish("op", "f", {"source_code": code}, **RED) for code in "ab")
+    assert objects.alias("op", "f", "v0", "golden", **RED) == first
+    assert objects.get("op", "f", "golden", **RED) == first
+    objects.alias("op", "f", "latest", "golden", **RED)
+    assert objects.resolve("op", "weave:///local/red/op/f:golden") == second
+    objects.delete("op", "f", ["golden"], **RED)
+    with pytest.raises(ObjectDeleted):
+        objects.get("op", "f", "golden", **RED)
+    with pytest.raises(NotFound):
+        objects.alias("op", "f", "v7", "golden", **RED)
+    with pytest.raises(NotFound):
+        objects.get("model", "f", "golden", **RED)
+
+
+@pytest.mark.parametrize("alias", ["latest", "v1", "step2", "", "Big", "1st", "a" * 65, "a b"])
+def test_some_words_are_no_aliases(objects: Objects, alias: str) -> None:
+    objects.publish("op", "f", {}, **RED)
+    with pytest.raises(InvalidInput, match="alias"):
+        objects.alias("op", "f", "v0", alias, **RED)
+
+
 # ---- rows
 
 
@@ -240,9 +262,11 @@ def test_without_a_version_all_are_deleted(platform: Platform, objects: Objects)
 def test_a_deleted_entity_leaves_no_object_and_no_rows(platform: Platform, objects: Objects) -> None:
     objects.publish("dataset", "rows", {}, ROWS, **RED)
     objects.publish("scorer", "s", {"op_source_code": "x"}, **RED)
+    objects.alias("scorer", "s", "v0", "golden", **RED)
     other = objects.publish("dataset", "rows", {}, ROWS, project="red", entity="rival")
     platform.delete_entity("local")
-    assert platform.ports.store.read(lambda found: found.count(ObjectVersion, "by_entity", "local")) == 0
+    for cls in (ObjectVersion, ObjectAlias):
+        assert platform.ports.store.read(lambda found, cls=cls: found.count(cls, "by_entity", "local")) == 0
     assert artifacts_of(platform) == {other.rows_artifact}
 
 

@@ -16,6 +16,7 @@ from modelyard.domain.reference import ObjectRef, RefKind
 
 LATEST = "latest"
 _INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
+_ALIAS = re.compile(r"(?!(?:latest|step[0-9]+|v[0-9]+)\Z)[a-z][a-z0-9_-]{0,63}")
 
 
 class ObjectKind(StrEnum):
@@ -75,7 +76,30 @@ def version_index(version: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_alias(version: str) -> bool:
+    """Whether a word may be an alias: `[a-z][a-z0-9_-]{0,63}` but `latest`, `step<N>` and `v<N>`."""
+    return _ALIAS.fullmatch(version) is not None
+
+
+@attrs.frozen
+class ObjectAlias:
+    """A word for one version of an object, by its `index`; it can be given to another version later."""
+
+    entity: str
+    project: str
+    kind: ObjectKind
+    object_id: str
+    alias: str
+    index: int
+
+
 RECORDS = (
+    Record(
+        ObjectAlias,
+        "object_aliases",
+        ("entity", "project", "kind", "object_id", "alias"),
+        indexes={"by_entity": Index(("entity",))},
+    ),
     Record(
         ObjectVersion,
         "object_versions",

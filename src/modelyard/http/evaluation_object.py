@@ -140,7 +140,7 @@ def _routes(kind: ObjectKind, create: Handler, request: type, created: type, sho
             _reader(kind),
             query=(_EAGER,) if kind is ObjectKind.OP else (),
             response=shown,
-            summary=f"Show a version of {article} {word}, by digest, `v<n>` or `latest`.",
+            summary=f"Show a version of {article} {word}, by digest, `v<n>`, `latest` or alias.",
         ),
         evaluation_route(
             "DELETE",

@@ -9,12 +9,12 @@ import attrs
 from modelyard.domain.canonical import TableDigest, digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.reference import ObjectRef, object_id
-from modelyard.domain.versioned import LATEST, ObjectKind, ObjectVersion
+from modelyard.domain.versioned import LATEST, ObjectAlias, ObjectKind, ObjectVersion, is_alias
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json_text import checked_dumps
 from modelyard.formats.rows import dump_row, read_rows
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
-from modelyard.service.listing import check_window, every, few, scan, window
+from modelyard.service.listing import check_window, every, few, maybe, scan, window
 from modelyard.service.place import Place, Sight
 from modelyard.service.ports import Ports
 from modelyard.service.resolution import References, find_version
@@ -99,6 +99,34 @@ class Objects:
         if problems:
             raise InvalidInput(problems)
 
+    def alias(
+        self,
+        kind: ObjectKind | str,
+        object_id: str,
+        version: str,
+        alias: str,
+        *,
+        project: str,
+        entity: str | None = None,
+    ) -> ObjectVersion:
+        """Give a version a name, such as "golden", in the place of the version that had it before.
+
+        Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for what is no alias.
+        """
+        kind, place = _kind(kind), self._sight.place(project, entity)
+        if not is_alias(alias):
+            msg = "must be a lower-case letter and up to 63 of a-z 0-9 _ -, and not latest, step<N> or v<N>"
+            raise InvalidInput.at("alias", msg=msg)
+
+        def step(tx: Tx) -> ObjectVersion:
+            found = _alive(tx, place, kind, object_id, version)
+            named = ObjectAlias(*place, kind, object_id, alias, found.index)
+            given = maybe(tx, ObjectAlias, *place, kind, object_id, alias)
+            (tx.add if given is None else tx.replace)(named)
+            return found
+
+        return self.ports.store.transact(step)
+
     # ---- reading
 
     def get(
@@ -110,7 +138,7 @@ class Objects:
         project: str,
         entity: str | None = None,
     ) -> ObjectVersion:
-        """A version by its digest, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
+        """A version by its digest, an alias, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
         kind, place = _kind(kind), self._sight.place(project, entity)
         return self.ports.store.read(lambda snapshot: _alive(snapshot, place, kind, object_id, version))
 

@@ -14,10 +14,10 @@ from modelyard.domain.reference import (
     reference_problem,
 )
 from modelyard.domain.training import Checkpoint, Model, ModelName
-from modelyard.domain.versioned import LATEST, ObjectKind, ObjectVersion, version_index
+from modelyard.domain.versioned import LATEST, ObjectAlias, ObjectKind, ObjectVersion, version_index
 from modelyard.errors import InvalidInput, Problem
 from modelyard.protocols import Snapshot
-from modelyard.service.listing import every
+from modelyard.service.listing import every, maybe
 from modelyard.service.place import Place
 
 REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
@@ -32,7 +32,7 @@ REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
 def find_version(
     snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, version: str | None
 ) -> ObjectVersion | None:
-    """The version of an object by its digest, `v<n>` or "latest" (also None), deleted or not.
+    """The version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not.
 
     The latest is the last that is not deleted; where all are, the last.
     """
@@ -40,7 +40,8 @@ def find_version(
     if version in (None, LATEST):
         return _latest(snapshot, where)
     assert version is not None
-    index = version_index(version)
+    alias = maybe(snapshot, ObjectAlias, *where, version)
+    index = version_index(version) if alias is None else alias.index
     if index is not None:
         return snapshot.find(ObjectVersion, "version", *where, index)
     found = snapshot.page(ObjectVersion, "by_digest", *where, version, limit=1, descending=True)
