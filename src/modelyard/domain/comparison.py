@@ -8,7 +8,6 @@ import attrs
 
 from modelyard.domain.aggregate import KEEP, MAX_METRICS
 from modelyard.domain.distribution import Distribution
-from modelyard.domain.evaluation import Outcome
 from modelyard.domain.lowest import Lowest
 from modelyard.domain.metric import (
     Column,
@@ -23,8 +22,8 @@ from modelyard.domain.metric import (
     rows,
     shortened,
 )
-from modelyard.domain.pairing import paired_values, rows_needed, shown
-from modelyard.domain.statistics import CONFIDENCE, Paired, holm
+from modelyard.domain.pairing import holm_of_some, paired_values, rows_needed, shown
+from modelyard.domain.statistics import CONFIDENCE, Paired
 from modelyard.errors import InvalidInput
 
 ONLY_BASELINE = "only the baseline has values of it"
@@ -186,18 +185,12 @@ def compare(
 
 def _corrected(found: Sequence[MetricComparison]) -> tuple[MetricComparison, ...]:
     """The same with their p corrected for there being several."""
-    corrected = _holm([one.paired.p for one in found])
-    everywhere = _holm([one.all_rows.p for one in found])
+    corrected = holm_of_some([one.paired.p for one in found])
+    everywhere = holm_of_some([one.all_rows.p for one in found])
     return tuple(
         attrs.evolve(one, corrected=p, corrected_all_rows=p_all)
         for one, p, p_all in zip(found, corrected, everywhere, strict=True)
     )
-
-
-def _holm(ps: Sequence[float | None]) -> list[float | None]:
-    known = {str(at): p for at, p in enumerate(ps) if p is not None}
-    corrected = holm(known)
-    return [corrected.get(str(at)) for at in range(len(ps))]
 
 
 # ---- collecting --------------------------------------------------------------------------------------------------
@@ -216,12 +209,13 @@ class _Both:
         """Whether each trial of each row has a value, once both columns are filled."""
         return not any(column.lacking or any(value != value for value in column.values) for column in self.columns)
 
+    def _put(self, side: int, number: int, row: Row, values: Sequence[float]) -> float | None:
+        return self.columns[side].put(number, values, len(row.trials) - len(values)) if values else None
+
     def take(self, number: int, pair: Pair, values: Sequence[Sequence[float]]) -> None:
         """The numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
-        before, after = (
-            column.put(number, given, len(row.trials) - len(given)) if given else None
-            for column, row, given in zip(self.columns, pair, values, strict=True)
-        )
+        before = self._put(0, number, pair[0], values[0])
+        after = self._put(1, number, pair[1], values[1])
         if before is None or after is None or before == after:
             return
         side = self.worst if after < before else self.best
@@ -257,13 +251,13 @@ class _Tally:
 
     def _numbers(self, pair: Pair) -> dict[tuple[Metric, Kind], tuple[list[float], list[float]]]:
         found: dict[tuple[Metric, Kind], tuple[list[float], list[float]]] = {}
-        for side, row in enumerate(pair):
-            for reading in row.readings:
-                if reading.outcome is not Outcome.SCORED:
+        for side, seen in enumerate(self.seen):
+            for metric, _, kind, value, _ in pair[side].readings:
+                if kind is None:
                     continue
-                self.seen[side].add(reading.metric)
-                if reading.kind is Kind.BINARY or reading.kind is Kind.CONTINUOUS:
-                    found.setdefault((reading.metric, reading.kind), ([], []))[side].append(reading.value)
+                seen.add(metric)
+                if kind is not Kind.TEXT:
+                    found.setdefault((metric, kind), ([], []))[side].append(value)
         return found
 
     def _both(self, key: tuple[Metric, Kind]) -> _Both:
@@ -273,12 +267,13 @@ class _Tally:
         return self.both[key]
 
     def _note_failures(self, pair: Pair) -> None:
-        errors = []
-        for side, name in enumerate(("baseline", "candidate")):
-            found = pair[side].failures
-            self.failed[side] += bool(found)
-            errors += [f"{name}: {error}" for error in found]
-        if errors and len(self.failures) < self.keep:
+        before, after = pair[0].failures, pair[1].failures
+        if not before and not after:
+            return
+        self.failed[0] += bool(before)
+        self.failed[1] += bool(after)
+        errors = [*(f"baseline: {error}" for error in before), *(f"candidate: {error}" for error in after)]
+        if len(self.failures) < self.keep:
             self.failures.append(RowDifference.of(pair, detail=shortened("; ".join(errors))))
 
     # ---- the numbers

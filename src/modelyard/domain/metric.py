@@ -5,6 +5,7 @@ import statistics
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -84,16 +85,22 @@ class Reading(NamedTuple):
 def readings(scores: Sequence[Score]) -> list[Reading]:
     """What the scores of one prediction say. Of several by one version of a scorer the last counts."""
     found: list[Reading] = []
-    latest = {same_scheme(score.scorer): score for score in scores}
-    for scorer, score in latest.items():
+    for whole, score in {_whole(score.scorer): score for score in scores}.items():
         value = score.value.get("value")
-        if score.error is not None and "value" not in score.value:
-            found.append(Reading(Metric(scorer), Outcome.SCORER_ERROR, reason=score.error))
-        elif isinstance(value, Mapping):
-            found += [_reading(Metric(scorer, path), leaf, score.error) for path, leaf in leaves(value)]
+        kind = kind_of(value)
+        if kind is not None:
+            found.append(Reading(whole, Outcome.SCORED, kind, value))
+        elif score.error is not None and "value" not in score.value:
+            found.append(Reading(whole, Outcome.SCORER_ERROR, None, None, score.error))
         else:
-            found.append(_reading(Metric(scorer), value, score.error))
+            found += [_reading(Metric(whole.scorer, path), leaf, score.error) for path, leaf in leaves(value)]
     return found
+
+
+@lru_cache(maxsize=256)
+def _whole(scorer: str) -> Metric:
+    """All that a scorer says, under the one scheme of its reference."""
+    return Metric(same_scheme(scorer))
 
 
 def _reading(metric: Metric, value: Any, error: str | None) -> Reading:

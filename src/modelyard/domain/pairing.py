@@ -9,6 +9,7 @@ from modelyard.domain.statistics import (
     Numbers,
     Paired,
     describe,
+    holm,
     mcnemar,
     paired,
     sample_size,
@@ -70,3 +71,9 @@ def rows_needed(differences: Sequence[float], confidence: float) -> int | None:
     if not numbers.mean or numbers.deviation is None:
         return None
     return sample_size(numbers.mean, numbers.deviation, confidence=confidence)
+
+
+def holm_of_some(ps: Sequence[float | None]) -> list[float | None]:
+    """Each p corrected for there being several, where there is one (see `statistics.holm`)."""
+    corrected = holm({str(at): p for at, p in enumerate(ps) if p is not None})
+    return [corrected.get(str(at)) for at in range(len(ps))]
