@@ -97,6 +97,15 @@ def _equal(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
     return other is not None and canonical_json(one) == canonical_json(other)
 
 
+@attrs.frozen
+class RunStatus:
+    """A run, and how many of its rows are done, a trial being one; 0 of 0 where nobody has begun to count."""
+
+    run: EvaluationRun
+    completed_rows: int = 0
+    total_rows: int = 0
+
+
 # ---- judging -----------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from modelyard.http import (
     comparison,
     completion,
     evaluation,
+    evaluation_job,
     evaluation_object,
     health,
     lineage,
@@ -34,7 +35,7 @@ def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
     trained = (*training.ROUTES, *promotion.ROUTES)
     runs = (*evaluation.ROUTES, *lineage.ROUTES, *results.ROUTES, *comparison.ROUTES)
-    judging = (*runs, *prediction.ROUTES, *evaluation_object.ROUTES)
+    judging = (*runs, *evaluation_job.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
     base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.domain.evaluation import EvaluationRun, RunState, RunStatus
 from modelyard.domain.lineage import RunLineage
 from modelyard.domain.reference import RefMode, same_scheme
 from modelyard.domain.result_query import ResultQuery
@@ -18,6 +18,7 @@ from modelyard.protocols import Snapshot, Tx
 from modelyard.service.comparing import Comparing
 from modelyard.service.evaluating import Evaluating
 from modelyard.service.evaluation_rules import check_idle
+from modelyard.service.evaluation_status import run_status
 from modelyard.service.lineage import run_lineage
 from modelyard.service.listing import BATCH, Cursor, check_window, cursor_at, few, scan, window
 from modelyard.service.objects import Objects
@@ -108,6 +109,11 @@ class Evaluations(Evaluating, Comparing):
         else:
             found = scan(self.ports, EvaluationRun, "by_project", *place, after=after)
         return window(filter(_matcher(evaluations, models, sources), found), limit, offset)
+
+    def status(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunStatus:
+        """A run and how many of its rows are done. Raises `NotFound`."""
+        place = self._sight.maybe_place(project, entity)
+        return self.ports.store.read(lambda snapshot: run_status(snapshot, self._found(snapshot, run_id, place)))
 
     def results(self, query: ResultQuery, *, project: str, entity: str | None = None) -> Results:
         """The rows of runs of a project, joined by their digests: filtered, sorted, counted, a page of them.

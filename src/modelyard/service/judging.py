@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Message, Sampling
 from modelyard.domain.identity import Attribution, Principal, check_name
 from modelyard.domain.reference import EVALUATION_KINDS, ObjectRef, RefKind, object_id
@@ -62,7 +61,7 @@ class PlatformModel:
             Attribution(*place),
             request,
             ref,
-            _price(served.entry.pricing),
+            served.entry.pricing.texts,
             None if served.checkpoint is None else served.checkpoint.step,
             "seed" in capabilities.parameters,
             getattr(backend, "blocking", True),
@@ -166,12 +165,6 @@ def _asking(request: CompletionRequest, messages: tuple[Message, ...], sampling:
         request.store,
         request.extras,
     )
-
-
-def _price(pricing: Pricing) -> Mapping[str, str]:
-    """The prices that are not 0, in USD as plain decimal text."""
-    prices = {field.name: getattr(pricing, field.name) for field in attrs.fields(Pricing)}
-    return {name: f"{price:f}" for name, price in prices.items() if price}
 
 
 def _model_ref(served: ServedModel, asked: str, place: Place) -> ObjectRef:
