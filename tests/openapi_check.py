@@ -13,6 +13,7 @@ class Document:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document = document
+        # A parameter may take several segments, so the path that says more itself comes first.
         most_exact_first = sorted(document["paths"], key=lambda path: (-path.count("/"), path.count("{")))
         self._patterns = [(_pattern(path), path) for path in most_exact_first]
 

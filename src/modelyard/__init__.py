@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelyard.compose import open_platform
+    from modelyard.domain.alias import NotWorse
     from modelyard.domain.catalogue import (
         CatalogueEntry,
         Datacenter,
@@ -33,6 +34,7 @@ __all__ = [
     "Feature",
     "History",
     "Message",
+    "NotWorse",
     "Platform",
     "Pricing",
     "Principal",
@@ -54,6 +56,7 @@ __all__ = [
 
 _HOMES = {
     "compose": ("open_platform",),
+    "domain.alias": ("NotWorse",),
     "domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Pricing", "Quantization", "SamplingParameter"),
     "domain.completion": ("Completion", "CompletionRequest", "Delta", "Message", "Role", "Sampling", "Tool"),
     "domain.identity": ("Principal", "Scope"),

@@ -17,6 +17,7 @@ import click
 from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
+from modelyard.domain.alias import NotWorse
 from modelyard.domain.identity import ApiKey
 from modelyard.errors import MissingExtra, ModelyardError
 from modelyard.executors.subprocess import SubprocessExecutor
@@ -33,6 +34,7 @@ store_option = click.option(
     "--store", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The SQLite file of the platform."
 )
 entity_option = click.option("--entity", default="local", show_default=True, help="Whose.")
+alias_option = click.option("--alias", default="prod", show_default=True, help="Which alias.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
@@ -194,18 +196,52 @@ def revoke_key(store: Path, key_id: str) -> None:
 # ---- looking around ----------------------------------------------------------------------------------------------
 
 
+@main.group(cls=Group)
+def models() -> None:
+    """Trainable models, and which of their checkpoints is promoted."""
+
+
 MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "last_step", "created_at")
 
 
-@main.command()
+@models.command("list")
 @store_option
 @entity_option
 @json_option
-def models(store: Path, entity: str, as_json: bool) -> None:
+def list_models(store: Path, entity: str, as_json: bool) -> None:
     """List trainable models."""
     with opened(store) as platform:
         rows = [_values(model, MODEL_COLUMNS) for model in _all(platform.models.list, entity)]
     show(as_json, MODEL_COLUMNS, rows)
+
+
+@models.command("promote")
+@store_option
+@click.argument("model")
+@click.argument("step", type=click.IntRange(min=0))
+@alias_option
+@click.option("--not-worse", metavar="EVALUATION", help="Only if its run of this is not worse than the current one's.")
+def promote_checkpoint(store: Path, model: str, step: int, alias: str, not_worse: str | None) -> None:
+    """Let an alias of MODEL (an id, or entity/project/name) point to the checkpoint of STEP."""
+    require = None if not_worse is None else NotWorse(not_worse)
+    with opened(store) as platform:
+        made = platform.models.promote(model, step, alias, require=require)
+    click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
+
+
+@models.command("rollback")
+@store_option
+@click.argument("model")
+@alias_option
+def roll_back(store: Path, model: str, alias: str) -> None:
+    """Let an alias of MODEL point to where it pointed before."""
+    with opened(store) as platform:
+        made = platform.models.rollback(model, alias)
+    click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
+
+
+def _before(step: int | None) -> str:
+    return "" if step is None else f", before to step {step}"
 
 
 @main.group(cls=Group)

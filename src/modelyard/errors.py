@@ -99,6 +99,12 @@ class Conflict(CallerError):
     code = "conflict"
 
 
+class PromotionRefused(Conflict):
+    """A checkpoint does not meet what its promotion requires; the message says by how much and how sure that is."""
+
+    code = "promotion_refused"
+
+
 class RunAlreadyFinished(CallerError):
     """A finished evaluation run is frozen."""
 

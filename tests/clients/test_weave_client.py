@@ -232,6 +232,36 @@ def test_wrong_references_unknown_things_and_a_missing_key_are_told_precisely(se
         assert refused(401, nobody, "dataset_read", object_id="x", digest="latest")["error_code"] == "invalid_api_key"
 
 
+# ---- results -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(OLD, reason="the older release has no call for it")
+def test_results_are_filtered_sorted_and_summed_up(ask: Ask) -> None:
+    refs = published(ask, "results")
+    run = run_id(ask, refs)
+    for row, value in zip(ROWS, (0.2, 0.9, 0.6), strict=True):
+        made = ask("prediction_create", model=refs["model"], inputs=row, output={"a": 1}, evaluation_run_id=run)
+        ask("score_create", prediction_id=made.prediction_id, scorer=refs["scorer"], value={"overlap": value})
+    field = "scores.results-scorer.overlap"
+    found = ask(
+        "eval_results_query",
+        evaluation_run_ids=[run],
+        include_raw_data_rows=True,
+        include_summary=True,
+        filters=[{"query": {"$expr": {"$gt": [{"$getField": field}, {"$literal": 0.5}]}}}],
+        sort_by=[{"field": field, "direction": "desc"}],
+        limit=1,
+    )
+    (row,) = found.rows
+    (trial,) = row.evaluations[0].trials
+    assert (row.raw_data_row, found.total_rows, found.warnings) == (ROWS[1], 2, [])
+    assert (trial.scores, list(trial.scorer_call_ids)) == ({"results-scorer": {"overlap": 0.9}}, ["results-scorer"])
+    (summary,) = found.summary.evaluations
+    (stats,) = summary.scorer_stats
+    assert (summary.trial_count, stats.path, stats.value_type, stats.numeric_count) == (2, "overlap", "continuous", 2)
+    assert abs(stats.numeric_mean - 0.75) < 1e-9
+
+
 # ---- the page ------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,10 @@ from modelyard.deferred import defer_modules
 
 defer_modules(
     __name__,
+    "alias",
     "evaluation",
     "job",
+    "lineage",
     "observed",
     "prediction",
     "retention",

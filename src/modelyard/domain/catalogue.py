@@ -1,6 +1,7 @@
 """The model catalogue: what is listed, at what price (specification 2.1)."""
 
 import re
+from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
 from enum import StrEnum
@@ -56,6 +57,12 @@ class Pricing:
     image: Decimal = Decimal(0)
     request: Decimal = Decimal(0)
     input_cache_read: Decimal = Decimal(0)
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The prices that are not 0, as plain decimal text."""
+        prices = {field.name: getattr(self, field.name) for field in attrs.fields(Pricing)}
+        return {name: f"{price:f}" for name, price in prices.items() if price}
 
 
 @attrs.frozen

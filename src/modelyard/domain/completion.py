@@ -272,7 +272,10 @@ def _fold_call(pieces: list[ToolCallDelta]) -> ToolCall:
 
 @attrs.frozen
 class StoredCompletion:
-    """A completion that its caller asked to keep (`store`): request and answer as the wire shows them."""
+    """A completion that its caller asked to keep (`store`): request and answer as the wire shows them.
+
+    `price` holds the prices in force, in USD as decimal text, those of 0 left out.
+    """
 
     id: str
     entity: str
@@ -282,6 +285,7 @@ class StoredCompletion:
     request: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
     answer: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
     metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    price: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
 
 RECORDS = (

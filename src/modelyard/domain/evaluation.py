@@ -135,6 +135,8 @@ RECORDS = (
         indexes={
             "by_entity": Index(("entity",), ("started_at",)),
             "by_project": Index(("entity", "project"), ("started_at",)),
+            "by_source": Index(("source_evaluation_run_id",), ("started_at",)),
+            "by_model": Index(("model",), ("started_at",)),
         },
     ),
 )

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from modelyard.domain import (
+    alias,
     catalogue,
     completion,
     evaluation,
@@ -41,5 +42,5 @@ class _Declarations(Sequence[Record]):
 
 
 RECORDS: Sequence[Record] = _Declarations(
-    catalogue, completion, identity, usage, job, upload, training, retention, evaluation, prediction, versioned
+    catalogue, completion, identity, usage, job, upload, training, retention, alias, evaluation, prediction, versioned
 )

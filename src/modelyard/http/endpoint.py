@@ -11,7 +11,10 @@ from modelyard.http import (
     evaluation,
     evaluation_object,
     health,
+    lineage,
     prediction,
+    promotion,
+    results,
     training,
     upload,
 )
@@ -29,8 +32,10 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
-    judging = (*evaluation.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES, *comparison.ROUTES)
-    base = (*catalogue.routes(), *completion.ROUTES, *training.ROUTES, *judging, *health.ROUTES)
+    trained = (*training.ROUTES, *promotion.ROUTES)
+    runs = (*evaluation.ROUTES, *lineage.ROUTES, *results.ROUTES, *comparison.ROUTES)
+    judging = (*runs, *prediction.ROUTES, *evaluation_object.ROUTES)
+    base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 
 

@@ -81,7 +81,7 @@ def create_model(call: Call) -> Response:
 def list_models(call: Call) -> Response:
     """List models in the order of their creation."""
     with places("query"):
-        page = call.platform.models.list(entity=call.one("entity"), project=call.one("project"), **_paging(call))
+        page = call.platform.models.list(entity=call.one("entity"), project=call.one("project"), **paging(call))
     return json_response(page_object(page, model_object))
 
 
@@ -108,7 +108,7 @@ def list_base_models(call: Call) -> Response:
 
 def list_checkpoints(call: Call) -> Response:
     """List the checkpoints of a model by step."""
-    page = call.platform.models.checkpoints(call.params["model_id"], **_paging(call))
+    page = call.platform.models.checkpoints(call.params["model_id"], **paging(call))
     return json_response(page_object(page, checkpoint_object))
 
 
@@ -254,7 +254,7 @@ def list_jobs(call: Call) -> Response:
             status=_status(call),
             entity=call.one("entity"),
             project=call.one("project"),
-            **_paging(call),
+            **paging(call),
         )
     return json_response(page_object(page, job_object))
 
@@ -268,7 +268,7 @@ def _status(call: Call) -> JobStatus | None:
 
 def list_events(call: Call) -> Response:
     """List the events of a training job in order."""
-    page = call.platform.training.events(call.params["training_job_id"], **_paging(call))
+    page = call.platform.training.events(call.params["training_job_id"], **paging(call))
     return json_response(page_object(page, event_object))
 
 
@@ -311,7 +311,7 @@ def _rows_in_body() -> Iterator[None]:
 # ---- paging ----------------------------------------------------------------------------------------------------------
 
 
-def _paging(call: Call) -> dict[str, Any]:
+def paging(call: Call) -> dict[str, Any]:
     """The arguments that say which part of a listing is asked for. Raises `InvalidInput`."""
     return {
         "after": call.one("after"),
@@ -327,7 +327,7 @@ def _order(call: Call) -> Order:
     return "desc" if order == "desc" else "asc"
 
 
-_PAGING = (
+PAGING = (
     Parameter("after", description="Go on behind the item with this id."),
     Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE}, "How many."),
     Parameter("order", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}, "In which order."),
@@ -354,10 +354,10 @@ def _route(method: str, path: str, handler: Handler, **more: Any) -> Route:
 
 ROUTES: tuple[Route, ...] = (
     _route("POST", MODELS, create_model, body=Body.CONTROL, request=ModelCreate, response=TrainableModel),
-    _route("GET", MODELS, list_models, query=(*_PLACE, *_PAGING), response=TrainableModelPage),
+    _route("GET", MODELS, list_models, query=(*_PLACE, *PAGING), response=TrainableModelPage),
     _route("GET", MODEL, show_model, response=TrainableModel),
     _route("DELETE", MODEL, delete_model, response=ModelDeleted),
-    _route("GET", CHECKPOINTS, list_checkpoints, query=_PAGING, response=CheckpointPage),
+    _route("GET", CHECKPOINTS, list_checkpoints, query=PAGING, response=CheckpointPage),
     _route(
         "DELETE",
         CHECKPOINTS,
@@ -379,9 +379,9 @@ ROUTES: tuple[Route, ...] = (
         request=SFTJobCreate,
         response=TrainingJobObject,
     ),
-    _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *_PLACE, *_PAGING), response=TrainingJobPage),
+    _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *_PLACE, *PAGING), response=TrainingJobPage),
     _route("GET", JOB, show_job, response=TrainingJobObject),
-    _route("GET", f"{JOB}/events", list_events, query=_PAGING, response=TrainingEventPage),
+    _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),
     _route("POST", f"{JOB}/cancel", cancel_job, response=TrainingJobObject),
     _route("POST", "/v1/preview/datasets", upload_dataset, body=Body.DATA, query=_DATASET, response=DatasetObject),
 )

@@ -10,10 +10,12 @@ defer_modules(
     "event_loop",
     "health",
     "identity",
+    "lineage",
     "logger",
     "model",
     "sweep",
     "training",
     "usage",
+    "verdict",
     "worker",
 )

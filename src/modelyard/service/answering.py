@@ -269,6 +269,7 @@ class Answering:
             request=plain(self.asked),
             answer=plain(completion),
             metadata=self.asked.metadata,
+            price=self.served.entry.pricing.texts,
         )
 
 

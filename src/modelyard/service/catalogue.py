@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
 
-from modelyard.domain import training
+from modelyard.domain import alias, training
 from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, RegisteredEntry, check_entry
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
@@ -107,11 +107,11 @@ def served(ports: Ports, snapshot: Snapshot, offers: Offers, name: str, principa
     principal.require(parts.entity, parts.project)
     model = snapshot.find(training.Model, "name", parts.entity, parts.project, parts.name)
     base = None if model is None else _catalogued(snapshot, offers, model.base_model)
-    if model is None or base is None or parts.alias is not None:
+    if model is None or base is None:
         raise _missing(name)
-    checkpoint = _checkpoint(snapshot, model, parts.step)
+    checkpoint = checkpoint_named(snapshot, model, parts)
     if checkpoint is None:
-        if parts.step:
+        if parts.step or parts.alias:
             raise _missing(name)
         return base
     return ServedModel(base.base_model, base.entry, checkpoint, _opener(ports, checkpoint))
@@ -124,8 +124,16 @@ def _catalogued(snapshot: Snapshot, offers: Offers, name: str) -> ServedModel | 
     return ServedModel(name, offers[name]) if name in offers else None
 
 
-def _checkpoint(snapshot: Snapshot, model: "training.Model", step: int | None) -> "training.Checkpoint | None":
-    """The checkpoint of this step, or the latest."""
+def checkpoint_named(
+    snapshot: Snapshot, model: "training.Model", parts: "training.ModelName"
+) -> "training.Checkpoint | None":
+    """The checkpoint of a model that the rest of its name means: of a step, of an alias, or the latest."""
+    step = parts.step
+    if parts.alias is not None:
+        pointing = snapshot.find(alias.Alias, KEY, model.id, parts.alias)
+        if pointing is None:
+            return None
+        step = pointing.step
     if step is not None:
         return snapshot.find(training.Checkpoint, "step", model.id, step)
     latest = snapshot.page(training.Checkpoint, "by_model", model.id, limit=1, descending=True)

@@ -6,11 +6,13 @@ from typing import Any, Self, Unpack
 
 import attrs
 
+from modelyard.domain import lineage as domain_lineage
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.page import Order, Page, check_limit
 from modelyard.errors import NotFound, RecordNotFound
 from modelyard.protocols import Snapshot
+from modelyard.service import lineage
 from modelyard.service.answering import Answer, answer
 from modelyard.service.asking import Options, asked
 from modelyard.service.flow import Flow, aiterate, arun, iterate, run
@@ -105,6 +107,12 @@ class Chat:
             return list(islice(filter(self._sees, kept), limit + 1))
 
         return Page.cut(self.ports.store.read(query), limit)
+
+    def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
+        """What answered a completion that was asked to be kept, and at what price. Raises `NotFound`."""
+        return self.ports.store.read(
+            lambda snapshot: lineage.completion_lineage(snapshot, self.principal, completion_id)
+        )
 
     def _sees(self, kept: StoredCompletion) -> bool:
         projects = self.principal.scope.projects

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from modelyard.domain import alias
 from modelyard.domain.identity import ApiKey, Principal, Scope
 from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
 from modelyard.domain.record import Record
@@ -24,13 +25,14 @@ BATCH = 200
 def erase_entity(ports: Ports, entity: str) -> int:
     """Delete every record of `entity` and its files; returns how many records went.
 
-    Models go first, by their own use case, which cancels their jobs. Every step can be repeated after a crash.
+    Models go first, by their own use case, which cancels their jobs, once no alias holds them any more. Every step can
+    be repeated after a crash.
     """
     models = Models(ports, Principal("host", entity, Scope(None)))
+    removed = sum(_erase_all(ports, record, entity) for record in alias.RECORDS)
     while found := ports.store.read(lambda snapshot: snapshot.page(Model, "by_entity", entity)):
         for model in found:
             models.delete(model.id)
-    removed = 0
     for record in RECORDS:
         if "by_entity" in record.indexes:
             removed += _erase_all(ports, record, entity)

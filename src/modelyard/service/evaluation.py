@@ -9,18 +9,22 @@ import attrs
 
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.domain.lineage import RunLineage
 from modelyard.domain.reference import RefMode, same_scheme
+from modelyard.domain.result_query import ResultQuery
 from modelyard.domain.versioned import ObjectKind
 from modelyard.errors import InvalidInput, Problem
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.comparing import Comparing
 from modelyard.service.evaluating import Evaluating
 from modelyard.service.evaluation_rules import check_idle
+from modelyard.service.lineage import run_lineage
 from modelyard.service.listing import BATCH, Cursor, check_window, cursor_at, few, scan, window
 from modelyard.service.objects import Objects
 from modelyard.service.place import Place
 from modelyard.service.prediction import Predictions, Scores, close_open, remove_parts
 from modelyard.service.resolution import References
+from modelyard.service.results import Results, query_results
 
 MAX_ID = 128
 MAX_REASON = 2000
@@ -104,6 +108,26 @@ class Evaluations(Evaluating, Comparing):
         else:
             found = scan(self.ports, EvaluationRun, "by_project", *place, after=after)
         return window(filter(_matcher(evaluations, models, sources), found), limit, offset)
+
+    def results(self, query: ResultQuery, *, project: str, entity: str | None = None) -> Results:
+        """The rows of runs of a project, joined by their digests: filtered, sorted, counted, a page of them.
+
+        Runs that are not there are told as `missing`. Raises `InvalidInput`, `Forbidden`.
+        """
+        check_window(query.limit, query.offset)
+        place, ids = self._sight.place(project, entity), few(query.run_ids)
+        runs = [run for run_id in ids for run in self._by_id([run_id], place, None)]
+        return query_results(self.ports, runs, query)
+
+    def lineage(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunLineage:
+        """What a run was rescored from, what was rescored from it, and the checkpoint that it judged.
+
+        Raises `NotFound`.
+        """
+        place = self._sight.maybe_place(project, entity)
+        return self.ports.store.read(
+            lambda snapshot: run_lineage(snapshot, self.principal, self._found(snapshot, run_id, place))
+        )
 
     def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
         """Delete runs for ever, with their predictions and scores; returns how many of them there were.

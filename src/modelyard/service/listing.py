@@ -29,11 +29,11 @@ def maybe(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
     return snapshot.find(cls, KEY, *key)
 
 
-def every(snapshot: Snapshot, cls: type[R], index: str, *where: object) -> Iterator[R]:
+def every(snapshot: Snapshot, cls: type[R], index: str, *where: object, descending: bool = False) -> Iterator[R]:
     """Every record of an index, read a batch at a time."""
     after: Cursor | None = None
     while True:
-        batch = snapshot.page(cls, index, *where, after=after, limit=BATCH)
+        batch = snapshot.page(cls, index, *where, after=after, limit=BATCH, descending=descending)
         yield from batch
         if len(batch) < BATCH:
             return

@@ -7,7 +7,8 @@ from typing import BinaryIO
 
 import attrs
 
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.identity import check_name
+from modelyard.domain.lineage import CheckpointLineage
 from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.retention import Retention
 from modelyard.domain.training import Checkpoint, Model, TrajectoryGroup, TrajectoryLog
@@ -16,6 +17,7 @@ from modelyard.formats.training import read_groups
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.report.plot import Plot
 from modelyard.service.job import announce
+from modelyard.service.lineage import checkpoint_lineage
 from modelyard.service.listing import everything, maybe, read_page
 from modelyard.service.model_rules import (
     Gone,
@@ -28,7 +30,8 @@ from modelyard.service.model_rules import (
     log_place,
     model_place,
 )
-from modelyard.service.ports import Ports
+from modelyard.service.model_view import found_checkpoint, id_of
+from modelyard.service.promotion import Promotions
 from modelyard.service.retention import enforce, set_retention
 from modelyard.service.training_data import GroupData, Means, groups_of, kept_only_if_named, store_groups
 from modelyard.service.training_plot import model_plot
@@ -55,14 +58,11 @@ class DeletedCheckpoints:
     not_found_steps: tuple[int, ...]
 
 
-class Models:
+class Models(Promotions):
     """The trainable models that a principal may see.
 
     model = platform.models.create("support", project="bots", base_model="tabular-mini")
     """
-
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
 
     # ---- models
 
@@ -128,7 +128,7 @@ class Models:
     def delete(self, model_id: str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
 
-        Safe to call again after a crash. Raises `NotFound`.
+        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint.
         """
         gone = Gone()
         while not gone.all:
@@ -147,7 +147,14 @@ class Models:
 
     def checkpoint(self, model_id: str, step: int) -> Checkpoint:
         """The checkpoint of a step. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: self._step(snapshot, self._found(snapshot, model_id), step))
+        return self.ports.store.read(lambda snapshot: found_checkpoint(snapshot, self._found(snapshot, model_id), step))
+
+    def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
+        """Where a checkpoint comes from (job, data, parent), which aliases point to it and which runs judged it.
+
+        Raises `NotFound`.
+        """
+        return self.ports.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
     def plot(self, model_id: str) -> Plot:
         """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
@@ -157,7 +164,7 @@ class Models:
     def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
 
-        Raises `Conflict` when a running job needs one of them or one is pinned, `NotFound`, `InvalidInput`.
+        Raises `Conflict` when a running job needs one of them, or one is aliased or pinned, `NotFound`, `InvalidInput`.
         """
         asked = tuple(dict.fromkeys(steps))
         if len(asked) > MAX_STEPS:
@@ -188,35 +195,36 @@ class Models:
         """Set which checkpoints of a model are kept, whenever one is added and when `apply_retention` is called.
 
         Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and those that
-        are younger than `ttl`; others go. Without any rule all stay. The latest checkpoint, step 0, pinned ones and
-        those that a job needs are always kept. Raises `InvalidInput`, `NotFound`.
+        are younger than `ttl`; others go. Without any rule all stay. Always kept are the latest checkpoint, step 0,
+        pinned ones, those that a job needs, and those that an alias points to or would after a rollback. Raises
+        `InvalidInput`, `NotFound`.
         """
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()
-        policy = Retention(_id_of(model), keep_last, best, metric, lower_is_better, seconds)
+        policy = Retention(id_of(model), keep_last, best, metric, lower_is_better, seconds)
         return self.ports.store.transact(lambda tx: self._retain(tx, policy))
 
     def retention(self, model: Model | str) -> Retention | None:
         """The policy that was set for a model, or None. Raises `NotFound`."""
         return self.ports.store.read(
-            lambda snapshot: maybe(snapshot, Retention, self._found(snapshot, _id_of(model)).id)
+            lambda snapshot: maybe(snapshot, Retention, self._found(snapshot, id_of(model)).id)
         )
 
     def apply_retention(self, model: Model | str) -> tuple[int, ...]:
         """Remove the checkpoints that no rule keeps, and answer their steps. Raises `NotFound`."""
         removed: list[int] = []
-        while gone := self._enforce(_id_of(model)):
+        while gone := self._enforce(id_of(model)):
             self._remove_files(artifacts_of(gone))
             removed += [checkpoint.step for checkpoint in gone]
         return tuple(removed)
 
     def pin(self, model: Model | str, step: int) -> Checkpoint:
         """Keep the checkpoint of a step whatever else is removed, until it is unpinned. Raises `NotFound`."""
-        return self.ports.store.transact(lambda tx: self._pin(tx, _id_of(model), step, pinned=True))
+        return self.ports.store.transact(lambda tx: self._pin(tx, id_of(model), step, pinned=True))
 
     def unpin(self, model: Model | str, step: int) -> Checkpoint:
         """Leave the checkpoint of a step to the rules again. Raises `NotFound`."""
-        return self.ports.store.transact(lambda tx: self._pin(tx, _id_of(model), step, pinned=False))
+        return self.ports.store.transact(lambda tx: self._pin(tx, id_of(model), step, pinned=False))
 
     # ---- logs
 
@@ -261,20 +269,11 @@ class Models:
 
     # ---- steps
 
+    def _lineage(self, snapshot: Snapshot, model: Model, step: int) -> CheckpointLineage:
+        return checkpoint_lineage(snapshot, self.principal, model, found_checkpoint(snapshot, model, step))
+
     def _sees(self, model: Model) -> bool:
         return self.principal.scope.covers(model.entity, model.project)
-
-    def _found(self, snapshot: Snapshot, model_id: str) -> Model:
-        model = maybe(snapshot, Model, model_id)
-        if model is None or not self._sees(model):
-            raise NotFound("Model", model_id)
-        return model
-
-    def _step(self, snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
-        checkpoint = snapshot.find(Checkpoint, "step", model.id, step)
-        if checkpoint is None:
-            raise NotFound("Checkpoint", f"{model.name}:step{step}")
-        return checkpoint
 
     def _retain(self, tx: Tx, policy: Retention) -> Retention:
         self._found(tx, policy.model_id)
@@ -285,7 +284,7 @@ class Models:
         return self.ports.store.transact(lambda tx: enforce(tx, self._found(tx, model_id), now))
 
     def _pin(self, tx: Tx, model_id: str, step: int, pinned: bool) -> Checkpoint:
-        checkpoint = attrs.evolve(self._step(tx, self._found(tx, model_id), step), pinned=pinned)
+        checkpoint = attrs.evolve(found_checkpoint(tx, self._found(tx, model_id), step), pinned=pinned)
         tx.replace(checkpoint)
         return checkpoint
 
@@ -317,7 +316,3 @@ class Models:
     def _remove_files(self, names: Iterable[str]) -> None:
         for name in names:
             self.ports.artifacts.remove(name)
-
-
-def _id_of(model: Model | str) -> str:
-    return model.id if isinstance(model, Model) else model

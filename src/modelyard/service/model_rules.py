@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from modelyard.domain.alias import Promotion
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Scope
 from modelyard.domain.job import Job
@@ -13,6 +14,7 @@ from modelyard.domain.retention import Retention
 from modelyard.domain.training import Checkpoint, Model, Tombstone, TrajectoryLog
 from modelyard.errors import Conflict, NotFound
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.alias_rules import aliased, refuse_aliased
 from modelyard.service.job import cancel, head, later
 from modelyard.service.listing import BATCH, Cursor, cursor_at, maybe
 
@@ -73,7 +75,11 @@ class Gone:
 
 
 def delete_some(tx: Tx, model: Model, event_ids: Sequence[str], now: datetime) -> Gone:
-    """End the jobs of a model, as many as there are ids for their events; and delete it when none is left."""
+    """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
+
+    Raises `Conflict` where an alias points to one of its checkpoints.
+    """
+    refuse_aliased(tx, model)
     jobs: list[Job] = []
     for event_id in event_ids:
         job = head(tx, model.id)
@@ -93,6 +99,7 @@ def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> Gone:
         return Gone(jobs, files=files)
     checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
     _remove_all(tx, Tombstone, "by_parent", model.id)
+    _remove_all(tx, Promotion, "by_model", model.id)
     if maybe(tx, Retention, model.id) is not None:
         tx.remove(Retention, model.id)
     tx.remove(Model, model.id)
@@ -117,7 +124,7 @@ def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
 def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
     """Delete the checkpoints of these steps, and answer those that there were.
 
-    Raises `Conflict` if one is in use or pinned.
+    Raises `Conflict` if one is in use, aliased or pinned.
     """
     found = [tx.find(Checkpoint, "step", model.id, step) for step in steps]
     checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
@@ -142,11 +149,14 @@ def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
 
 
 def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> None:
-    used = in_use(tx, model)
+    used, aliases = in_use(tx, model), aliased(tx, model.id)
     for checkpoint in checkpoints:
         job = used.get(checkpoint.id)
         if job is not None:
             raise Conflict(f"job {job.id} is training from step {checkpoint.step}; wait for it to end, or cancel it")
+        if checkpoint.step in aliases:
+            name = aliases[checkpoint.step]
+            raise Conflict(f"{name!r} points to step {checkpoint.step}; promote another step, or remove the alias")
         if checkpoint.pinned:
             raise Conflict(f"step {checkpoint.step} is pinned; unpin it first")
 

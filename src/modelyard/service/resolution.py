@@ -13,10 +13,11 @@ from modelyard.domain.reference import (
     RefMode,
     reference_problem,
 )
-from modelyard.domain.training import Checkpoint, Model, ModelName
+from modelyard.domain.training import Model, ModelName
 from modelyard.domain.versioned import LATEST, ObjectAlias, ObjectKind, ObjectVersion, version_index
 from modelyard.errors import InvalidInput, Problem
 from modelyard.protocols import Snapshot
+from modelyard.service.catalogue import checkpoint_named
 from modelyard.service.listing import every, maybe
 from modelyard.service.place import Place
 
@@ -100,11 +101,11 @@ _SAYS: Mapping[ObjectKind, str] = {
 
 
 def _is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
-    """Whether it is a trainable model or, with `step<N>`, a checkpoint of one."""
+    """Whether it is a trainable model or, with `step<N>` or an alias, a checkpoint of one."""
     named = ModelName.parse(f"{ref.entity}/{ref.project}/{ref.name}:{ref.version or LATEST}")
-    if named is None or named.alias is not None:
+    if named is None:
         return False
     model = snapshot.find(Model, "name", named.entity, named.project, named.name)
-    if model is None or named.step is None:
+    if model is None or (named.step is None and named.alias is None):
         return model is not None
-    return snapshot.find(Checkpoint, "step", model.id, named.step) is not None
+    return checkpoint_named(snapshot, model, named) is not None

@@ -7,25 +7,26 @@ from modelyard.domain.job import Job, Place
 from modelyard.domain.retention import Retention
 from modelyard.domain.training import Checkpoint, Model
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.alias_rules import steps_kept
 from modelyard.service.listing import BATCH, every, maybe
 from modelyard.service.model_rules import bury, in_use
 
 
 def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
-    """Remove the checkpoints of a model that no rule keeps and no job needs, up to `BATCH` of them; answers those."""
+    """Remove the checkpoints of a model that no rule keeps and no job or alias needs, up to `BATCH`; answers those."""
     policy = maybe(tx, Retention, model.id)
     if policy is None:
         return ()
     gone = policy.expired(list(every(tx, Checkpoint, "by_model", model.id)), now)
     if gone:
-        used, awaited = in_use(tx, model), _awaited(tx, model)
-        gone = [one for one in gone if one.id not in used and one.step not in awaited][:BATCH]
+        used, steps = in_use(tx, model), _awaited(tx, model) | steps_kept(tx, model.id)
+        gone = [one for one in gone if one.id not in used and one.step not in steps][:BATCH]
     for checkpoint in gone:
         bury(tx, checkpoint)
     return gone
 
 
-def _awaited(snapshot: Snapshot, model: Model) -> set[int]:
+def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
     """The steps that jobs of the model which have not begun will refer to."""
     return {
         job.spec["config"].get("kl_penalty_reference_step")

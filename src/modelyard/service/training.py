@@ -11,7 +11,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
-from modelyard.domain.training import Checkpoint, Dataset, DatasetName, Model, ModelName, TrainingEvent, TrainingJob
+from modelyard.domain.training import Checkpoint, Dataset, DatasetName, Model, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.fields import below
@@ -20,7 +20,7 @@ from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.service.job import announce, asked_before, enqueue, files_of
 from modelyard.service.job_handle import JobHandle, cancel_job
 from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
-from modelyard.service.model import Models
+from modelyard.service.model_view import named_model
 from modelyard.service.ports import Ports
 from modelyard.service.training_data import (
     ExampleData,
@@ -186,15 +186,7 @@ class Training:
     # ---- how a job is made
 
     def _model(self, model: Model | str) -> Model:
-        """A model by value, id or name. Raises `NotFound`, `Forbidden`."""
-        models = Models(self.ports, self.principal)
-        if isinstance(model, Model) or "/" not in model:
-            return models.get(model.id if isinstance(model, Model) else model)
-        named = ModelName.parse(model if model.count("/") > 1 else f"{self.principal.entity}/{model}")
-        found = None if named is None else models.find(named.project, named.name, entity=named.entity)
-        if found is None:
-            raise NotFound("Model", model)
-        return found
+        return self.ports.store.read(lambda snapshot: named_model(snapshot, self.principal, model))
 
     def _keep_examples(self, data: ExampleData | str | os.PathLike[str]) -> tuple[StoredArtifact, int]:
         if not isinstance(data, str | os.PathLike):

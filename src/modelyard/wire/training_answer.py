@@ -123,7 +123,7 @@ class DatasetObject:
 
 
 @attrs.frozen
-class _Listed:
+class Listed:
     """A page of a listing. `after` = `last_id` asks for the next; both ids are "" where the page is empty."""
 
     object: Literal["list"]
@@ -133,28 +133,28 @@ class _Listed:
 
 
 @attrs.frozen
-class TrainableModelPage(_Listed):
+class TrainableModelPage(Listed):
     """Some models, in the order of their creation."""
 
     data: tuple[TrainableModel, ...]
 
 
 @attrs.frozen
-class CheckpointPage(_Listed):
+class CheckpointPage(Listed):
     """Some checkpoints, by step."""
 
     data: tuple[CheckpointObject, ...]
 
 
 @attrs.frozen
-class TrainingJobPage(_Listed):
+class TrainingJobPage(Listed):
     """Some training jobs, in the order of their creation."""
 
     data: tuple[TrainingJobObject, ...]
 
 
 @attrs.frozen
-class TrainingEventPage(_Listed):
+class TrainingEventPage(Listed):
     """Some events of a job, in order."""
 
     data: tuple[TrainingEventObject, ...]
@@ -176,7 +176,7 @@ def model_object(model: Model) -> Mapping[str, Any]:
         "name": model.name,
         "base_model": model.base_model,
         "run_id": model.run_id,
-        "created_at": _time(model.created_at),
+        "created_at": time_text(model.created_at),
     }
 
 
@@ -186,7 +186,7 @@ def checkpoint_object(checkpoint: Checkpoint) -> Mapping[str, Any]:
         "id": checkpoint.id,
         "step": checkpoint.step,
         "metrics": dict(checkpoint.metrics),
-        "created_at": _time(checkpoint.created_at),
+        "created_at": time_text(checkpoint.created_at),
     }
 
 
@@ -207,7 +207,7 @@ def job_object(job: TrainingJob) -> Mapping[str, Any]:
         "kind": job.kind.value,
         "model_id": job.model_id,
         "status": job.status.value,
-        "created_at": _time(job.created_at),
+        "created_at": time_text(job.created_at),
         "training_start": _maybe_time(job.training_start),
         "training_end": _maybe_time(job.training_end),
         "error_message": job.error_message,
@@ -225,7 +225,7 @@ def job_object(job: TrainingJob) -> Mapping[str, Any]:
 
 def event_object(event: TrainingEvent) -> Mapping[str, Any]:
     """An event in the members of `TrainingEventObject`."""
-    return {"id": event.id, "type": event.type, "data": dict(event.data), "created_at": _time(event.created_at)}
+    return {"id": event.id, "type": event.type, "data": dict(event.data), "created_at": time_text(event.created_at)}
 
 
 def dataset_object(dataset: Dataset) -> Mapping[str, Any]:
@@ -233,9 +233,10 @@ def dataset_object(dataset: Dataset) -> Mapping[str, Any]:
     return {"url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
 
 
-def _time(moment: datetime) -> str:
+def time_text(moment: datetime) -> str:
+    """A time as the interface writes it: in UTC, with microseconds and a Z."""
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _maybe_time(moment: datetime | None) -> str | None:
-    return None if moment is None else _time(moment)
+    return None if moment is None else time_text(moment)

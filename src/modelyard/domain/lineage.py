@@ -1,0 +1,104 @@
+"""Where a run, a checkpoint or a completion comes from (specification 4.5)."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+
+import attrs
+
+from modelyard.domain.evaluation import EvaluationRun
+from modelyard.domain.job import JobKind
+from modelyard.domain.record import EMPTY
+from modelyard.domain.reference import ObjectRef, RefKind
+from modelyard.domain.training import Checkpoint, Model
+
+
+@attrs.frozen
+class TrainedStep:
+    """How one checkpoint came to be. `digest` is that of its weights.
+
+    `data_digest` is the SHA-256 of the data that its job trained on, `data_url` their name where they were a dataset.
+    Without a job it is the untouched base. Of a checkpoint that was deleted only the step is known.
+    """
+
+    step: int
+    digest: str | None = None
+    job_id: str | None = None
+    kind: JobKind | None = None
+    data_digest: str | None = None
+    data_url: str | None = None
+    deleted: bool = False
+
+
+@attrs.frozen
+class CheckpointLineage:
+    """Where a checkpoint comes from and what became of it.
+
+    `steps` begins with the checkpoint itself and goes on with what it was trained from, the nearest first. `runs` are
+    the evaluation runs that judged it, the newest first. `more` says that there are further steps or runs.
+    """
+
+    model: Model
+    checkpoint: Checkpoint
+    steps: tuple[TrainedStep, ...]
+    aliases: tuple[str, ...] = ()
+    runs: tuple[EvaluationRun, ...] = ()
+    more: bool = False
+
+    @property
+    def job_id(self) -> str | None:
+        """The job that made it; None for the untouched base."""
+        return self.steps[0].job_id
+
+    @property
+    def data_digest(self) -> str | None:
+        """The digest of the data that it was trained on."""
+        return self.steps[0].data_digest
+
+    @property
+    def parent_step(self) -> int | None:
+        """The step that its training began at."""
+        return self.steps[1].step if len(self.steps) > 1 else None
+
+
+@attrs.frozen
+class RunLineage:
+    """Where an evaluation run comes from and what was made of it.
+
+    `sources` are the runs that it was rescored from, its own source first; where they end at one that is not here,
+    `missing_source` is its id. `derived` are the runs that were rescored from it, directly or not, the nearest first.
+    `checkpoint` is what it judged, where that is a checkpoint that is here. `more` says that there are further runs.
+    """
+
+    run: EvaluationRun
+    sources: tuple[EvaluationRun, ...]
+    missing_source: str | None
+    derived: tuple[EvaluationRun, ...]
+    checkpoint: CheckpointLineage | None = None
+    more: bool = False
+
+
+@attrs.frozen
+class CompletionLineage:
+    """What answered a completion, and at what price.
+
+    `model` is the catalogue id, or `entity/project/name` of a trained model that answered with the checkpoint of
+    `checkpoint_step`; `checkpoint` is the lineage of that, where it is still here. `price` holds the prices in USD that
+    are not 0, as decimal text; `cost` is in USD.
+    """
+
+    id: str
+    model: str
+    base_model: str
+    checkpoint_step: int | None
+    checkpoint: CheckpointLineage | None
+    prompt_tokens: int
+    completion_tokens: int
+    cost: Decimal
+    created_at: datetime
+    price: Mapping[str, str] = EMPTY
+
+
+def checkpoint_ref(model: Model, step: int) -> ObjectRef:
+    """How evaluation runs refer to a checkpoint."""
+    return ObjectRef(model.entity, model.project, RefKind.OBJECT, model.name, f"step{step}")

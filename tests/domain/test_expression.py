@@ -1,0 +1,195 @@
+"""Conditions on trials: what the operators mean, and what never holds."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.domain.expression import (
+    AllOf,
+    AnyOf,
+    Compare,
+    Comparison,
+    Contains,
+    Convert,
+    Field,
+    In,
+    Literal,
+    Not,
+    Target,
+    scorer_keys,
+)
+from modelyard.domain.metric import Judged
+from modelyard.domain.prediction import Prediction, Score
+from modelyard.errors import CallerError
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+INPUTS = {"n": 3, "text": "Ähnlich", "a.b": {"c.d": 1}, "a": {"b": {"x": 2}}, "list": [10, {"y": 20}], "none": None}
+
+
+def trial(output: Any = "text", **scores: Any) -> Judged:
+    prediction = Prediction("p", "e", "p", "m", INPUTS, "digest", NOON, output={"value": output})
+    made = [
+        Score(f"s{at}", "e", "p", "p", scorer, NOON, value={"value": value})
+        for at, (scorer, value) in enumerate(scores.items())
+    ]
+    return prediction, made
+
+
+def compare(comparison: str, left: Any, right: Any) -> bool:
+    return Compare(Comparison(comparison), Literal(left), Literal(right)).of(trial())
+
+
+# ---- fields ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("inputs.n", 3),
+        ("inputs.a.b.c.d", 1),
+        ("inputs.a.b.x", 2),
+        ("inputs.list.0", 10),
+        ("inputs.list.1.y", 20),
+        ("inputs.list.2", None),
+        ("inputs.text.0", None),
+        ("inputs.missing", None),
+        ("inputs.n.deeper", None),
+        ("output.answer", 42),
+        ("scores.judge", {"tone": True}),
+        ("scores.judge.tone", True),
+        ("scores.judge:v2.tone", True),
+        ("scores.judge:v1.tone", None),
+        ("scores.plain", 0.5),
+    ],
+)
+def test_a_field_is_found_by_its_names(path: str, value: Any) -> None:
+    ref = "weave:///e/p/object/judge:v2"
+    assert Field(path).of(trial({"answer": 42}, **{ref: {"tone": True}, "plain": 0.5})) == value
+
+
+def test_the_output_itself_has_no_names_where_it_is_a_text() -> None:
+    assert Field("output.x").of(trial("text")) is None
+
+
+@pytest.mark.parametrize("path", ["", "scores", "scores.", "outputs.x", "row_digest", "model", "output", "Inputs.n"])
+def test_another_field_is_refused(path: str) -> None:
+    with pytest.raises(CallerError, match=r"scores\., inputs\., output\."):
+        Field(path)
+
+
+def test_of_two_versions_of_a_scorer_each_is_found_by_its_version_and_the_last_by_the_name() -> None:
+    both = trial(**{f"weave:///e/p/object/judge:v{at}": at for at in (1, 2)})
+    assert [Field(f"scores.{key}").of(both) for key in ("judge:v1", "judge:v2", "judge")] == [1, 2, 2]
+    assert scorer_keys("weave:///e/p/object/judge") == ("judge", "judge:latest")
+    assert scorer_keys("no reference") == ("no reference", "no reference")
+
+
+@given(st.recursive(st.integers() | st.text(), lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3)))
+def test_looking_anything_up_never_fails(output: Any) -> None:
+    for path in ("output.a", "output.a.b.c", "output.....", "output.0.1"):
+        Field(path).of(trial(output))
+
+
+# ---- comparing ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        (1, 1.0, True),
+        (True, 1, True),
+        (False, 0.0, True),
+        ("1", 1, False),
+        ("a", "a", True),
+        (None, None, True),
+        (None, 0, False),
+        ([1, {"a": 2}], [1, {"a": 2}], True),
+        ([1], [True], False),
+        ({}, None, False),
+    ],
+)
+def test_values_are_equal_as_json_and_a_bool_counts_as_0_or_1(left: Any, right: Any, equal: bool) -> None:
+    assert compare("$eq", left, right) is equal
+    assert In(Literal(left), (Literal("other"), Literal(right))).of(trial()) is equal
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "holding"),
+    [
+        (1, 2, {"$lt", "$lte"}),
+        (2, 2.0, {"$gte", "$lte"}),
+        (True, 0.5, {"$gt", "$gte"}),
+        ("b", "a", {"$gt", "$gte"}),
+        ("1", 2, set()),
+        (None, 1, set()),
+        (1, None, set()),
+        (None, None, set()),
+        ([2], [1], set()),
+        ({}, 1, set()),
+    ],
+)
+def test_what_cannot_be_ordered_is_neither_greater_nor_smaller(left: Any, right: Any, holding: set[str]) -> None:
+    assert {one for one in ("$gt", "$gte", "$lt", "$lte") if compare(one, left, right)} == holding
+
+
+def test_conditions_are_joined_and_turned_round() -> None:
+    yes, no, number = Literal(True), Literal(False), Literal(1)
+    assert AllOf(()).of(trial()) is True
+    assert AnyOf(()).of(trial()) is False
+    assert [AllOf((yes, one)).of(trial()) for one in (yes, no, number)] == [True, False, False]
+    assert [AnyOf((no, one)).of(trial()) for one in (yes, no, number)] == [True, False, False]
+    assert [Not(one).of(trial()) for one in (yes, no, number)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("whole", "part", "insensitive", "held"),
+    [
+        ("Hello", "ell", False, True),
+        ("Hello", "ELL", False, False),
+        ("Hello", "ELL", True, True),
+        ("STRASSE", "straße", True, True),
+        (["a"], "a", False, False),
+        (None, "a", False, False),
+        ("1", 1, False, False),
+    ],
+)
+def test_a_text_contains_a_text(whole: Any, part: Any, insensitive: bool, held: bool) -> None:
+    assert Contains(Literal(whole), Literal(part), insensitive).of(trial()) is held
+
+
+@pytest.mark.parametrize(
+    ("value", "to", "converted"),
+    [
+        ("1.5", "double", 1.5),
+        (True, "double", 1.0),
+        ("nan", "double", None),
+        ("1e400", "double", None),
+        (10**400, "double", None),
+        ("x", "double", None),
+        ([1], "double", None),
+        ("7", "int", 7),
+        ("7.9", "int", 7),
+        (-7.9, "int", -7),
+        (2**62 + 1, "int", 2**62 + 1),
+        ("x", "int", None),
+        ("True", "bool", True),
+        ("false", "bool", False),
+        ("yes", "bool", None),
+        (0.0, "bool", False),
+        ({}, "bool", None),
+        (1, "string", "1"),
+        (True, "string", "true"),
+        ({"a": 1}, "string", '{"a": 1}'),
+        ("a", "string", "a"),
+        (None, "string", None),
+        (None, "int", None),
+        (None, "exists", False),
+        (0, "exists", True),
+    ],
+)
+def test_a_value_is_converted_or_is_none(value: Any, to: str, converted: Any) -> None:
+    found = Convert(Literal(value), Target(to)).of(trial())
+    assert (found, type(found)) == (converted, type(converted))

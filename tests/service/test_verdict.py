@@ -1,0 +1,201 @@
+"""What a promotion may require: that the candidate is not shown to be worse than what the alias points to."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard.domain.alias import NotWorse
+from modelyard.errors import Conflict, InvalidInput, NotFound, PromotionRefused
+from modelyard.service import verdict as service
+from modelyard.service.evaluation import Evaluations
+
+REF = "weave:///acme/p/object/"
+GOOD, BAD = [True] * 10, [False] * 10
+MIXED = [True] * 5 + [False] * 5
+
+
+@pytest.fixture
+def trained(yard: Any) -> Any:
+    """A yard whose model has the steps 0 to 2, of which 1 is promoted."""
+    for number in range(2):
+        yard.sft(2, tag=str(number))
+    yard.worker().run_until_idle()
+    yard.models.promote("p/m", 1)
+    return yard
+
+
+def judged(
+    yard: Any,
+    step: int,
+    values: Sequence[Any],
+    evaluation: str = "exam",
+    project: str = "p",
+    finish: bool = True,
+    scheme: str = "weave",
+) -> str:
+    """A run on the checkpoint of a step, a score for each row."""
+    yard.clock.advance(1)
+    evaluations, place = Evaluations(yard.ports, yard.principal), {"project": project}
+    model = f"{REF}m:step{step}".replace("weave", scheme)
+    run = evaluations.create(REF + evaluation, model, **place)
+    for number, value in enumerate(values):
+        made = evaluations.predictions.create(model, {"n": number}, "x", run_id=run.id, **place)
+        evaluations.scores.create(made.id, REF + "judge", value, **place)
+    if finish:
+        evaluations.finish(run.id)
+    return run.id
+
+
+def promote(yard: Any, step: int = 2, **require: Any) -> Any:
+    return yard.models.promote("p/m", step, require=NotWorse(**({"evaluation": "exam"} | require)))
+
+
+def step_of(yard: Any) -> int:
+    (alias,) = yard.models.aliases("p/m")
+    return int(alias.step)
+
+
+def test_a_checkpoint_that_is_not_worse_is_promoted_and_the_numbers_are_kept(trained: Any) -> None:
+    baseline, candidate = judged(trained, 1, MIXED), judged(trained, 2, GOOD)
+    made = promote(trained, margin=0.01, confidence=0.9)
+    assert (made.step, made.from_step) == (2, 1)
+    numbers = dict(made.verdict)
+    metric = numbers.pop("metrics")["judge"]
+    assert numbers == {
+        "outcome": "not worse",
+        "evaluation": f"{REF}exam",
+        "candidate_run": candidate,
+        "baseline_run": baseline,
+        "margin": 0.01,
+        "confidence": 0.9,
+        "rows": 10,
+    }
+    assert (metric["baseline"], metric["candidate"], metric["difference"], metric["rows"]) == (0.5, 1.0, 0.5, 10)
+    assert metric["low"] < 0.5 < metric["high"]
+    (_, read) = trained.models.promotions("p/m")
+    assert read == made
+
+
+def test_a_checkpoint_that_is_shown_to_be_worse_is_refused_and_nothing_changes(trained: Any) -> None:
+    judged(trained, 1, GOOD)
+    judged(trained, 2, BAD)
+    with pytest.raises(PromotionRefused, match="the candidate is worse"):
+        promote(trained)
+    assert step_of(trained) == 1
+    assert len(trained.models.promotions("p/m").items) == 1
+    assert promote(trained, margin=1.0).step == 2
+
+
+def test_a_difference_that_is_not_shown_does_no_harm(trained: Any) -> None:
+    judged(trained, 1, [*GOOD[:-1], False])
+    judged(trained, 2, [*GOOD[:-2], False, False])
+    assert promote(trained).step == 2
+
+
+def test_the_newest_completed_runs_of_one_version_are_compared(trained: Any) -> None:
+    judged(trained, 1, BAD)
+    judged(trained, 1, GOOD, "exam:v2")
+    judged(trained, 1, BAD, "exam:v3")
+    judged(trained, 2, BAD, "exam:v2")
+    judged(trained, 2, GOOD, "exam:v2", finish=False)
+    judged(trained, 2, GOOD, "other")
+    with pytest.raises(PromotionRefused, match="is worse"):
+        promote(trained)
+    with pytest.raises(PromotionRefused, match=r"no completed run of .*exam:v3' on step 2"):
+        promote(trained, evaluation=f"{REF}exam:v3")
+    judged(trained, 2, GOOD, "exam:v2", scheme="modelyard")
+    assert promote(trained).step == 2
+
+
+def test_without_a_run_on_both_there_is_nothing_to_judge_by_and_it_is_refused(trained: Any) -> None:
+    with pytest.raises(PromotionRefused, match="on step 2 and step 1 of m"):
+        promote(trained)
+    judged(trained, 2, GOOD)
+    with pytest.raises(PromotionRefused, match="on step 1 of m"):
+        promote(trained)
+    judged(trained, 1, GOOD, "exam:v2")
+    with pytest.raises(PromotionRefused, match="the same version"):
+        promote(trained)
+
+
+def test_runs_without_a_scored_row_in_both_are_refused(trained: Any) -> None:
+    judged(trained, 1, [None] * 3)
+    judged(trained, 2, [True] * 3)
+    with pytest.raises(PromotionRefused, match="no scored rows"):
+        promote(trained)
+
+
+def test_runs_can_be_named_and_must_be_completed_ones_of_these_checkpoints(trained: Any) -> None:
+    baseline, candidate = judged(trained, 1, GOOD), judged(trained, 2, GOOD)
+    running, other = judged(trained, 2, GOOD, finish=False), judged(trained, 0, GOOD)
+    for runs, name in (
+        ((candidate, other), "baseline"),
+        ((running, baseline), "candidate"),
+        ((baseline, candidate), "candidate"),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            promote(trained, evaluation=None, runs=runs)
+        assert refused.value.problems[0].loc == ("runs", name)
+    with pytest.raises(NotFound):
+        promote(trained, evaluation=None, runs=(candidate, "never"))
+    assert promote(trained, evaluation=None, runs=(candidate, baseline)).verdict["baseline_run"] == baseline
+
+
+def test_one_metric_can_be_what_counts(trained: Any) -> None:
+    judged(trained, 1, [{"a": 1.0, "b": 1.0 + at / 100} for at in range(10)])
+    judged(trained, 2, [{"a": 2.0, "b": 0.0} for _ in range(10)])
+    with pytest.raises(PromotionRefused, match=r"judge\.b"):
+        promote(trained)
+    assert list(promote(trained, metric="judge.a").verdict["metrics"]) == ["judge.a"]
+
+
+def test_an_alias_that_points_to_nothing_or_there_already_needs_no_runs(trained: Any) -> None:
+    first = trained.models.promote("p/m", 2, "canary", require=NotWorse("exam"))
+    assert first.verdict == {"outcome": "there was nothing to compare with"}
+    assert trained.models.promote("p/m", 2, "canary", require=NotWorse("exam")) == first
+
+
+def test_an_alias_that_moves_while_its_promotion_is_judged_is_not_moved_again(
+    trained: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged(trained, 1, GOOD)
+    judged(trained, 2, GOOD)
+    judge = service.verdict
+
+    def slow(*arguments: Any) -> Any:
+        numbers = judge(*arguments)
+        trained.models.promote("p/m", 0)
+        return numbers
+
+    monkeypatch.setattr(service, "verdict", slow)
+    with pytest.raises(Conflict, match="was moved while"):
+        promote(trained)
+    assert step_of(trained) == 0
+
+
+def test_runs_outside_of_the_scope_do_not_count(trained: Any) -> None:
+    judged(trained, 1, GOOD, project="q")
+    judged(trained, 2, GOOD)
+    held = attrs.evolve(trained, principal=trained.as_tenant("acme", "p").principal)
+    with pytest.raises(PromotionRefused, match="on step 1 of m"):
+        promote(held)
+    assert promote(trained).step == 2
+
+
+@pytest.mark.parametrize("given", [{}, {"evaluation": "e", "runs": ("a", "b")}])
+def test_either_an_evaluation_or_runs_are_given(given: Any) -> None:
+    with pytest.raises(InvalidInput, match="either an evaluation or two runs"):
+        NotWorse(**given)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"confidence": 1.0}, {"margin": -1.0}, {"metric": "none"}, {"evaluation": "weave:///x"}]
+)
+def test_what_cannot_be_required_is_refused(trained: Any, wrong: Any) -> None:
+    judged(trained, 1, GOOD)
+    judged(trained, 2, GOOD)
+    with pytest.raises((InvalidInput, PromotionRefused)) as refused:
+        promote(trained, **wrong)
+    assert isinstance(refused.value, InvalidInput), refused.value
