@@ -39,7 +39,7 @@ def rescore(call: Call) -> Response:
     check_references(body)
     source = call.platform.evaluations.get(body.source_evaluation_run_id, **place)
     _check_can_run(call)
-    with places("body", scorers="scorer_refs", scorer="scorer_refs"):
+    with places("body", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
     return json_response({"call_id": run.id, "evaluation_run_id": run.id})
 
