@@ -1,6 +1,7 @@
 """Every exception of the library has its status in every dialect."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ ARGUMENTS: dict[type, tuple[Any, ...]] = {
     errors.ContextLengthExceeded: (PROBLEM,),
     errors.NotFound: ("model", "m"),
     errors.ModelNotFound: ("model", "m"),
+    errors.ObjectDeleted: ("model", "m", datetime(2026, 1, 1, tzinfo=UTC)),
     errors.RateLimited: ("slow down", 2.5),
     errors.BodyTooLarge: (10,),
     errors.MissingExtra: ("torch", "torch"),
