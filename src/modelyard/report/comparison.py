@@ -96,7 +96,8 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
         yield ""
         yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])
         yield ""
-        yield f"intervals at {confidence_text(found.confidence)}; p corrected for {len(found.metrics)} metrics (Holm)"
+        several = f"; p corrected for {len(found.metrics)} metrics (Holm)" if len(found.metrics) > 1 else ""
+        yield f"intervals at {confidence_text(found.confidence)}{several}"
     for name, reason in found.uncompared.items():
         yield f"not compared: {printable(name)}, {reason}"
 
