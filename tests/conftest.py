@@ -1,4 +1,4 @@
-"""What tests of several parts need: evaluation runs, put into a platform's store as an engine writes them."""
+"""What tests of several parts need: evaluation runs in a store, as an engine writes them; no test depends on speed."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -7,12 +7,17 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, settings
 
 from modelyard import Platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.prediction import Prediction, Score, Source
 from modelyard.protocols import Tx
+
+# A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 EVALUATION = "weave:///local/demo/object/replies:v0"
 SCORER = "weave:///local/demo/object/{}:v0"

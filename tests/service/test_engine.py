@@ -29,6 +29,7 @@ from modelyard.errors import (
     Conflict,
     InvalidInput,
     JobFailed,
+    LeaseLost,
     ModelNotFound,
     NotFound,
     Overloaded,
@@ -412,21 +413,38 @@ def test_retries_end_with_the_last_error(world: World) -> None:
 
 
 def test_a_row_whose_time_is_up_is_an_error_and_the_others_go_on() -> None:
-    release = threading.Event()
+    release, others_done, both_under_way = threading.Event(), threading.Event(), threading.Barrier(3)
+
+    def stuck() -> None:
+        both_under_way.wait(20)
+        release.wait(20)
 
     def slow(row: Mapping[str, Any]) -> str:
         if row["number"] == 1:
-            release.wait()
+            stuck()
         return str(row["prompt"])
 
     def scorer(output: str, row: Mapping[str, Any]) -> bool:
         if row["number"] == 2:
-            release.wait()
+            stuck()
         return True
 
-    world = world_on()
-    result = world.run(numbered(4), slow, scorer, timeout=60.0, scorer_concurrency=4)
+    def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
+        if done == 2:
+            others_done.set()
+
+    def pass_time() -> None:
+        both_under_way.wait(20)
+        others_done.wait(20)
+        clock.advance(60)
+
+    clock = ManualClock(START)
+    world = world_on(clock=clock)
+    time = threading.Thread(target=pass_time)
+    time.start()
+    result = world.run(numbered(4), slow, scorer, timeout=60.0, scorer_concurrency=4, progress=shown)
     release.set()
+    time.join()
     outcomes = {row.index: (row.outcome, row.detail) for row in result.rows}
     assert outcomes == {
         0: (Outcome.SCORED, ""),
@@ -483,7 +501,7 @@ def test_what_is_told_as_done_is_stored(world: World) -> None:
 answers = st.sampled_from([True, False, 0.25, 3, None, float("nan"), "text", [1], KeyError("x"), {"a": 1}])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), answers, answers), max_size=12), st.integers(1, 5), st.integers(1, 3))
 def test_the_counts_of_every_scorer_add_up_whatever_happens(
     rows: list[tuple[bool, Any, Any]], concurrency: int, trials: int
@@ -812,6 +830,21 @@ def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease(world: 
     assert (len(result.rows), result.score) == (10, 0.5)
 
 
+def test_an_owner_that_was_replaced_writes_nothing_more(world: World) -> None:
+    def replaced(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
+        def newer(tx: Any) -> None:
+            (progress,) = tx.page(JobProgress, "by_held", True)
+            tx.replace(attrs.evolve(progress, epoch=progress.epoch + 1, worker_id="another"))
+
+        if done == 4:
+            world.ports.store.transact(newer)
+
+    with pytest.raises(LeaseLost):
+        world.run(numbered(20), progress=replaced, concurrency=2)
+    (run,) = world.listed()
+    assert (run.state, len(world.predictions(run.id))) == (RunState.RUNNING, 4)
+
+
 # ---- error budgets ----
 
 
@@ -944,6 +977,7 @@ def test_rescoring_makes_a_new_run_that_shares_outputs_and_never_touches_the_sou
         shared = ("output", "error", "latency", "prompt_tokens", "cost", "row_digest", "index", "trial", "attempts")
         assert all(getattr(copy, name) == getattr(original, name) for name in shared)
     assert [row.outcome for row in result.rows] == [Outcome.SCORED, Outcome.MODEL_ERROR, Outcome.SCORED]
+    assert len(world.scores(result.run.id)) == 4
     assert result.run.summary is not None
     assert result.run.summary["scorers"]["contains"]["mean"] == 1.0
     assert result.run.summary["usage"]["model"]["cost"] is None

@@ -8,13 +8,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
 from modelyard.protocols import Clock
 from modelyard.service import event_loop
-from modelyard.service.flow import Flow, arun, run
+from modelyard.service.flow import Flow, arun, in_executor, run
+
+T = TypeVar("T")
 
 LEAVE = 5.0
 """Seconds that a loop has to end; a call that keeps it longer is left behind."""
@@ -178,3 +180,15 @@ def _serve_loop(begun: "SimpleQueue[Any]") -> None:
 
     with event_loop.Runner(loop_factory=event_loop.new_event_loop) as runner:
         runner.run(main())
+
+
+async def until_settled(work: Callable[[], T], gone: threading.Event) -> T:
+    """What work in the loop's executor returns; a cancelled task tells it to stop and waits until it has."""
+    future = event_loop.ensure_future(in_executor(work))
+    try:
+        return await event_loop.shield(future)
+    except event_loop.CancelledError:
+        gone.set()
+        await event_loop.wait([future])
+        future.exception()
+        raise

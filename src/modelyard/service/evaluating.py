@@ -7,7 +7,7 @@ takes it; when its owner is gone, a worker finishes it, or fails it where it nee
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Unpack, overload
 
 import attrs
 
@@ -15,10 +15,11 @@ from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction
 from modelyard.domain.tally import Tally
-from modelyard.errors import Conflict
+from modelyard.errors import Conflict, LeaseLost
 from modelyard.protocols import Tx
 from modelyard.report.progress import Show, progress_bar
 from modelyard.service import event_loop
+from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_job import Crew, evaluate
 from modelyard.service.evaluation_order import (
     OneModel,
@@ -36,14 +37,11 @@ from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.evaluation_resume import again, functions_for
 from modelyard.service.evaluation_rules import INTERRUPTED, engine_job
 from modelyard.service.evaluation_watch import Watching
-from modelyard.service.flow import in_executor
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, claim, enqueue, fail
 from modelyard.service.objects import Objects
 from modelyard.service.runner import Runner, never
 from modelyard.service.scorers import NamedScorer, Scorers, named
-
-T = TypeVar("T")
 
 Progress = bool | Show
 """Whether to show a bar; or a function that is told how many rows are done, of how many, and numbers by name."""
@@ -136,7 +134,7 @@ class Evaluating(Watching):
             results = [self._here(order, progress, loop, gone.is_set) for order in orders]
             return results[0] if is_one(model) else results
 
-        return await _until_settled(work, gone)
+        return await until_settled(work, gone)
 
     def rescore(
         self, run_id: str, scorers: Scorers, *, progress: Progress = False, **options: Unpack[WorkOptions]
@@ -278,6 +276,8 @@ class Evaluating(Watching):
                 if show is not None and told.tally is not None and told.tally.rows > done:
                     done, seconds = told.tally.rows, self.ports.clock.monotonic() - begun
                     show(done, hold.job.spec["total"], _numbers(told.tally, seconds))
+        if self._run(hold.job.lane).state is RunState.RUNNING:
+            raise LeaseLost(f"evaluation run {hold.job.lane} was taken over; wait for it")
         return self._completed(hold.job.lane)
 
     # ---- how it is found again
@@ -336,15 +336,3 @@ def _numbers(tally: Tally, seconds: float) -> Mapping[str, float]:
         **{name: float(value) for name, value in numbers.items() if value is not None},
         **({} if cost is None else {"cost": float(cost)}),
     }
-
-
-async def _until_settled(work: Callable[[], T], gone: threading.Event) -> T:
-    """What work in the loop's executor returns; a cancelled task tells it to stop and waits until it has."""
-    future = event_loop.ensure_future(in_executor(work))
-    try:
-        return await event_loop.shield(future)
-    except event_loop.CancelledError:
-        gone.set()
-        await event_loop.wait([future])
-        future.exception()
-        raise
