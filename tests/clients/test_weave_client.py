@@ -262,6 +262,33 @@ def test_results_are_filtered_sorted_and_summed_up(ask: Ask) -> None:
     assert abs(stats.numeric_mean - 0.75) < 1e-9
 
 
+# ---- work for workers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(OLD, reason="the older release has no call for it")
+def test_a_worker_evaluates_a_model_and_scores_it_anew(ask: Ask, served: Any) -> None:
+    evaluations, place = served.platform.evaluations, {"project": "weave", "entity": "acme"}
+    served.platform.models.create("parrot", base_model="tabular-mini", **place)
+    rows = [{"prompt": row["question"], "expected": row["expected"]} for row in ROWS]
+    dataset = evaluations.objects.publish("dataset", "asked", {}, rows, **place).ref
+    scorer = evaluations.objects.publish("scorer", "found", {"scorer": {"type": "contains"}}, **place).ref
+    content = {"dataset": str(dataset), "scorers": [str(scorer)]}
+    evaluation = str(evaluations.objects.publish("evaluation", "asking", content, **place).ref)
+
+    assert ask("evaluation_status", call_id="unknown").status.code == "not_found"
+    model = f"weave:///{PROJECT}/object/parrot:step0"
+    call_id = ask("evaluate_model", evaluation_ref=evaluation, model_ref=model).call_id
+    evaluations.wait(call_id, timeout=60)
+    assert ask("evaluation_status", call_id=call_id).status.code == "complete"
+    made = ask("rescore", source_evaluation_run_id=call_id, scorer_refs=[str(scorer)])
+    assert made.call_id == made.evaluation_run_id
+    evaluations.wait(made.call_id, timeout=60)
+    assert ask("evaluation_status", call_id=made.call_id).status.output
+    assert ask("evaluation_run_read", evaluation_run_id=made.call_id).source_evaluation_run_id == call_id
+    wrong = refused(422, ask, "rescore", source_evaluation_run_id=call_id, scorer_refs=[])
+    assert wrong["detail"][0]["loc"] == ["body", "scorer_refs"]
+
+
 # ---- the page ------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]

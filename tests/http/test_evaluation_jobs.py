@@ -156,6 +156,7 @@ def test_without_a_worker_nothing_is_queued(alone: Asker) -> None:
             (422, ["body.project_id"]),
         ),
         ("evaluate_model", {"project_id": "b/p", "evaluation_ref": ECHO, "model_ref": ECHO}, (403, "forbidden")),
+        ("evaluate_model", {"project_id": "b/p", "evaluation_ref": "", "model_ref": ""}, (403, "forbidden")),
         ("status", {"project_id": "acme/a/b", "call_id": "x"}, (422, ["body.project_id"])),
         ("status", {"call_id": ""}, (422, ["body.call_id"])),
         ("status", {"project_id": "b/p", "call_id": "x"}, (403, "forbidden")),
