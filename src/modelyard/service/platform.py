@@ -138,14 +138,14 @@ class Platform:
         self._require_host()
         return erasure.erase_entity(self.ports, check_name(entity, "entity"))
 
-    def sweep(self) -> int:
+    def sweep(self, grace: float = 15 * 60.0) -> int:
         """Remove artifacts that no record names, as a crash may leave them; returns how many went.
 
-        Takes a lease, to tell them from those whose record is about to come; while a running job has recorded nothing
-        in that time it removes nothing, and may be called again later.
+        Takes `grace` seconds where there are any, to tell them from those whose record is about to come; while a
+        running job has recorded nothing in that time it removes nothing, and may be called again later.
         """
         self._require_host()
-        return sweep_service.sweep(self.ports)
+        return sweep_service.sweep(self.ports, grace)
 
     def sync(self) -> None:
         """Make everything that was acknowledged as durable as the store promises."""

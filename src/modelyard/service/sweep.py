@@ -1,9 +1,9 @@
 """Removing artifacts that no record names: what a crash between a file and its record has left behind.
 
 A file is there before the record that names it, so one look cannot tell an orphan from a file whose record is about to
-come. An orphan is what two looks a lease apart have both seen without a record. A running job may take longer than that
-between its files and their record; so nothing is removed unless each job that was running at the first look has since
-recorded something, which it does only after the record of all that it put before, or has lost or left its claim.
+come. An orphan is what two looks, `GRACE` apart, have both seen without a record. A running job may take longer
+between its files and their record; so nothing is removed unless each job that was running at the first look has
+since recorded something, which it does only after the record of all that it put before, or has lost or left its claim.
 """
 
 import threading
@@ -31,12 +31,16 @@ NAMING = (
 """The records that name artifacts, beside jobs, and an index over all of each."""
 
 
-def sweep(ports: Ports) -> int:
-    """Remove the orphans among the artifacts, which takes a lease; answers how many went."""
+GRACE = 15 * 60.0
+"""Seconds that a file may be without its record: the largest body is read and checked in far less."""
+
+
+def sweep(ports: Ports, grace: float = GRACE) -> int:
+    """Remove the orphans among the artifacts, which takes `grace` seconds, a lease at least; answers how many went."""
     first = _look(ports)
     if not first.orphans:
         return 0
-    ports.clock.wait(threading.Event(), ports.settings.lease)
+    ports.clock.wait(threading.Event(), max(grace, ports.settings.lease))
     second = _look(ports)
     if first.running.items() & second.running.items():
         return 0
