@@ -7,6 +7,7 @@ did, and any worker can run it. Each has bounds, so that no output can keep it b
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from numbers import Integral, Real
@@ -42,10 +43,6 @@ class Rule:
 
     type: ClassVar[str]
 
-    def score(self, output: Any, row: Mapping[str, Any]) -> Any:
-        """The score of an output for a row. Raises `Unscored`, and KeyError where the row lacks a field."""
-        raise NotImplementedError
-
     def plain(self) -> Mapping[str, Any]:
         """The scorer as JSON data, from which `rule_of` makes it again."""
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
@@ -53,7 +50,16 @@ class Rule:
 
 
 @attrs.frozen
-class ExactMatch(Rule):
+class OwnRule(Rule, ABC):
+    """A rule that needs nothing but the output and its row, where a judge needs a model."""
+
+    @abstractmethod
+    def score(self, output: Any, row: Mapping[str, Any]) -> Any:
+        """The score of an output for a row. Raises `Unscored`, and KeyError where the row lacks a field."""
+
+
+@attrs.frozen
+class ExactMatch(OwnRule):
     """Whether the output is the row's field `expected`, white space around both aside."""
 
     type = "exact_match"
@@ -67,7 +73,7 @@ class ExactMatch(Rule):
 
 
 @attrs.frozen
-class Contains(Rule):
+class Contains(OwnRule):
     """Whether the row's field `expected` stands somewhere in the output."""
 
     type = "contains"
@@ -81,7 +87,7 @@ class Contains(Rule):
 
 
 @attrs.frozen
-class RegularExpression(Rule):
+class RegularExpression(OwnRule):
     """Whether a pattern matches somewhere in the output.
 
     Patterns are of the simple kind of `domain.patterns`, which never backtracks. An output of more than `MAX_OUTPUT`
@@ -106,7 +112,7 @@ class RegularExpression(Rule):
 
 
 @attrs.frozen
-class Numeric(Rule):
+class Numeric(OwnRule):
     """Whether the last number in the output is the row's field `expected`, within the larger of two tolerances.
 
     `relative` is a share of the expected number. Commas between digits are left out. Without a number: False.
@@ -126,7 +132,7 @@ class Numeric(Rule):
 
 
 @attrs.frozen
-class JsonEqual(Rule):
+class JsonEqual(OwnRule):
     """Whether the output is the same JSON as the row's field `expected`, which may be a value or its text.
 
     The order of members is nothing; 1 equals 1.0 and differs from true. An output that is no JSON: False.

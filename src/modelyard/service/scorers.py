@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.reference import ObjectRef, RefKind, object_id
-from modelyard.domain.scorer import RULES, LlmJudge, Rule, rule_of
+from modelyard.domain.scorer import RULES, LlmJudge, OwnRule, Rule, rule_of
 from modelyard.domain.versioned import ObjectKind, ObjectVersion
 from modelyard.errors import InvalidInput
 from modelyard.formats.fields import below
@@ -142,7 +142,7 @@ class RuleScorer:
 
     name: str
     ref: ObjectRef
-    rule: Rule
+    rule: OwnRule
 
     def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
         """What it says."""
@@ -165,7 +165,8 @@ def at_work(
         assert function is not None
         return FunctionScorer(name, ref, function)
     rule = rule_of(plain["rule"])
-    if not isinstance(rule, LlmJudge):
+    if isinstance(rule, OwnRule):
         return RuleScorer(name, ref, rule)
+    assert isinstance(rule, LlmJudge)
     model = PlatformModel.of(ports, principal, rule.model, place, rule.options)
     return JudgeScorer(name, ref, rule, model, Retries(retries, ports.clock))
