@@ -123,6 +123,20 @@ class Sampling:
     logit_bias: Mapping[int, float] = attrs.field(converter=frozen_mapping, default=EMPTY)
     seed: int | None = None
 
+    def seeded(self, seed: int) -> "Sampling":
+        """The same with this seed. Field by field, because every request pays for it: `attrs.evolve` costs thrice."""
+        return Sampling(
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            self.frequency_penalty,
+            self.presence_penalty,
+            self.repetition_penalty,
+            self.logit_bias,
+            seed,
+        )
+
 
 @attrs.frozen
 class CompletionRequest:
@@ -152,6 +166,29 @@ class CompletionRequest:
     metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
     store: bool = False
     extras: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+
+    def asking(self, messages: tuple[Message, ...], sampling: Sampling, max_tokens: int | None) -> "CompletionRequest":
+        """The same request but for these. Field by field, as `Sampling.seeded`."""
+        return CompletionRequest(
+            self.model,
+            messages,
+            sampling,
+            self.n,
+            max_tokens,
+            self.stop,
+            self.logprobs,
+            self.top_logprobs,
+            self.tools,
+            self.tool_choice,
+            self.parallel_tool_calls,
+            self.response_format,
+            self.return_token_ids,
+            self.streamed,
+            self.user,
+            self.metadata,
+            self.store,
+            self.extras,
+        )
 
 
 @attrs.frozen

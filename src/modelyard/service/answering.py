@@ -6,7 +6,7 @@ import attrs
 
 from modelyard.domain import observed, training
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Sampling, StoredCompletion, Usage
+from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, StoredCompletion, Usage
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
@@ -137,7 +137,7 @@ class Answering:
         seed = request.sampling.seed
         if seed is None:
             seed = int.from_bytes(self.ports.randomness(8), "big", signed=True)
-        self.request = _resolved(request, max_tokens, seed)
+        self.request = request.asking(request.messages, request.sampling.seeded(seed), max_tokens)
         self.readers = list(_readers(self.request, capabilities.choices))
 
     def _admission(self) -> Admission:
@@ -299,41 +299,6 @@ def _with_details(request: CompletionRequest, capabilities: Capabilities) -> Com
         request,
         logprobs=request.logprobs or capabilities.logprobs,
         return_token_ids=request.return_token_ids or capabilities.token_ids,
-    )
-
-
-def _resolved(request: CompletionRequest, max_tokens: int, seed: int) -> CompletionRequest:
-    """Field by field, because every request pays for it and `attrs.evolve` costs three times as much."""
-    sampling = request.sampling
-    return CompletionRequest(
-        request.model,
-        request.messages,
-        Sampling(
-            sampling.temperature,
-            sampling.top_p,
-            sampling.top_k,
-            sampling.min_p,
-            sampling.frequency_penalty,
-            sampling.presence_penalty,
-            sampling.repetition_penalty,
-            sampling.logit_bias,
-            seed,
-        ),
-        request.n,
-        max_tokens,
-        request.stop,
-        request.logprobs,
-        request.top_logprobs,
-        request.tools,
-        request.tool_choice,
-        request.parallel_tool_calls,
-        request.response_format,
-        request.return_token_ids,
-        request.streamed,
-        request.user,
-        request.metadata,
-        request.store,
-        request.extras,
     )
 
 

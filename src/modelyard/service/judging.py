@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Message, Sampling
+from modelyard.domain.completion import CompletionRequest, Message
 from modelyard.domain.identity import Attribution, Principal, check_name
 from modelyard.domain.reference import EVALUATION_KINDS, ObjectRef, RefKind, object_id
 from modelyard.domain.scorer import LlmJudge, Unscored
@@ -70,8 +70,8 @@ class PlatformModel:
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         """Its completion of a row's `messages` or `prompt`, with this seed where it takes one."""
-        sampling = _seeded(self.request.sampling, seed) if self.seeded else self.request.sampling
-        request = _asking(self.request, _messages(row), sampling)
+        sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
+        request = self.request.asking(_messages(row), sampling, self.request.max_tokens)
         given = yield from answer(self.ports, self.principal, request, self.attribution)
         usage = given.completion.usage
         spent = cost(usage, given.entry.pricing)
@@ -126,45 +126,6 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
         if name in row:
             return messages_of(row[name])
     raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
-
-
-def _seeded(sampling: Sampling, seed: int) -> Sampling:
-    """Field by field, because every row pays for it."""
-    return Sampling(
-        sampling.temperature,
-        sampling.top_p,
-        sampling.top_k,
-        sampling.min_p,
-        sampling.frequency_penalty,
-        sampling.presence_penalty,
-        sampling.repetition_penalty,
-        sampling.logit_bias,
-        seed,
-    )
-
-
-def _asking(request: CompletionRequest, messages: tuple[Message, ...], sampling: Sampling) -> CompletionRequest:
-    """The request with these messages; field by field as well."""
-    return CompletionRequest(
-        request.model,
-        messages,
-        sampling,
-        request.n,
-        request.max_tokens,
-        request.stop,
-        request.logprobs,
-        request.top_logprobs,
-        request.tools,
-        request.tool_choice,
-        request.parallel_tool_calls,
-        request.response_format,
-        request.return_token_ids,
-        request.streamed,
-        request.user,
-        request.metadata,
-        request.store,
-        request.extras,
-    )
 
 
 def _model_ref(served: ServedModel, asked: str, place: Place) -> ObjectRef:
