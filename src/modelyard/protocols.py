@@ -400,6 +400,10 @@ class Clock(Protocol):
         """Wait for the event at most so long; True when it was set."""
         ...
 
+    async def asleep(self, seconds: float) -> None:
+        """Let so much time go by, on the running event loop."""
+        ...
+
 
 Ids = Callable[[], str]
 """Makes a new id: a UUIDv7 as text, so that ids sort by the time at which they were made."""

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from modelyard import event_loop
+
 
 class SystemClock:
     """The clock of this machine."""
@@ -21,6 +23,10 @@ class SystemClock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for the event at most so long."""
         return event.wait(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        """Let so much time go by."""
+        await event_loop.sleep(seconds)
 
 
 def uuid7_ids(

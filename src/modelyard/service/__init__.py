@@ -7,7 +7,6 @@ defer_modules(
     "erasure",
     "evaluation",
     "evaluation_job",
-    "event_loop",
     "health",
     "identity",
     "lineage",

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
+from modelyard import event_loop
 from modelyard.protocols import Clock
-from modelyard.service import event_loop
 from modelyard.service.flow import Flow, arun, in_executor, run
 
 T = TypeVar("T")

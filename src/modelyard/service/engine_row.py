@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Protocol
 
 import attrs
 
+from modelyard import event_loop
 from modelyard.domain.record import EMPTY
 from modelyard.domain.reference import ObjectRef
 from modelyard.domain.scorer import Unscored, checked_score
 from modelyard.errors import BackendError, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.formats.json_text import checked_dumps
 from modelyard.protocols import Clock
-from modelyard.service import event_loop
 from modelyard.service.flow import Abandoned, AsyncTalk, Await, Call, Flow, Talk
 from modelyard.service.plain import storable
 

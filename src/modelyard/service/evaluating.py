@@ -11,6 +11,7 @@ from typing import Any, Unpack, overload
 
 import attrs
 
+from modelyard import event_loop
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction
@@ -18,7 +19,6 @@ from modelyard.domain.tally import Tally
 from modelyard.errors import Conflict, LeaseLost
 from modelyard.protocols import Tx
 from modelyard.report.progress import Show, progress_bar
-from modelyard.service import event_loop
 from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_job import Crew, evaluate
 from modelyard.service.evaluation_order import (

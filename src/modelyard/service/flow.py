@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
+from modelyard import event_loop
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import AsyncBackend, Backend, ServedModel, Store, Tx
-from modelyard.service import event_loop
 from modelyard.service.ports import log
 from modelyard.service.source import Source
 

@@ -5,9 +5,9 @@ from typing import cast
 
 import attrs
 
+from modelyard import event_loop
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
-from modelyard.service import event_loop
 from modelyard.service.ports import log
 
 

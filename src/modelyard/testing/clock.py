@@ -1,5 +1,6 @@
 """A clock that stands still until a test moves it."""
 
+import asyncio
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -34,6 +35,12 @@ class ManualClock:
             if self._moved >= until:
                 return event.is_set()
         return True
+
+    async def asleep(self, seconds: float) -> None:
+        """Wait until the clock has been moved on by so many seconds."""
+        until = self._moved + seconds
+        while self._moved < until:
+            await asyncio.sleep(_LOOK_AGAIN)
 
     def advance(self, seconds: float) -> None:
         """Move time on."""
