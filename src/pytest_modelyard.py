@@ -7,7 +7,7 @@ Override `yard_backend` in a conftest or a test module to say what answers:
         return ScriptedBackend(["Paris."])
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from modelyard import Platform
     from modelyard.protocols import AsyncBackend, Backend
+    from modelyard.testing import LoopbackGuard
 
 OPENED_WITH = {"yard_clock": "clock"}
 """Fixtures that `yard` is opened with when a test, or another of its fixtures, asks for them: each with the argument of
@@ -58,3 +59,48 @@ def yard_async_openai(yard: "Platform") -> "AsyncOpenAI":
     from modelyard.testing import async_openai_client
 
     return async_openai_client(yard)
+
+
+@pytest.fixture
+def yard_url(yard: "Platform") -> Iterator[str]:
+    """The root of a server of `yard`, such as "http://127.0.0.1:43210", for clients that need a socket.
+
+    They need a key too: `yard.keys.create().secret`.
+    """
+    from modelyard.testing import served
+
+    with served(yard) as url:
+        yield url
+
+
+# ---- loopback ----------------------------------------------------------------------------------------------------
+
+_GUARD = pytest.StashKey["LoopbackGuard"]()
+
+
+@pytest.fixture
+def loopback_only(request: pytest.FixtureRequest) -> "Iterator[LoopbackGuard]":
+    """The test fails at any attempt to reach or look up another host, also one that is swallowed; the host is named.
+
+    For a whole module: `pytestmark = pytest.mark.usefixtures("loopback_only")`.
+    """
+    from modelyard.testing import LoopbackGuard
+
+    with LoopbackGuard() as guard:
+        request.node.stash[_GUARD] = guard
+        yield guard
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Look for swallowed attempts while the test can still fail, rather than its teardown."""
+    __tracebackhide__ = True
+    try:
+        outcome = yield
+    except BaseException:
+        if _GUARD in item.stash:
+            item.stash[_GUARD].attempts.clear()
+        raise
+    if _GUARD in item.stash:
+        item.stash[_GUARD].check()
+    return outcome

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 from modelyard.deferred import defer_modules
 
 if TYPE_CHECKING:
+    from modelyard.testing.loopback import LeftLoopback, LoopbackGuard
     from modelyard.testing.openai import async_openai_client, openai_client
+    from modelyard.testing.server import served
 
-__all__ = ["async_openai_client", "openai_client"]
+__all__ = ["LeftLoopback", "LoopbackGuard", "async_openai_client", "openai_client", "served"]
 
-_HOMES = {"async_openai_client": "openai", "openai_client": "openai"}
+_HOMES = {
+    "LeftLoopback": "loopback",
+    "LoopbackGuard": "loopback",
+    "async_openai_client": "openai",
+    "openai_client": "openai",
+    "served": "server",
+}
 """Where the names of this package live: each module is loaded when the first of its names is asked for."""
 
 defer_modules(__name__, "httpx", "httpx2")
