@@ -26,8 +26,15 @@ def served(platform: Platform) -> Iterator[str]:
     """
     uvicorn = _uvicorn()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(asgi_app(platform), log_config=None, ws="none", timeout_graceful_shutdown=_PATIENCE)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                asgi_app(platform),
+                loop="asyncio",  # uvloop waits for ever to close a connection whose client reads no further
+                ws="none",
+                log_config=None,
+                timeout_graceful_shutdown=_PATIENCE,
+            )
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="modelyard served")
         thread.start()
         try:
