@@ -29,6 +29,9 @@ from modelyard.report.table import text_table
 from modelyard.service.platform import Platform
 from modelyard.worker import platform_of
 
+GRACE_SECONDS = 10
+"""How long answers that are being streamed may go on when the server is told to end: a client may have stopped reading."""
+
 DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
 store_option = click.option(
@@ -100,7 +103,8 @@ def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> Non
         if not platform.keys.list():
             click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
         interfaces = tuple(Interface) if uploads else STANDARD
-        uvicorn.run(asgi_app(platform, interfaces, worker), host=host, port=port, log_level="info")
+        app = asgi_app(platform, interfaces, worker)
+        uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
 
 
 @main.command()
