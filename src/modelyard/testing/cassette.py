@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
@@ -49,6 +49,8 @@ def use_cassette(
     cannot be read. Answering raises `NoAnswerPrepared` where nothing is recorded, and what `backend` raises, which is
     not recorded.
     """
+    if mode not in get_args(Mode):
+        raise InvalidInput.at("mode", msg=f"must be 'none', 'new' or 'all', not {mode!r}")
     if mode != "none" and backend is None:
         raise InvalidInput.at("backend", msg=f"is needed to record: mode={mode!r}")
     deck = Deck(_tape(Path(path), mode), mode, Match(match, ignore), Redactor(redact), clock)
@@ -86,10 +88,7 @@ class _Face:
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """What the real backend offers, or offered."""
-        if self._real is None:
-            return tuple(offer.entry for offer in self._deck.tape.offers.values())
-        entries: Sequence[CatalogueEntry] = self._real.entries()
-        return entries
+        return self._deck.entries(self._real)
 
     def capabilities(self, model: str) -> Capabilities:
         """What the real backend can do with the model, or could."""

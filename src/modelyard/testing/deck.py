@@ -1,7 +1,7 @@
 """A cassette being played: which recording is next, and what is recorded where there is none."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -31,7 +31,19 @@ class Deck:
         self._keys = [match.key(recording.asked) for recording in tape.recordings]
         self._prompts = {match.prompt_key(one.asked): one.prompt_tokens for one in tape.recordings}
         self._played: set[int] = set()
+        self._listed: Sequence[CatalogueEntry] = ()
         self._lock = threading.Lock()
+
+    def entries(self, real: Any) -> Sequence[CatalogueEntry]:
+        """What the real backend offers, which is recorded, or what it offered."""
+        if real is None:
+            return tuple(offer.entry for offer in self.tape.offers.values())
+        entries: Sequence[CatalogueEntry] = real.entries()
+        with self._lock:
+            if entries != self._listed:
+                self.tape.offer({entry.id: Offer(entry, real.capabilities(entry.id)) for entry in entries})
+                self._listed = entries
+        return entries
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel, real: Any) -> int | None:
         """As recorded, else as the real backend counts them."""
@@ -52,8 +64,7 @@ class Deck:
             return found
         if real is None:
             raise NoAnswerPrepared.at("messages", msg=self._missing(asked, step))
-        offer = Offer(_entry_of(real, model), real.capabilities(model.base_model))
-        return Take(self, request, model.base_model, offer, Recording(asked, prompt_tokens, (), step), asked != plain)
+        return Take(self, request.n, Recording(asked, prompt_tokens, (), step), asked != plain)
 
     def keep(self, take: "Take", left_early: bool) -> None:
         """Write a take down, as one that was played."""
@@ -63,7 +74,7 @@ class Deck:
         timed = tuple(Timed(one.at, delta) for one, delta in zip(take.taken, deltas, strict=True))
         recording = attrs.evolve(take.recording, deltas=timed, left_early=left_early)
         with self._lock:
-            self.tape.add(take.model, take.offer, recording)
+            self.tape.add(recording)
 
     def replayed(self, recording: Recording) -> Iterator[tuple[float, Delta]]:
         """Each delta and the seconds to wait before it. Raises `NoAnswerPrepared` where the reader had gone away."""
@@ -98,25 +109,17 @@ class Deck:
         return f"nothing in {self.tape.path} answers this request; {near}; {_ADVICE}"
 
 
-def _entry_of(real: Any, model: ServedModel) -> CatalogueEntry:
-    """The entry as the backend offers it: the host may have listed the model under a name of its own."""
-    offered: dict[str, CatalogueEntry] = {entry.id: entry for entry in real.entries()}
-    return offered.get(model.base_model, model.entry)
-
-
 _ADVICE = "record it with mode='new', or compare less with ignore= or match="
 
 
 class Take:
     """An answer while it is recorded. What comes when it is complete is `held` until it is written down."""
 
-    def __init__(
-        self, deck: Deck, request: CompletionRequest, model: str, offer: Offer, recording: Recording, secretive: bool
-    ) -> None:
-        self.model, self.offer, self.recording, self.secretive = model, offer, recording, secretive
+    def __init__(self, deck: Deck, choices: int, recording: Recording, secretive: bool) -> None:
+        self.recording, self.secretive = recording, secretive
         self.taken: list[Timed] = []
         self.held: list[Delta] = []
-        self._deck, self._open = deck, request.n
+        self._deck, self._open = deck, choices
         self._clock = deck.clock or SystemClock()
         self._began = self._clock.monotonic()
 

@@ -77,13 +77,16 @@ class Tape:
                 file.truncate(0)
         return cls(path)
 
-    def add(self, model: str, offer: Offer, recording: Recording) -> None:
-        """Keep a recording, and the offer where the file does not say it yet. Raises `StoreCorrupt`, OSError."""
-        lines = [_recording_json(recording)]
-        if self.offers.get(model) != offer:
-            lines.insert(0, {"model": model, **to_json(offer)})
-            self.offers[model] = offer
-        _append(self.path, lines)
+    def add(self, recording: Recording) -> None:
+        """Keep a recording. Raises `StoreCorrupt`, OSError."""
+        _append(self.path, [_recording_json(recording)])
+
+    def offer(self, offers: Mapping[str, Offer]) -> None:
+        """Keep of these what the file does not say yet. Raises `StoreCorrupt`, OSError."""
+        new = {model: offer for model, offer in offers.items() if self.offers.get(model) != offer}
+        self.offers |= new
+        if new:
+            _append(self.path, [{"model": model, **to_json(offer)} for model, offer in new.items()])
 
     def _read(self, number: int, line: bytes) -> None:
         try:
