@@ -7,8 +7,13 @@ Override `yard_backend` in a conftest or a test module to say what answers:
         return ScriptedBackend(["Paris."])
 """
 
-from collections.abc import Generator, Iterator
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
@@ -78,6 +83,61 @@ def yard_url(yard: "Platform") -> Iterator[str]:
 
     with served(yard) as url:
         yield url
+
+
+# ---- recordings --------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one switch of `yard_cassette`."""
+    parser.getgroup("modelyard").addoption(
+        "--yard-record",
+        choices=("none", "new", "all"),
+        default="none",
+        help="what yard_cassette records: nothing, and no other host is reached (default); what is missing; all anew",
+    )
+
+
+@pytest.fixture
+def yard_cassette(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Backend | AsyncBackend]]":
+    """`yard_cassette(make)` replays the test's own cassette, `cassettes/<module>/<test>.jsonl` beside the test.
+
+    With `--yard-record` it records what the backend answers that `make()` returns, and closes that at the end of the
+    test. Without, `make` is not called, and the test fails at any attempt to reach another host. Keywords are those of
+    `modelyard.testing.cassette.use_cassette`; a second cassette of the same test has its number in its name.
+    """
+    from modelyard.testing.cassette import use_cassette
+
+    mode = request.config.getoption("--yard-record")
+    paths = _cassettes(request)
+    if mode == "none":
+        request.getfixturevalue("loopback_only")
+    with ExitStack() as made:
+
+        def cassette(make: "Callable[[], Backend | AsyncBackend]", **options: Any) -> "Backend | AsyncBackend":
+            if mode == "none":
+                return use_cassette(next(paths), **options)
+            real = make()
+            if hasattr(real, "close"):
+                made.callback(real.close)
+            return use_cassette(next(paths), real, mode=mode, **options)
+
+        yield cassette
+
+
+_MOST_CHARACTERS = 100
+
+
+def _cassettes(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The files of the test's cassettes. A name that no file can have gets a check sum, and stays the test's own."""
+    test = request.node.nodeid.partition("::")[2].replace("::", ".")
+    name = re.sub(r"[^\w.\[\]-]+", "-", test)[:_MOST_CHARACTERS]
+    if name != test:
+        name = f"{name}-{crc32(test.encode()):08x}"
+    folder = request.path.parent / "cassettes" / request.path.stem
+    yield folder / f"{name}.jsonl"
+    for number in count(2):
+        yield folder / f"{name}-{number}.jsonl"
 
 
 # ---- loopback ----------------------------------------------------------------------------------------------------
