@@ -104,9 +104,9 @@ def yard_cassette(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Bac
 
     With `--yard-record` it records what the backend answers that `make()` returns, and closes that at the end of the
     test. Without, `make` is not called, and the test fails at any attempt to reach another host. Keywords are those of
-    `modelyard.testing.cassette.use_cassette`; a second cassette of the same test has its number in its name.
+    `modelyard.testing.use_cassette`; a second cassette of the same test has its number in its name.
     """
-    from modelyard.testing.cassette import use_cassette
+    from modelyard.testing import use_cassette
 
     mode = request.config.getoption("--yard-record")
     paths = _cassettes(request)
