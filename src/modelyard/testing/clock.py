@@ -1,8 +1,10 @@
 """A clock that stands still until a test moves it: virtual time for a whole platform."""
 
 import asyncio
+import concurrent.futures.thread
 import heapq
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Set
@@ -27,6 +29,9 @@ WORKERS = ("modelyard-worker", "modelyard-heartbeat", "modelyard-thread-")
 """How the names of the threads begin that a worker starts: all of them come to the clock, or end."""
 
 _GLANCE = 0.002
+_IDLE = concurrent.futures.thread._worker.__code__
+"""Where a thread of a pool is when it waits for work."""
+
 _SECOND = 10**9
 T = TypeVar("T")
 
@@ -90,12 +95,15 @@ class ManualClock:
             self.wait(threading.Event(), seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """Wait until the clock has been moved on by so many seconds."""
+        """The same for a task; one that is alone on an event loop of the clock's own thread moves it itself."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+        if threading.current_thread() is self._owner and asyncio.all_tasks(loop) == {task}:
+            await self.aadvance(seconds)
+            return
         wait = _TaskWait(task, loop, loop.create_future())
         self._arrive(wait, seconds)
         try:
@@ -302,7 +310,11 @@ def _condition(event: threading.Event) -> threading.Condition:
 
 
 def _ended(actor: Actor) -> bool:
-    return actor.done() if isinstance(actor, asyncio.Task) else not actor.is_alive()
+    """Whether it has nothing left to do: a pool's thread also when it waits for work."""
+    if isinstance(actor, asyncio.Task):
+        return actor.done()
+    frame = sys._current_frames().get(actor.ident or 0)
+    return not actor.is_alive() or (frame is not None and frame.f_code is _IDLE)
 
 
 def _name(actor: Actor) -> str:
