@@ -223,6 +223,7 @@ class ManualClock:
             while late := self._late(loop):
                 # Nobody tells when a thread or a task ends, so there is a glance at them now and then.
                 if not self._changed.wait(_GLANCE):
+                    self._excuse(*filter(_ended, late))
                     looks -= 1
                 if looks <= 0:
                     names = ", ".join(sorted(_name(actor) for actor in late))
@@ -232,7 +233,6 @@ class ManualClock:
 
     def _late(self, loop: asyncio.AbstractEventLoop | None) -> Set[Actor]:
         """Who acts now: woken and not back, about to wake because of an event, or a worker's and not yet here."""
-        self._acting = {actor for actor in self._acting if not _ended(actor)}
         stirred = {actor for actor, wait in self._waiting.items() if isinstance(wait, _ThreadWait) and wait.stirred}
         threads = (thread for thread in threading.enumerate() if thread.name.startswith(WORKERS))
         new = {thread for thread in threads if thread not in self._met}
