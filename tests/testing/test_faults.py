@@ -158,7 +158,7 @@ def test_a_fault_that_did_not_come_is_told(faults: Faults) -> None:
         said(platform)
     assert faults.unused == (
         "completion, from time 9 on: RateLimited('slow down') came 0 of 1 times",
-        "completion, from time 1 on behind 2 tokens: Cut() came 1 of 2 times",
+        "completion, from time 1 on behind 2: Cut() came 1 of 2 times",
         "put, at a rate of 0: StorageFull('full') came 0 times",
     )
 

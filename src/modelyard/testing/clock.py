@@ -89,8 +89,10 @@ class ManualClock:
 
     def sleep(self, seconds: float) -> None:
         """Wait until the clock has been moved on by so many seconds; the thread that made the clock moves it itself."""
+        if seconds <= 0:
+            return
         if threading.current_thread() is self._owner and self._mover in (None, self._owner):
-            self.advance(max(0.0, seconds))
+            self.advance(seconds)
         else:
             self.wait(threading.Event(), seconds)
 

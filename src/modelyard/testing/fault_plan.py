@@ -13,7 +13,10 @@ from modelyard.testing.fault_kinds import Fault, Happened, Slow, Timeout
 
 @attrs.define(eq=False)
 class Planned:
-    """A fault that is to come: from the `at`-th time on so many `times`, or at a `rate`, behind `after` tokens."""
+    """A fault that is to come: from the `at`-th time on so many `times`, or at a `rate`.
+
+    `after` is behind how many tokens, or events, of an answer.
+    """
 
     operation: str
     fault: Fault
@@ -45,7 +48,7 @@ class Planned:
 
     def __str__(self) -> str:
         when = f"from time {self.at} on" if self.rate is None else f"at a rate of {self.rate:g}"
-        behind = f" behind {self.after} tokens" if self.after else ""
+        behind = f" behind {self.after}" if self.after else ""
         often = "" if self.times == math.inf else f" of {self.times:g}"
         return f"{self.operation}, {when}{behind}: {self.fault!r} came {self.happened}{often} times"
 
@@ -116,8 +119,13 @@ class Struck:
         return self.planned.fault
 
     @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.fault.seconds if isinstance(self.fault, Slow | Timeout) else 0.0
+
+    @property
     def after(self) -> int:
-        """Behind how many tokens it comes."""
+        """Behind how much of an answer it comes."""
         return self.planned.after
 
     def comes(self) -> Fault:

@@ -23,6 +23,7 @@ from modelyard.testing.fault_kinds import (
 from modelyard.testing.fault_plan import FaultPlan
 from modelyard.testing.faulty_backend import COMPLETION, AnyBackend, faulty_backend
 from modelyard.testing.faulty_storage import OPEN, PUT, READ, TRANSACT, FaultyArtifacts, FaultyStore
+from modelyard.testing.faulty_transport import CONNECTION, FaultyTransport
 from modelyard.testing.faulty_work import STEP, SUBMIT, FaultyExecutor, FaultyTrainer
 
 __all__ = ["Cut", "Disconnect", "Faults", "Happened", "Killed", "Malformed", "Slow", "TakenOver", "Timeout"]
@@ -35,7 +36,7 @@ class Faults:
         with faults.open_platform() as platform:
             faults.completion(RateLimited("too many requests", retry_after=2), at=3)
             ...
-        assert not faults.unused
+        faults.check()
 
     Each method below that names an operation schedules one fault of it: `at` counts from 1, the next time, and is 1
     unless given; it comes `times` times from then on, once unless given. With `rate`, from 0 to 1, each time draws
@@ -61,6 +62,20 @@ class Faults:
     ) -> None:
         """When a backend is asked for a completion, before its first token or `after` so many of each choice."""
         self._plan.add(COMPLETION, fault, at, times, rate, after)
+
+    def connection(
+        self,
+        fault: Exception | Slow | Timeout | Disconnect,
+        *,
+        at: int | None = None,
+        times: int | None = None,
+        rate: float | None = None,
+        after: int = 0,
+    ) -> None:
+        """When a client in process sends a request: before the platform hears of it, or `after` so many events of its
+        answer; an answer without events counts as one.
+        """
+        self._plan.add(CONNECTION, fault, at, times, rate, after)
 
     def transact(
         self, error: Exception, *, at: int | None = None, times: int | None = None, rate: float | None = None
@@ -120,6 +135,10 @@ class Faults:
         """The faults that did not come, or less often than they were to, in words."""
         return tuple(str(planned) for planned in self._plan.planned if planned.lacks)
 
+    def check(self) -> None:
+        """Raise AssertionError when a fault that was scheduled did not come."""
+        assert not self.unused, f"these faults were scheduled and did not come: {'; '.join(self.unused)}"
+
     # ---- where it goes wrong
 
     def backend(self, inner: AnyBackend) -> AnyBackend:
@@ -143,9 +162,18 @@ class Faults:
         """The executor, disturbed."""
         return FaultyExecutor(self._plan, inner)
 
+    def transport(self, inner: Any) -> Any:
+        """A transport of `httpx` or `httpx2`, disturbed."""
+        return FaultyTransport(self._plan, inner)
+
     def open_platform(self, path: str | os.PathLike[str] | None = None, **arguments: Any) -> Platform:
-        """As `modelyard.open_platform`, on this clock and with every port disturbed, those that are given too."""
-        opened = open_platform(path, clock=self.clock, **arguments)
+        """As `modelyard.open_platform`, on this clock and with every port disturbed, those that are given too.
+
+        Raises ValueError for another clock.
+        """
+        if arguments.setdefault("clock", self.clock) is not self.clock:
+            raise ValueError("give the clock to Faults(clock=...), so that both go by the same")
+        opened = open_platform(path, **arguments)
         life, make = opened._life, opened._life.executor
         ports = attrs.evolve(
             opened.ports,

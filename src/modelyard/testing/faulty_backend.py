@@ -11,7 +11,7 @@ from modelyard.errors import BackendError
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 from modelyard.service.answering import backend_of
 from modelyard.service.choice import first_tokens
-from modelyard.testing.fault_kinds import Disconnect, Fault, Malformed, Slow, Timeout
+from modelyard.testing.fault_kinds import Disconnect, Malformed, Slow, Timeout
 from modelyard.testing.fault_plan import FaultPlan, Struck
 
 COMPLETION = "completion"
@@ -131,7 +131,7 @@ class _Answer:
             self._fault = None
             return 0.0
         self._struck.comes()
-        return seconds_of(self._fault)
+        return self._struck.seconds
 
     def said(self) -> Sequence[Delta]:
         """What is said in the place of the rest, or before it. Raises what ends the answer."""
@@ -142,8 +142,3 @@ class _Answer:
         if isinstance(self._fault, Disconnect):
             raise BackendError("the connection to the model was lost")
         return (cast(Delta, self._fault.chunk),) if isinstance(self._fault, Malformed) else ()
-
-
-def seconds_of(fault: Fault | None) -> float:
-    """How long a fault takes."""
-    return fault.seconds if isinstance(fault, Slow | Timeout) else 0.0
