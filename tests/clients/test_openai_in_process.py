@@ -13,7 +13,7 @@ from modelyard import Platform, open_platform
 from modelyard.backends.scripted import ScriptedBackend
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import Overloaded
-from modelyard.testing import LoopbackGuard, async_openai_client, openai_client
+from modelyard.testing import LeftLoopback, LoopbackGuard, async_openai_client, openai_client
 
 HELLO: Any = [{"role": "user", "content": "hello from the other side"}]
 pytestmark = pytest.mark.usefixtures("loopback_only")
@@ -51,6 +51,14 @@ def test_both_clients_answer_whole_and_streamed(yard: Platform, yard_openai: Any
 
     assert asyncio.run(main()) == ("hello from the other side",) * 2
     assert len(yard.usage.entries().items) == 3
+
+
+def test_a_client_that_is_not_wired_is_stopped_before_it_tries_again(loopback_only: LoopbackGuard) -> None:
+    with openai.OpenAI(api_key="x", base_url="https://models.example.invalid/v1") as client:
+        with pytest.raises(LeftLoopback, match=r"reach models\.example\.invalid;"):
+            client.models.list()
+    assert loopback_only.attempts == ["models.example.invalid"]
+    loopback_only.attempts.clear()
 
 
 def test_the_key_is_one_of_the_platform_s_entity_and_books_on_it() -> None:

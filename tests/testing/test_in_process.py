@@ -82,7 +82,7 @@ class Yard:
         self.platform = platform
         self.library, module = line
         self.transport = module.PlatformTransport(platform, **options)
-        self.headers = {"authorization": f"Bearer {platform.keys.create().secret}"}
+        self.headers = {"Authorization": f"Bearer {platform.keys.create().secret}"}
 
     def client(self) -> Any:
         return self.library.Client(transport=self.transport, base_url=HOST, headers=self.headers)
@@ -118,6 +118,7 @@ REQUESTS: list[dict[str, Any]] = [
     {"method": "POST", "url": CHAT, "json": chat(), "headers": {"X-Request-ID": "mine"}},
     {"method": "GET", "url": "/nowhere/at%2Fall?a=%C3%A9&a=2"},
     {"method": "GET", "url": "/inference/v1/models/echo?x=1"},
+    {"method": "GET", "url": "/openapi.json?interface=nonsense"},
 ]
 
 
