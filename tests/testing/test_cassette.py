@@ -279,17 +279,6 @@ def told(clock: ManualClock, stream: Iterator[Delta]) -> list[tuple[float, str]]
     return [(clock.monotonic(), delta.text) for delta in stream]
 
 
-class Hurried(ManualClock):
-    """Waiting moves this clock on."""
-
-    def wait(self, event: Any, seconds: float) -> bool:
-        self.advance(seconds)
-        return False
-
-    async def asleep(self, seconds: float) -> None:
-        self.advance(seconds)
-
-
 ASKED = CompletionRequest("scripted", (Message(Role.USER, "hi"),), max_tokens=50, streamed=True)
 TIMES = [(0.0, "Once"), (5.0, " upon"), (7.0, " a time"), (8.0, "")]
 
@@ -299,7 +288,7 @@ def served(backend: Any) -> ServedModel:
 
 
 def recorded_tale(path: Path) -> None:
-    clock = Hurried()
+    clock = ManualClock()
     recorder: Any = use_cassette(path, ScriptedBackend([TALE], clock=clock), mode="new", clock=clock)
     assert told(clock, recorder.stream(ASKED, served(recorder))) == TIMES
 
@@ -314,7 +303,7 @@ def test_a_stream_is_recorded_with_its_timing_and_replayed_at_once(path: Path) -
 
 def test_a_replay_with_a_clock_takes_the_time_that_was_recorded(path: Path) -> None:
     recorded_tale(path)
-    clock = Hurried()
+    clock = ManualClock()
     replay: Any = use_cassette(path, clock=clock)
     assert replay.blocking is True
     assert told(clock, replay.stream(ASKED, served(replay))) == TIMES
@@ -322,7 +311,7 @@ def test_a_replay_with_a_clock_takes_the_time_that_was_recorded(path: Path) -> N
 
 def test_a_replay_on_an_event_loop_takes_the_time_too(path: Path) -> None:
     recorded_tale(path)
-    clock = Hurried()
+    clock = ManualClock()
     replay: Any = use_cassette(path, clock=clock)
 
     async def listen() -> list[tuple[float, str]]:
@@ -333,7 +322,7 @@ def test_a_replay_on_an_event_loop_takes_the_time_too(path: Path) -> None:
 
 def test_time_that_the_reader_takes_is_not_waited_for_again(path: Path) -> None:
     recorded_tale(path)
-    clock = Hurried()
+    clock = ManualClock()
     replay: Any = use_cassette(path, clock=clock)
     seen = []
     for delta in replay.stream(ASKED, served(replay)):

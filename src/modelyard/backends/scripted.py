@@ -1,6 +1,5 @@
 """The model that says what a test wrote down for it."""
 
-import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from modelyard.backends import words
@@ -77,7 +76,7 @@ class ScriptedBackend:
             if not isinstance(item, Pause):
                 yield item
             elif self._clock is not None:
-                self._clock.wait(threading.Event(), item.seconds)
+                self._clock.sleep(item.seconds)
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """The script's next answer, on an event loop."""

@@ -9,7 +9,6 @@ everything anew.
 import asyncio
 import os
 import re
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -113,7 +112,7 @@ class _Synchronous(_Face):
             return
         for seconds, delta in self._deck.replayed(found):
             if seconds and self._deck.clock:
-                self._deck.clock.wait(threading.Event(), seconds)
+                self._deck.clock.sleep(seconds)
             yield delta
 
 
