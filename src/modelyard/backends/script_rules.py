@@ -44,10 +44,9 @@ class Rule:
         kept = (tuple(answer) if isinstance(answer, Iterator) else answer for answer in answers)
         return attrs.evolve(self, answers=tuple(kept))
 
-    def unmet(self, request: CompletionRequest) -> list[str]:
+    def unmet(self, request: CompletionRequest) -> Iterator[str]:
         """What of the request is not as this rule wants it, one sentence each; nothing when it answers."""
-        faults = (_CONDITIONS[name](self.conditions, request) for name in self.conditions)
-        return [fault for fault in faults if fault]
+        return filter(None, (_CONDITIONS[name](self.conditions, request) for name in self.conditions))
 
     def __repr__(self) -> str:
         return f"on({', '.join(f'{name}={_shown(wanted)}' for name, wanted in self.conditions.items())})"
@@ -136,7 +135,7 @@ class RuleBook:
 
     def _rule_for(self, request: CompletionRequest) -> Rule:
         for rule in self._rules:
-            if not rule.unmet(request):
+            if next(rule.unmet(request), None) is None:
                 return rule
         raise NoAnswerPrepared.at("messages", msg=_nobody(self._rules, request))
 
@@ -228,7 +227,7 @@ def _nobody(rules: Sequence[Rule], request: CompletionRequest) -> str:
     """What was asked, and the rules that come nearest: those with the fewest conditions that do not hold."""
     last = request.messages[-1]
     asked = f"model {request.model!r}, last message ({last.role.value}) {_short(last.text)}"
-    faults = [(at, rule, rule.unmet(request)) for at, rule in enumerate(rules, 1)]
+    faults = [(at, rule, [*rule.unmet(request)]) for at, rule in enumerate(rules, 1)]
     least = min((len(unmet) for _, _, unmet in faults), default=0)
     nearest = [f"rule {at}, {rule!r}: {'; '.join(unmet)}" for at, rule, unmet in faults if len(unmet) == least]
     lines = nearest[:_MOST_SHOWN] or ["there are no rules"]
