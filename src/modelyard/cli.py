@@ -30,7 +30,7 @@ from modelyard.service.platform import Platform
 from modelyard.worker import platform_of
 
 GRACE_SECONDS = 10
-"""How long answers that are being streamed may go on when the server is told to end: a client may have stopped reading."""
+"""How long streams may go on when the server is told to end: their clients may have stopped reading."""
 
 DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
