@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from http_client import Client
-from openapi_check import Checked, described
 
+from http_client import Client
 from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
+from openapi_check import Checked, described
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/preview/models"
 ASKED = {"model": "echo", "messages": [{"role": "user", "content": "hi there"}]}

@@ -11,12 +11,12 @@ from typing import Any
 import attrs
 import httpx
 import pytest
-from openapi_check import described
 
 from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
 from modelyard.http.route import STANDARD, Interface
 from modelyard.wsgi import wsgi_app
+from openapi_check import described
 
 Send = Callable[[str, str, Any, dict[str, str]], httpx.Response]
 

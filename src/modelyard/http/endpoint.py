@@ -25,6 +25,7 @@ from modelyard.http.message import FOLLOWING, Headers, Request, Response, header
 from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.table import Table
+from modelyard.protocols import Authenticator
 from modelyard.service.flow import aiterate, in_executor, iterate
 from modelyard.service.platform import Platform
 
@@ -44,13 +45,19 @@ class Endpoint:
     """A platform behind HTTP.
 
     `handle` and `ahandle` turn a `Request` into a `Response`; they raise nothing that a client could cause. `platform`
-    must be the host's own view. `interfaces` are those that are mounted.
+    must be the host's own view. `interfaces` are those that are mounted. `authenticator` says who calls; without one,
+    the platform's API keys do.
 
         endpoint = Endpoint(platform, interfaces=[Interface.BASE])
         endpoint.handle(Request("GET", "/inference/analysis/partner/models", "", [], iter(()))).status  # 200
     """
 
-    def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        interfaces: Iterable[Interface] = STANDARD,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         wanted = frozenset(interfaces)
         mounted = [route for route in routes() if route.interface in wanted]
         self.table = Table([*mounted, document_route(mounted)])
@@ -58,7 +65,7 @@ class Endpoint:
         self._served = Served(
             platform,
             platform.acting_as(ANYONE),
-            Callers(platform),
+            Callers(platform, authenticator or platform.keys),
             {
                 Body.CONTROL: settings.max_control_body,
                 Body.CHAT: settings.max_chat_body,
