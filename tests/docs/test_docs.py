@@ -1,6 +1,7 @@
 """Every code block of the README and the docs runs as it stands.
 
-Python blocks of a page run in order in one namespace, shell blocks in one scratch folder. A server or worker that a
+Python blocks of a page run in order in one namespace, shell blocks in one scratch folder, where a block with `file=NAME`
+behind its language is saved. A server or worker that a
 shell block starts is ended with its page. The README's two installing commands are run by `.ci/run`, and a page whose
 client the dev extras leave out by the lane of that client (`tests/clients`).
 """
@@ -19,20 +20,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w+)(?: file=(\w+\.py))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATA = {"text", "json", "mermaid"}
 CLIENTS = {"use-the-rl-client.md": "art", "use-the-trace-client.md": "weave"}
 LONG_RUNNING = ("modelyard serve", "modelyard work")
 
 
-def blocks(page: Path) -> list[tuple[str, str, int]]:
+def blocks(page: Path) -> list[tuple[str, str | None, str, int]]:
     text = page.read_text(encoding="utf-8")
-    return [(found[1], found[2], text[: found.start(2)].count("\n")) for found in BLOCK.finditer(text)]
+    return [(found[1], found[2], found[3], text[: found.start(3)].count("\n")) for found in BLOCK.finditer(text)]
 
 
 def test_every_fence_says_its_language() -> None:
     for page in PAGES:
-        fences = re.findall(r"^```(\w*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        fences = re.findall(r"^```(\w*)(?: file=\w+\.py)?$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert all(fences[::2]), f"{page.name}: a code block without a language"
 
 
@@ -45,8 +46,10 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, object] = {"__name__": "docs"}
     with ended_with_the_page() as started:
-        for language, code, line in blocks(page):
-            if language == "python":
+        for language, file, code, line in blocks(page):
+            if file is not None:
+                (tmp_path / file).write_text(code, encoding="utf-8")
+            elif language == "python":
                 exec(compile("\n" * line + code, str(page), "exec"), namespace)
             elif language == "sh":
                 run_shell(code, started)
