@@ -1,9 +1,9 @@
 """Every code block of the README and the docs runs as it stands.
 
-Python blocks of a page run in order in one namespace, shell blocks in one scratch folder, where a block with `file=NAME`
-behind its language is saved. A server or worker that a
-shell block starts is ended with its page. The README's two installing commands are run by `.ci/run`, and a page whose
-client the dev extras leave out by the lane of that client (`tests/clients`).
+Python blocks of a page run in order in one namespace, shell blocks in one scratch folder, where a block with
+`file=NAME` behind its language is saved. A server or worker that a shell block starts is ended with its page. The
+README's two installing commands are run by `.ci/run`, and a page whose client the dev extras leave out by the lane of
+that client (`tests/clients`).
 """
 
 import contextlib
