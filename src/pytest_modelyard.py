@@ -45,7 +45,14 @@ def _asked_for(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def yard_openai(yard: "Platform") -> "Iterator[OpenAI]":
+def _openai_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No project and no headers of whoever runs the tests: their client adds them to every request by itself."""
+    monkeypatch.delenv("OPENAI_PROJECT_ID", raising=False)
+    monkeypatch.delenv("OPENAI_CUSTOM_HEADERS", raising=False)
+
+
+@pytest.fixture
+def yard_openai(yard: "Platform", _openai_alone: None) -> "Iterator[OpenAI]":
     """The real `openai` client, wired to `yard` in process, with a key for its entity."""
     from modelyard.testing import openai_client
 
@@ -54,7 +61,7 @@ def yard_openai(yard: "Platform") -> "Iterator[OpenAI]":
 
 
 @pytest.fixture
-def yard_async_openai(yard: "Platform") -> "AsyncOpenAI":
+def yard_async_openai(yard: "Platform", _openai_alone: None) -> "AsyncOpenAI":
     """The same as an asynchronous client. It holds nothing that must be closed."""
     from modelyard.testing import async_openai_client
 

@@ -1,9 +1,9 @@
 """Every code block of the README and the docs runs as it stands.
 
-Python blocks of a page run in order in one namespace, shell blocks in one scratch folder, where a block with
-`file=NAME` behind its language is saved. A server or worker that a shell block starts is ended with its page. The
-README's two installing commands are run by `.ci/run`, and a page whose client the dev extras leave out by the lane of
-that client (`tests/clients`).
+Python blocks of a page run in order in one namespace, shell blocks in one scratch folder. A block with a file's name
+behind its language is written there. A server or worker that a shell block starts is ended with its page. The README's
+two installing commands are run by `.ci/run`, and a page whose client the dev extras leave out by the lane of that
+client (`tests/clients`).
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)(?: file=(\w+\.py))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w+)(?: ([\w.]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATA = {"text", "json", "mermaid"}
 CLIENTS = {"use-the-rl-client.md": "art", "use-the-trace-client.md": "weave"}
 LONG_RUNNING = ("modelyard serve", "modelyard work")
@@ -33,7 +33,7 @@ def blocks(page: Path) -> list[tuple[str, str | None, str, int]]:
 
 def test_every_fence_says_its_language() -> None:
     for page in PAGES:
-        fences = re.findall(r"^```(\w*)(?: file=\w+\.py)?$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        fences = re.findall(r"^```(\w*)[^\n]*$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert all(fences[::2]), f"{page.name}: a code block without a language"
 
 
@@ -43,12 +43,13 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         pytest.importorskip(CLIENTS[page.name], reason="the client's own lane runs its page")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, object] = {"__name__": "docs"}
     with ended_with_the_page() as started:
-        for language, file, code, line in blocks(page):
-            if file is not None:
-                (tmp_path / file).write_text(code, encoding="utf-8")
+        for language, name, code, line in blocks(page):
+            if name is not None:
+                (tmp_path / name).write_text(code, encoding="utf-8")
             elif language == "python":
                 exec(compile("\n" * line + code, str(page), "exec"), namespace)
             elif language == "sh":

@@ -1,6 +1,7 @@
 """The pytest plugin: a platform for each test, with the real client wired to it."""
 
 import asyncio
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -208,15 +209,30 @@ def test_a_missing_package_says_what_to_install_and_disturbs_no_other_fixture(py
     outcome.stdout.fnmatch_lines(["*uvicorn is not installed; run: pip install 'modelyard?serve?'"])
 
 
-def test_the_plugin_may_be_named_as_well_as_found(pytester: pytest.Pytester) -> None:
+@pytest.fixture
+def installed(pytester: pytest.Pytester) -> pytest.Pytester:
+    """modelyard as pytest finds it where it was installed: by its metadata."""
     metadata = pytester.mkdir("modelyard-0.dist-info")
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: modelyard\nVersion: 0\n")
+    (metadata / "RECORD").write_text("modelyard/__init__.py,,\npytest_modelyard.py,,\n")
     (metadata / "entry_points.txt").write_text(entry_points())
     pytester.syspathinsert()
-    run(pytester, "def test_yard(yard): pass").assert_outcomes(passed=1)
-    found = pytester.runpytest_subprocess("-W", "error")
-    found.assert_outcomes(passed=1)
-    pytester.runpytest_subprocess("-p", "no:modelyard").assert_outcomes(errors=1)
+    pytester.makepyfile("def test_yard(yard): pass")
+    return pytester
+
+
+def test_the_plugin_is_found_may_be_named_too_and_can_be_switched_off(installed: pytest.Pytester) -> None:
+    for options, outcome in {
+        (): "passed",
+        ("-p", "pytest_modelyard"): "passed",
+        ("-p", "no:modelyard"): "errors",
+    }.items():
+        installed.runpytest_subprocess("-W", "error", *options).assert_outcomes(**{outcome: 1})
+
+
+def test_a_program_that_uses_modelyard_may_run_pytest(installed: pytest.Pytester) -> None:
+    program = "import modelyard, pytest, sys; sys.exit(pytest.main(['-W', 'error']))"
+    installed.run(sys.executable, "-c", program).assert_outcomes(passed=1)
 
 
 def entry_points() -> str:

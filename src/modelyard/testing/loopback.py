@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from ipaddress import ip_address
 from typing import Any, Self
-from unittest.mock import patch
 
 
 class LeftLoopback(BaseException):
@@ -159,7 +158,10 @@ def _guarded_sockets() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, judged in owners:
             for name in judged.keys() & set(dir(owner)):
-                stack.enter_context(patch.object(owner, name, _guarded(getattr(owner, name), judged[name])))
+                inherited = name not in vars(owner)
+                original = getattr(owner, name)
+                setattr(owner, name, _guarded(original, judged[name]))
+                stack.callback(*((delattr, owner, name) if inherited else (setattr, owner, name, original)))
         yield
 
 

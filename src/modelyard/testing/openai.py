@@ -19,7 +19,8 @@ def openai_client(platform: Platform, *, base_url: str = BASE_URL, **options: An
 
     The path of `base_url` chooses the interface; its host does not matter. `options` are the client's own: with an
     `api_key`, that one is used, else a key is made for the platform's entity, so that every request is authenticated,
-    limited and booked as those of any client are. Raises `MissingExtra`.
+    limited and booked as those of any client are. What the client reads in the environment by itself, such as
+    `OPENAI_PROJECT_ID`, it reads as ever. Raises `MissingExtra`.
 
         with openai_client(platform) as client:
             client.chat.completions.create(model="echo", messages=[{"role": "user", "content": "hello"}])

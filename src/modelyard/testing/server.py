@@ -1,10 +1,12 @@
 """A platform on a port of loopback, for clients that need a socket."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from modelyard.asgi import asgi_app
 from modelyard.errors import MissingExtra
@@ -28,13 +30,19 @@ def served(platform: Platform) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(asgi_app(platform), log_config=None, ws="none", timeout_graceful_shutdown=_PATIENCE)
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="modelyard served")
+        thread = threading.Thread(target=lambda: asyncio.run(_serve(server, listener)), name="modelyard served")
         thread.start()
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join()
+
+
+async def _serve(server: Any, listener: socket.socket) -> None:
+    await server.serve(sockets=[listener])
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()  # it would wait for a client that reads no further
 
 
 def _uvicorn() -> ModuleType:
