@@ -38,7 +38,7 @@ def routes() -> tuple[Route, ...]:
     trained = (*training.ROUTES, *promotion.ROUTES)
     runs = (*evaluation.ROUTES, *lineage.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*runs, *evaluation_job.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
-    base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
+    base = (*catalogue.ROUTES, *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 
 
