@@ -13,7 +13,7 @@ from modelyard.backends.structure import forced_call, structured_text
 from modelyard.backends.tabular import TabularBackend
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, ToolMode
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
-from modelyard.testing.backend import BackendContract
+from modelyard.testing import BackendContract
 
 
 class TestEcho(BackendContract):
