@@ -18,7 +18,7 @@ from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import ArtifactStore, Executor, ServedModel, Store, Trainer
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing.artifacts import ArtifactContract
+from modelyard.testing.artifacts import ArtifactStoreContract
 from modelyard.testing.backend import BackendContract
 from modelyard.testing.executor import ExecutorContract
 from modelyard.testing.faults import Faults
@@ -79,13 +79,13 @@ class TestFaultySqliteStore(StoreContract):
         return Faults().store(SqliteStore(self.path, CONTRACT_RECORDS))
 
 
-class TestFaultyMemoryArtifacts(ArtifactContract):
+class TestFaultyMemoryArtifacts(ArtifactStoreContract):
     @pytest.fixture
     def artifacts(self) -> ArtifactStore:
         return Faults().artifacts(MemoryArtifacts())
 
 
-class TestFaultyFolderArtifacts(ArtifactContract):
+class TestFaultyFolderArtifacts(ArtifactStoreContract):
     @pytest.fixture
     def artifacts(self, tmp_path: Path) -> ArtifactStore:
         return Faults().artifacts(FolderArtifacts(tmp_path / "files"))
