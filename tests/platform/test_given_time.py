@@ -58,6 +58,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "what acts in real threads is waited for, in bounded real time; sleep(0) is a turn",
     ),
     "testing/executor.py": ({"import time", "self._go_on.wait", "Event.wait"}, "tries real threads and processes"),
+    "testing/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
     "testing/store_steps.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
 }
 """Where real time is right, and why."""

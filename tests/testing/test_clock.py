@@ -288,6 +288,22 @@ def test_threads_that_were_there_before_the_clock_are_not_waited_for(caplog: pyt
     assert not caplog.records
 
 
+def test_the_thread_that_made_the_clock_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """It may wait for whoever moves the clock."""
+    clock, event = ManualClock(patience=0.05), threading.Event()
+
+    def pass_time() -> None:
+        while not clock._waiting:
+            pass
+        clock.advance(5)
+
+    mover = threading.Thread(target=pass_time)
+    mover.start()
+    assert clock.wait(event, 5) is False
+    mover.join(20)
+    assert not caplog.records
+
+
 def test_an_action_that_moves_the_clock_is_refused(clock: ManualClock) -> None:
     for move in (lambda: clock.advance(1), lambda: clock.sleep(1)):
         clock.after(1, move)

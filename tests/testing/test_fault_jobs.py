@@ -182,7 +182,7 @@ def test_of_several_running_jobs_the_right_one_is_killed(faults: Faults, platfor
     first = platform.training.sft("p/other", ROWS, batch_size=2)
     faults.step(Slow(10), at=2)
     second = begun(platform)
-    faults.clock.after(5, lambda: platform.worker().run_next())  # type: ignore[attr-defined]
+    faults.clock.after(5, lambda: platform.worker().run_next())
     platform.worker().run_next()
     assert (first.status, second.status) == (JobStatus.SUCCEEDED, JobStatus.RUNNING)
     assert [one.job_id for one in platform.ports.store.read(running)] == [second.id]

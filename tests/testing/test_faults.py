@@ -224,7 +224,7 @@ def test_a_backend_is_stopped_when_its_answer_is_cut_off(faults: Faults) -> None
 
 
 def test_a_slow_answer_takes_its_time_on_the_clock_and_is_whole(faults: Faults) -> None:
-    clock: Any = faults.clock
+    clock = faults.clock
     faults.completion(Slow(20), after=2)
     with faults.open_platform() as platform:
         assert said(platform) == (WORDS, None)
@@ -232,7 +232,7 @@ def test_a_slow_answer_takes_its_time_on_the_clock_and_is_whole(faults: Faults) 
 
 
 def test_a_slow_answer_on_an_event_loop_waits_for_the_clock(faults: Faults, backend: Any) -> None:
-    clock: Any = faults.clock
+    clock = faults.clock
     faults.completion(Slow(20))
 
     async def main() -> None:
@@ -279,7 +279,7 @@ def test_a_busy_store_refuses_and_nothing_of_it_is_kept(faults: Faults) -> None:
 
 
 def test_a_store_is_full_from_a_moment_on(faults: Faults) -> None:
-    clock: Any = faults.clock
+    clock = faults.clock
     clock.after(3600, lambda: faults.transact(StorageFull("no room"), times=2))
     with faults.open_platform() as platform:
         assert outcomes(platform, 1) == ["ok"]

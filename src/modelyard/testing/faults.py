@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.compose import open_platform
-from modelyard.protocols import ArtifactStore, Clock, Executor, Store, Trainer
+from modelyard.protocols import ArtifactStore, Executor, Store, Trainer
 from modelyard.service.platform import Platform
 from modelyard.system import uuid7_ids
 from modelyard.testing.clock import ManualClock
@@ -44,7 +44,7 @@ class Faults:
     `faults.clock.at(moment, lambda: faults.transact(StoreBusy("...")))`.
     """
 
-    def __init__(self, seed: int = 0, clock: Clock | None = None) -> None:
+    def __init__(self, seed: int = 0, clock: ManualClock | None = None) -> None:
         self.clock = clock or ManualClock()
         self._plan = FaultPlan(seed, self.clock)
         self._store: Store | None = None
