@@ -15,10 +15,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from modelyard.backends import lora_slots as slots
-from modelyard.backends.lora_calls import Ask, Flow, Listen, Server, Work, arun, run
+from modelyard.backends.lora_calls import Answer, Ask, Flow, Listen, Server, Work, arun, run
 from modelyard.backends.lora_files import OURS, adapter_name, materialise, remove, sweep
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded
 from modelyard.protocols import Clock, ServedModel
@@ -202,7 +200,7 @@ class LoraAdapters:
     def _unload(self, slot: slots.Slot) -> Flow[None]:
         try:
             answer = yield Ask(self._server, "POST", UNLOAD, {"lora_name": slot.name})
-            if answer.status_code not in (200, 404):
+            if answer.status not in (200, 404):
                 raise _refusal(answer, slot.path)
             yield Work(lambda: self._remove_files(slot.name))
         except BaseException:
@@ -255,39 +253,39 @@ def _name(model: ServedModel) -> str:
 # ---- what the server says ------------------------------------------------------------------------------------------
 
 
-def _adapters_in(answer: httpx.Response) -> Mapping[str, str]:
+def _adapters_in(answer: Answer) -> Mapping[str, str]:
     """The adapters of ours that are listed, each with the path that the server loaded it from."""
-    if answer.status_code != 200:
+    if answer.status != 200:
         raise _refusal(answer, "")
     try:
-        cards = json.loads(answer.content)["data"]
+        cards = json.loads(answer.body)["data"]
         return {card["id"]: str(card.get("root")) for card in cards if OURS.fullmatch(card["id"])}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BackendError(f"the server's {MODELS} is no list of models") from None
 
 
-def _is_loaded(answer: httpx.Response) -> bool:
-    return answer.status_code == 200 or (answer.status_code == 400 and "already been loaded" in answer.text)
+def _is_loaded(answer: Answer) -> bool:
+    return answer.status == 200 or (answer.status == 400 and b"already been loaded" in answer.body)
 
 
-def _refusal(answer: httpx.Response, path: str) -> BackendError:
+def _refusal(answer: Answer, path: str) -> BackendError:
     said = _message(answer)
-    if answer.status_code == 401:
+    if answer.status == 401:
         hint = "give its api_key"
-    elif answer.status_code == 404 and said is None:
+    elif answer.status == 404 and said is None:
         hint = "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-    elif answer.status_code == 404:
+    elif answer.status == 404:
         hint = f"it must be able to read {path}; if it sees the folder elsewhere, set path_seen_by_server"
     else:
         hint = "it says why"
     shown = f": {said[:500]}" if said else ""
-    return BackendError(f"the server refused {answer.url.path} with status {answer.status_code}; {hint}{shown}")
+    return BackendError(f"the server refused {answer.path} with status {answer.status}; {hint}{shown}")
 
 
-def _message(answer: httpx.Response) -> str | None:
+def _message(answer: Answer) -> str | None:
     """What an error says, in the shape of newer and of older releases; None when it is no error of vLLM's own."""
     try:
-        body: Any = json.loads(answer.content)
+        body: Any = json.loads(answer.body)
         error = body.get("error", body)
         return str(error["message"])
     except (ValueError, KeyError, TypeError, AttributeError):

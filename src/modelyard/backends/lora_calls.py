@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 import attrs
-import httpx
 
-from modelyard.errors import BackendError
+from modelyard.errors import BackendError, MissingExtra
 from modelyard.protocols import Clock
+
+try:
+    import httpx
+except ImportError as error:
+    raise MissingExtra("httpx", "upstream") from error
 
 T = TypeVar("T")
 
@@ -42,12 +46,22 @@ class Server:
     def options(self) -> Mapping[str, Any]:
         """Those of an httpx client. The environment, with its proxies and certificates, is not asked."""
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key is not None else {}
-        return {"base_url": self.url, "headers": headers, "timeout": self.timeout, "trust_env": False}
+        verify = httpx.create_ssl_context(trust_env=False) if self.url.startswith("https:") else False
+        return {"base_url": self.url, "headers": headers, "timeout": self.timeout, "trust_env": False, "verify": verify}
+
+
+@attrs.frozen
+class Answer:
+    """What the server said to a request for `path`."""
+
+    path: str
+    status: int
+    body: bytes
 
 
 @attrs.frozen
 class Ask:
-    """Answered with the server's response. A connection each: it happens when an adapter is loaded, not per request.
+    """Answered with an `Answer`. A connection each: it happens when an adapter is loaded, not per request.
 
     Raises `BackendError` when there is none.
     """
@@ -57,21 +71,24 @@ class Ask:
     path: str
     body: Mapping[str, str] | None = None
 
-    def perform(self) -> httpx.Response:
+    def perform(self) -> Answer:
         """With a client for this call."""
         try:
             with httpx.Client(**self.server.options) as client:
-                return client.request(self.method, self.path, json=self.body)
+                return self._answer(client.request(self.method, self.path, json=self.body))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
-    async def aperform(self) -> httpx.Response:
+    async def aperform(self) -> Answer:
         """With a client for this call."""
         try:
             async with httpx.AsyncClient(**self.server.options) as client:
-                return await client.request(self.method, self.path, json=self.body)
+                return self._answer(await client.request(self.method, self.path, json=self.body))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
+
+    def _answer(self, response: httpx.Response) -> Answer:
+        return Answer(self.path, response.status_code, response.content)
 
     def _unreachable(self, error: Exception) -> BackendError:
         return BackendError(f"the server of the adapters did not answer {self.path}: {type(error).__name__}")
