@@ -266,6 +266,13 @@ class TestRestarts:
         assert list(fake.adapters) == names[:1]
         assert adapters.loaded == (names[0],)
 
+    def test_one_that_a_restart_has_unloaded_makes_room_without_anybody_noticing(self, fake, url, folder, serve):
+        adapters = LoraAdapters(url, folder, max_loaded=1)
+        serve(adapters, model_of(1))
+        fake.restart()
+        assert serve(adapters, model_of(2)) == list(fake.adapters)
+        assert [asked.status for asked in fake.asked(UNLOAD)] == [404]
+
     def test_a_false_alarm_costs_one_look_and_no_loading(self, fake, url, folder, serve):
         adapters = LoraAdapters(url, folder)
         (name,) = serve(adapters, model_of(1))
@@ -347,12 +354,12 @@ class TestRefusals:
 
     def test_reasons_of_older_releases_are_read_too(self, folder):
         fake = FakeVllm(BACKEND, old_errors=True, max_lora_rank=4)
-        with fake.serve() as url, pytest.raises(BackendError, match="status 400.*LoRA rank 8 is greater"):
+        with fake.serve() as url, pytest.raises(BackendError, match=r"status 400.*LoRA rank 8 is greater"):
             served_once(LoraAdapters(url, folder), model_of(1))
 
     def test_a_folder_that_the_server_does_not_see_is_explained(self, url, folder):
         adapters = LoraAdapters(url, folder, path_seen_by_server="/elsewhere")
-        with pytest.raises(BackendError, match="set path_seen_by_server.*No adapter found"):
+        with pytest.raises(BackendError, match=r"set path_seen_by_server.*No adapter found"):
             served_once(adapters, model_of(1))
 
     def test_a_server_that_takes_no_adapters_is_explained(self, folder):
@@ -394,7 +401,7 @@ class TestRefusals:
 
 class TestFiles:
     def test_a_checkpoint_that_is_no_adapter_is_explained(self, fake, url, folder, serve):
-        with pytest.raises(BackendError, match="no adapter_config.json and no adapter_model.safetensors"):
+        with pytest.raises(BackendError, match=r"no adapter_config\.json and no adapter_model\.safetensors"):
             serve(LoraAdapters(url, folder), model_with({"adapter.safetensors": b"tabular"}))
         assert fake.asked(LOAD) == []
 
