@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from modelyard.backends.echo import EchoBackend
+from modelyard.errors import MissingExtra
 from modelyard.formats.safetensors import Tensor, write
 from modelyard.testing.misbehaviour import Break, Cut, Garble, Gate, Hold, Refuse
 from modelyard.testing.vllm import CHAT, LOAD, MODELS, UNLOAD, FakeVllm
@@ -325,6 +327,23 @@ class TestMisbehaviour:
                 held.result()
         assert threading.active_count() == before
 
+    def test_a_server_ends_in_bounded_time_though_a_client_reads_no_further(self, fake):
+        body = {**HELLO, "messages": [{"role": "user", "content": "word " * 100_000}], "stream": True}
+        gate = Gate()
+        fake.plan(Hold(gate, after=1000))
+        with httpx.Client() as client:
+            with fake.serve() as url:
+                response = client.send(client.build_request("POST", url + CHAT, json=body), stream=True)
+                gate.reached()
+                gate.open()
+            with pytest.raises(httpx.TransportError):
+                response.read()
+
+    def test_without_uvicorn_it_says_what_to_install(self, fake, monkeypatch):
+        monkeypatch.setitem(sys.modules, "uvicorn", None)
+        with pytest.raises(MissingExtra, match=r"pip install 'modelyard\[serve\]'"):
+            fake.serve().__enter__()
+
     def test_a_restart_forgets_adapters_and_cuts_what_is_under_way(self, fake, tmp_path):
         load(fake, "first", adapter_folder(tmp_path / "one"))
         gate = Gate()
@@ -333,7 +352,7 @@ class TestMisbehaviour:
             held = pool.submit(client.post, CHAT, json={**HELLO, "stream": True})
             gate.reached()
             fake.restart()
-            with pytest.raises(httpx.RemoteProtocolError):
+            with pytest.raises(httpx.TransportError):
                 held.result()
             assert client.post(CHAT, json={**HELLO, "model": "first"}).status_code == 404
             assert client.post(CHAT, json=HELLO).status_code == 200

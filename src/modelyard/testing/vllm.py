@@ -23,7 +23,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.completion import CompletionRequest, Message, Part, Role
 from modelyard.errors import CallerError, InvalidInput, ModelyardError, Overloaded
 from modelyard.protocols import AsyncBackend, Backend
-from modelyard.testing.loopback import Loopback, loopback
+from modelyard.testing.asgi_server import AsgiServer, asgi_server
 from modelyard.testing.misbehaviour import Answered, Misbehaviour
 from modelyard.testing.vllm_adapters import FakeAdapter, NoAdapter, load_adapter
 from modelyard.testing.vllm_exchange import Asked, Exchange, read
@@ -66,7 +66,7 @@ class FakeVllm:
         self._in_use: Counter[str] = Counter()
         self._plans: dict[str, deque[Misbehaviour | None]] = {}
         self._exchanges: set[Exchange] = set()
-        self._servers: list[Loopback] = []
+        self._servers: list[AsgiServer] = []
         self._answers = 0
         self.requests: list[Asked] = []
         self.unloaded_in_use: list[str] = []
@@ -107,7 +107,7 @@ class FakeVllm:
     @contextmanager
     def serve(self) -> Iterator[str]:
         """Answer on loopback while the block runs; gives the URL, to which clients add /v1. Needs uvicorn."""
-        with loopback(self) as server:
+        with asgi_server(self) as server:
             self._servers.append(server)
             try:
                 yield server.url

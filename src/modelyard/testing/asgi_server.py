@@ -15,21 +15,25 @@ LONGEST_END = 10
 """Seconds within which a server must have ended."""
 
 
-class Loopback:
+class AsgiServer:
     """Where an application answers (`url`), and its connections, to be cut as by a server that dies."""
 
     def __init__(self, url: str, server: Any) -> None:
         self.url, self._server = url, server
 
     def cut(self, client: tuple[str, int] | None = None) -> None:
-        """Close all connections, idle ones too, or those of one client (an ASGI scope's `client`). From any thread."""
+        """Drop all connections, idle ones too; or end that of one client (an ASGI scope's `client`), who gets what was
+        sent. From any thread.
+        """
         for connection in list(self._server.server_state.connections):
-            if client is None or connection.client == client:
+            if client is None:
+                connection.loop.call_soon_threadsafe(connection.transport.abort)
+            elif connection.client == client:
                 connection.loop.call_soon_threadsafe(connection.transport.close)
 
 
 @contextmanager
-def loopback(application: Application) -> Iterator[Loopback]:
+def asgi_server(application: Application) -> Iterator[AsgiServer]:
     """Serve the application while the block runs. Raises `MissingExtra` without uvicorn."""
     try:
         import uvicorn  # noqa: PLC0415 - an extra that only those who need a socket have
@@ -44,8 +48,8 @@ def loopback(application: Application) -> Iterator[Loopback]:
         timeout_graceful_shutdown=LONGEST_END // 2,
     )
     with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listener:
-        served = Loopback(f"http://127.0.0.1:{listener.getsockname()[1]}", uvicorn.Server(config))
-        thread = threading.Thread(target=served._server.run, args=[[listener]], name="modelyard-loopback")
+        served = AsgiServer(f"http://127.0.0.1:{listener.getsockname()[1]}", uvicorn.Server(config))
+        thread = threading.Thread(target=served._server.run, args=[[listener]], name="modelyard asgi server")
         thread.start()
         try:
             yield served
