@@ -202,7 +202,7 @@ class Server(RuleBasedStateMachine):
         self.slots.release(slot)
 
 
-Server.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+Server.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestEveryHistory = Server.TestCase
 
 
@@ -284,6 +284,26 @@ def test_a_leftover_is_loaded_again_in_place_but_goes_first_when_its_files_lie_e
     assert isinstance(slots.next(Claim("a", "here")), Load)
     assert isinstance(slots.next(Claim("b", "here")), Unload)
     assert all(slot.state is not State.LOADED for slot in slots.slots.values())
+
+
+def slots_finding(capacity: int, *left: str) -> Slots:
+    """What an earlier life has left."""
+    slots = Slots(capacity)
+    slots.next(Claim("first", "here"))
+    slots.waiting.clear()
+    slots.listed(dict.fromkeys(left, "here"))
+    return slots
+
+
+def test_where_too_many_were_left_others_go_before_one_is_used():
+    step = slots_finding(1, "a", "b").next(Claim("a", "here"))
+    assert (type(step), step.slot.name) == (Unload, "b")
+
+
+def test_a_leftover_that_is_refused_is_still_there():
+    slots, claim = slots_finding(1, "a"), Claim("a", "here")
+    slots.refused(slots.next(claim).slot, Refused())
+    assert isinstance(slots.next(Claim("b", "here")), List)
 
 
 def test_what_a_list_does_not_show_is_forgotten_though_it_is_in_use():

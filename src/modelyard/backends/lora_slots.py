@@ -10,7 +10,7 @@ What the server really holds is known only from its list. It is asked for first 
 speaks against what is believed (`suspect`): a name that it did not know, a call whose outcome is unknown.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum, auto
@@ -192,13 +192,18 @@ class Slots:
         if len(self.slots) < self.capacity:
             slot = self.slots[claim.name] = Slot(claim.name, claim.path)
             return Load(slot)
-        return self._make_room()
+        return self._make_room(self.slots.values())
 
-    def _adopt(self, slot: Slot, claim: Claim) -> Load | Unload:
-        """To load it again is harmless, and makes sure of its files; it must go when its files lie elsewhere."""
+    def _adopt(self, slot: Slot, claim: Claim) -> Load | Unload | None:
+        """To load it again is harmless, and makes sure of its files; it must go when its files lie elsewhere.
+
+        Where an earlier life with more room has left too many, others go first.
+        """
+        if len(self.slots) > self.capacity:
+            return self._make_room(other for other in self.slots.values() if other is not slot)
         if slot.path != claim.path:
             return self._unload(slot)
-        slot.state, slot.leftover = State.LOADING, False
+        slot.state = State.LOADING
         return Load(slot)
 
     def _first(self) -> Waiter | None:
@@ -208,8 +213,8 @@ class Slots:
                 return waiter
         return None
 
-    def _make_room(self) -> Unload | None:
-        by_age = sorted(self.slots.values(), key=lambda slot: slot.used)
+    def _make_room(self, among: Iterable[Slot]) -> Unload | None:
+        by_age = sorted(among, key=lambda slot: slot.used)
         for slot in by_age:
             if slot.idle:
                 return self._unload(slot)
@@ -253,14 +258,15 @@ class Slots:
 
     def loaded(self, slot: Slot) -> None:
         """It is there, and pinned for everyone who waits for it."""
-        slot.state = State.LOADED
+        slot.state, slot.leftover = State.LOADED, False
         self._changed()
         for claim in self._claims(slot.name):
             self._pin(slot, claim)
 
     def refused(self, slot: Slot, error: Exception) -> None:
-        """It cannot be loaded: everyone who waits for it hears why."""
+        """It cannot be loaded: everyone who waits for it hears why. What was left over is there as before."""
         del self.slots[slot.name]
+        self.suspect |= slot.leftover
         self._changed()
         for claim in self._claims(slot.name):
             claim.error = error
