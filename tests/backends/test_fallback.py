@@ -54,7 +54,8 @@ class OnLoops:
         return self.inner.capabilities(model)
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        return None
+        count: int | None = self.inner.prompt_tokens(request, model)
+        return count
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         try:
@@ -219,7 +220,21 @@ def test_a_model_can_what_all_its_backends_can() -> None:
 def test_the_prompt_is_counted_where_all_can_count() -> None:
     model = served(EchoBackend())
     assert Fallback([EchoBackend(), EchoBackend()]).prompt_tokens(REQUEST, model) == 2
-    assert Fallback([EchoBackend(), OnLoops(EchoBackend())]).prompt_tokens(REQUEST, model) is None
+    assert Fallback([EchoBackend(), Unknowing()]).prompt_tokens(REQUEST, model) is None
+
+
+class Unknowing(EchoBackend):
+    """An echo that cannot count prompts, and does not tell its usage."""
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> Any:
+        return None
+
+
+def test_the_one_that_answers_counts_its_prompt_where_another_cannot() -> None:
+    for backends, estimated in (([EchoBackend(), Unknowing()], False), ([Unknowing(), EchoBackend()], True)):
+        with open_platform(backend=Fallback(backends)) as platform:
+            usage = platform.chat.complete(model="echo", messages="hi there you", n=2).usage
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.estimated) == (3 + estimated, 6, estimated)
 
 
 def test_one_for_event_loops_only_cannot_be_asked_by_blocking_calls() -> None:
