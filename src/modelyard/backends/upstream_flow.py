@@ -75,6 +75,7 @@ class Exchange:
         self._clock, self._patience = upstream.clock, upstream.patience
         self._limit = self._waited = 0.0
         self._told = False
+        self._adapter: str | None = None
 
     def flow(self) -> Flow:
         """The answer. Raises as `modelyard.protocols.Backend` says; what fails before the first token is tried again
@@ -118,12 +119,14 @@ class Exchange:
         adapters = self._upstream.adapters
         if adapters is None:
             raise Setback(BackendError(f"{self._offered.entry.id} is served upstream without adapters for checkpoints"))
-        name = yield methodcaller("borrow", adapters, self._model)
-        head = yield from self._send(name)
+        if self._adapter is None:
+            self._adapter = yield methodcaller("borrow", adapters, self._model)
+        head = yield from self._send(self._adapter)
         if head.status != 404:
             return head
-        adapters.lost(name)
-        return (yield from self._send((yield methodcaller("borrow", adapters, self._model))))
+        adapters.lost(self._adapter)
+        self._adapter = yield methodcaller("borrow", adapters, self._model)
+        return (yield from self._send(self._adapter))
 
     def _send(self, name: str) -> Part:
         offered, request = self._offered, self._request
