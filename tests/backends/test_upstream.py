@@ -436,7 +436,7 @@ class TestTime:
         fake, url = fakes
         gate, clock = Gate(), ManualClock()
         fake.plan(Hold(gate, after))
-        patience = Patience(first_token=30, between_tokens=10)
+        patience = Patience(first_token=1e9 if after else 30, between_tokens=10)
         with backend_at(url, clock=clock, patience=patience) as backend:
             with passing(clock, gate), pytest.raises(BackendError, match=says):
                 ask_on_loop(backend, streamed=True)
@@ -450,7 +450,9 @@ class TestTime:
             with pytest.raises(BackendError, match=r"gave no first token within 0\.05 s"):
                 ask(backend)
 
-    def test_a_reader_who_takes_his_time_is_no_fault_of_the_server(self, fakes: tuple[FakeVllm, str]) -> None:
+    def test_a_reader_who_takes_his_time_is_no_fault_of_the_server(
+        self, fakes: tuple[FakeVllm, str], caplog: pytest.LogCaptureFixture
+    ) -> None:
         clock = ManualClock()
 
         async def main(backend: UpstreamBackend) -> str:
@@ -464,6 +466,8 @@ class TestTime:
 
         with backend_at(fakes[1], clock=clock, patience=Patience(first_token=30, between_tokens=10)) as backend:
             assert asyncio.run(main(backend)) == "one two three four"
+        gc.collect()
+        assert not caplog.records
 
     def test_comments_keep_nobody_waiting_for_ever(self, canned: Any) -> None:
         class Ticking(ManualClock):
@@ -586,6 +590,13 @@ class TestLife:
         with backend_at("http://127.0.0.1:9/v1") as backend:
             assert backend.prompt_tokens(request_of(), served(backend)) is None
             assert backend.capabilities("echo") is VLLM
+
+    def test_the_environment_is_not_asked_for_a_way_around(
+        self, far: Far, either: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        assert text_of(either(far.backend)) == "one two three four"
 
     def test_a_closed_backend_says_so(self, far: Far, either: Any) -> None:
         far.backend.close()

@@ -61,6 +61,11 @@ def test_what_is_kept_here_is_not_told_there() -> None:
     assert not body.keys() & {"metadata", "store"}
 
 
+def test_a_developer_is_told_as_the_system_that_every_template_knows() -> None:
+    asked = CompletionRequest("m", (Message(Role.DEVELOPER, "be brief"),))
+    assert chat_body(asked, "m", None, ())["messages"] == [{"role": "system", "content": "be brief"}]
+
+
 def test_extras_are_passed_on_and_overrule_nothing() -> None:
     asked = CompletionRequest("m", HELLO, extras={"reasoning_effort": "low", "model": "another"})
     body = chat_body(asked, "m", None, ())

@@ -34,6 +34,8 @@ def test_any_cut_of_the_bytes_gives_the_events_that_were_written(
     reader = EventReader()
     found = [event for begin, end in pairwise(places) for event in reader.take(raw[begin:end])]
     assert found == events
+    one_by_one = EventReader()
+    assert [event for byte in raw for event in one_by_one.take(bytes([byte]))] == events
 
 
 def test_a_space_behind_the_colon_may_be_missing_and_only_one_is_taken_away() -> None:
