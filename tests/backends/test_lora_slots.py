@@ -300,6 +300,12 @@ def test_where_too_many_were_left_others_go_before_one_is_used():
     assert (type(step), step.slot.name) == (Unload, "b")
 
 
+def test_a_leftover_that_was_taken_over_is_one_like_any_other():
+    slots, claim = slots_finding(1, "a"), Claim("a", "here")
+    slots.release(serve(slots, claim))
+    assert isinstance(slots.next(Claim("a", "here")), Serve)
+
+
 def test_a_leftover_that_is_refused_is_still_there():
     slots, claim = slots_finding(1, "a"), Claim("a", "here")
     slots.refused(slots.next(claim).slot, Refused())

@@ -1,8 +1,8 @@
 """Several backends for the same models: where one fails before it has said anything, the next is asked."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import partial
 from typing import TypeVar, cast
 
@@ -10,7 +10,7 @@ import attrs
 
 from modelyard import event_loop
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 
@@ -85,7 +85,7 @@ class Fallback:
         """The same on an event loop, which a backend that blocks does not keep waiting."""
         *others, last = self._for(model.base_model)
         for backend in others:
-            async with _aclosed_at_the_end(_astream(backend, request, model)) as deltas:
+            async with aclosing(_astream(backend, request, model)) as deltas:
                 try:
                     first = await anext(deltas, None)
                 except BackendError as error:
@@ -96,7 +96,7 @@ class Fallback:
                     async for delta in deltas:
                         yield delta
                 return
-        async with _aclosed_at_the_end(_astream(last, request, model)) as deltas:
+        async with aclosing(_astream(last, request, model)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -134,13 +134,37 @@ def _tell(model: ServedModel, error: BackendError) -> None:
 # ---- one stream, of either kind of backend -----------------------------------------------------------------------
 
 
+class _Reported:
+    """Adds what was used to an answer's ends, where only the backend that gives it can tell: see `prompt_tokens`."""
+
+    def __init__(self, prompt_tokens: int | None) -> None:
+        self._prompt, self._produced = prompt_tokens, 0
+
+    def told(self, delta: Delta) -> Delta:
+        self._produced += delta.tokens
+        if delta.usage is not None:
+            self._prompt = None
+        if self._prompt is None or delta.finish_reason is None:
+            return delta
+        return attrs.evolve(delta, usage=Usage(self._prompt, self._produced))
+
+
 def _stream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-    if hasattr(backend, "stream"):
-        return iter(cast(Backend, backend).stream(request, model))
-    raise BackendError(f"{model.base_model!r} is answered asynchronously only; ask on an event loop")
+    if not hasattr(backend, "stream"):
+        raise BackendError(f"{model.base_model!r} is answered asynchronously only; ask on an event loop")
+    told = _Reported(backend.prompt_tokens(request, model)).told
+    with _closed_at_the_end(iter(cast(Backend, backend).stream(request, model))) as deltas:
+        yield from map(told, deltas)
 
 
-def _astream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+async def _astream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncGenerator[Delta, None]:
+    told = _Reported(backend.prompt_tokens(request, model)).told
+    async with _aclosed_at_the_end(_on_loop(backend, request, model)) as deltas:
+        async for delta in deltas:
+            yield told(delta)
+
+
+def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
     return backend.astream(request, model) if hasattr(backend, "astream") else _driven(backend, request, model)
 
 

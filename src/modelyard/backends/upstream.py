@@ -61,7 +61,7 @@ class UpstreamBackend:
     ) -> None:
         if concurrency < 1 or queue < 0:
             raise InvalidInput.at("concurrency", msg="must be at least 1, and the queue at least 0 long")
-        self._url, self._headers = _checked_url(url), _headers(api_key)
+        self._url = _checked_url(url)
         self._models = {model.entry.id: model for model in check_models(models)}
         self._entries = tuple(model.entry for model in self._models.values())
         self._upstream = Upstream(api_key, patience, clock or SystemClock(), jitter, adapters)
@@ -106,7 +106,7 @@ class UpstreamBackend:
     # ---- its life
 
     def _begin(self) -> "upstream_carrier.Here":
-        clients = upstream_carrier.Clients(self._url, self._headers, self._concurrency)
+        clients = upstream_carrier.Clients(self._url, _headers(self._upstream.api_key), self._concurrency)
         return upstream_carrier.Here(clients, Gate(self._concurrency, self._queue))
 
     def _at_home(self) -> "upstream_carrier.Here":

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import attrs
 
@@ -43,9 +42,7 @@ class Clients:
         }
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
-        self._on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, Any]] = (
-            WeakKeyDictionary()
-        )
+        self._on_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
         self.closed = threading.Event()
 
     def blocking(self) -> httpx.Client:
@@ -64,7 +61,7 @@ class Clients:
             if loop in self._on_loops:
                 return self._on_loops[loop][0]
             client = httpx.AsyncClient(**self._options)
-            keeper = _kept_open(client)
+            keeper = self._kept_open(client, loop)
             self._on_loops[loop] = client, keeper
         await anext(keeper)
         return client
@@ -85,16 +82,19 @@ class Clients:
         """The same, and close the pool of the running event loop."""
         self.close()
         with self._lock:
-            kept = self._on_loops.pop(asyncio.get_running_loop(), None)
+            kept = self._on_loops.get(asyncio.get_running_loop())
         if kept is not None:
             await kept[1].aclose()
 
-
-async def _kept_open(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await client.aclose()
+    async def _kept_open(
+        self, client: httpx.AsyncClient, loop: asyncio.AbstractEventLoop
+    ) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._on_loops[loop]
+            await client.aclose()
 
 
 @attrs.frozen

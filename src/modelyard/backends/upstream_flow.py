@@ -75,7 +75,7 @@ class Exchange:
         self._clock, self._patience = upstream.clock, upstream.patience
         self._limit = self._waited = 0.0
         self._told = False
-        self._borrowed: str | None = None
+        self._adapter: str | None = None
 
     def flow(self) -> Flow:
         """The answer. Raises as `modelyard.protocols.Backend` says; what fails before the first token is tried again
@@ -113,23 +113,20 @@ class Exchange:
     # ---- the question
 
     def _begin(self) -> Part:
-        """The head of the answer. An adapter that the server has lost is loaded anew, once.
-
-        Another attempt keeps what it has: who waits for room for an adapter in use would wait for themselves.
-        """
+        """The head of the answer. An adapter that the server has lost is loaded anew, once."""
         if self._model.checkpoint is None or not self._model.checkpoint.files:
             return (yield from self._send(self._offered.served_as))
         adapters = self._upstream.adapters
         if adapters is None:
             raise Setback(BackendError(f"{self._offered.entry.id} is served upstream without adapters for checkpoints"))
-        if self._borrowed is None:
-            self._borrowed = yield methodcaller("borrow", adapters, self._model)
-        head = yield from self._send(self._borrowed)
+        if self._adapter is None:
+            self._adapter = yield methodcaller("borrow", adapters, self._model)
+        head = yield from self._send(self._adapter)
         if head.status != 404:
             return head
-        adapters.lost(self._borrowed)
-        self._borrowed = yield methodcaller("borrow", adapters, self._model)
-        return (yield from self._send(self._borrowed))
+        adapters.lost(self._adapter)
+        self._adapter = yield methodcaller("borrow", adapters, self._model)
+        return (yield from self._send(self._adapter))
 
     def _send(self, name: str) -> Part:
         offered, request = self._offered, self._request

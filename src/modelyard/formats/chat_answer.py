@@ -85,7 +85,7 @@ class _Choice:
         if reason is FinishReason.STOP and entries:
             entries = _fitting(entries, content)
         if len(ids) == len(entries):
-            entries = tuple(attrs.evolve(entry, id=id) for entry, id in zip(entries, ids, strict=True))
+            entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         self.tokens += tokens
         first = Delta(content, tokens, self.index, calls[0] if calls else None, entries, ids, prompt)
         deltas = [first] if spoken or tokens or prompt else []
