@@ -1,11 +1,12 @@
 """What it costs to ask a server through modelyard: beside httpx that asks the same server directly.
 
-    python benchmarks/upstream.py [seconds]
+    python benchmarks/upstream.py
 
 Prints JSON. For 1, 16 and 64 requests at once: CPU in microseconds per request, and per token of a stream, of a program
-that reads the answers with httpx alone (`direct`), with an `UpstreamBackend`, and with a platform over it, and the
-ratios to `direct`. Then `served`: the CPU of a served modelyard that stands between a client and the server. Last, the
-memory that a program holds for each of 1,000 open streams. Quote ratios of one run, never figures of two.
+that reads the answers with httpx alone (`direct`), with an `UpstreamBackend`, and with a platform over it; of a served
+modelyard that stands between a client and the server (`served`); and their ratios to `direct`. Last, the memory that a
+program holds for each of 1,000 open streams. CPU is read from /proc, so this runs on Linux. Quote ratios of one run,
+never figures of two.
 """
 
 import asyncio
@@ -20,9 +21,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-from serving import ANSWER, CHUNK, TOKENS, cpu, load, request_of
+from serving import ANSWER, CHUNK, cpu
 
 AT_ONCE = (1, 16, 64)
+TOKENS = 100
 OPEN = 1000
 ASKED = {"model": "echo", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 600}
 END = [
@@ -43,7 +45,7 @@ def event(chunk: dict[str, Any]) -> bytes:
 
 async def far(scope: Any, receive: Any, send: Any) -> None:
     """Answers a constant, or streams one chunk a token; below /held it stops after the first and waits."""
-    asked = json.loads((await receive())["body"])
+    asked = json.loads((await receive()).get("body") or b"{}")
     kind = b"text/event-stream" if asked.get("stream") else b"application/json"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
     if not asked.get("stream"):
@@ -106,12 +108,14 @@ def backend_at(url: str) -> Any:
     return UpstreamBackend(url, models=models, concurrency=2 * OPEN)
 
 
-async def asking_directly(url: str) -> Ask:
+async def asking_directly(url: str, key: str = "none") -> Ask:
     """httpx, and the reading of JSON that anybody needs."""
-    client = httpx.AsyncClient(limits=httpx.Limits(max_connections=None), trust_env=False, timeout=60)
+    headers = {"authorization": f"Bearer {key}"}
+    client = httpx.AsyncClient(headers=headers, limits=httpx.Limits(max_connections=None), trust_env=False, timeout=60)
 
     async def ask(stream: bool) -> None:
         async with client.stream("POST", f"{url}/chat/completions", json={**ASKED, "stream": stream}) as response:
+            response.raise_for_status()
             if not stream:
                 json.loads(await response.aread())
                 return
@@ -158,20 +162,25 @@ async def asking_a_platform(url: str) -> Ask:
 WAYS = {"direct": asking_directly, "backend": asking_a_backend, "platform": asking_a_platform}
 
 
-async def cost(way: str, url: str, at_once: int, stream: bool, seconds: float) -> float:
-    """CPU in microseconds per request, of this process."""
-    ask, asked, until = await WAYS[way](url), 0, time.perf_counter() + seconds
-    await ask(stream)
+async def asked(ask: Ask, at_once: int, stream: bool) -> int:
+    """Asks so many at once, some times over. Returns how often."""
+    times = max(1, (64 if stream else 512) // at_once)
 
     async def again() -> None:
-        nonlocal asked
-        while time.perf_counter() < until:
+        for _ in range(times):
             await ask(stream)
-            asked += 1
 
-    began = time.process_time()
     await asyncio.gather(*[again() for _ in range(at_once)])
-    return (time.process_time() - began) / asked * 1e6
+    return times * at_once
+
+
+async def cost(way: str, url: str, at_once: int, stream: bool) -> float:
+    """CPU in microseconds per request, of this process."""
+    ask = await WAYS[way](url)
+    await ask(stream)
+    began = time.process_time()
+    count = await asked(ask, at_once, stream)
+    return (time.process_time() - began) / count * 1e6
 
 
 async def memory(way: str, url: str) -> float:
@@ -205,38 +214,32 @@ def in_a_process(*command: object) -> Any:
     return json.loads(done.stdout)
 
 
-def compared(url: str, seconds: float) -> dict[str, Any]:
-    """Every way at every number at once, whole and streamed, the better of two runs in turn."""
+def compared(url: str, proxy: tuple[int, str, str]) -> dict[str, Any]:
+    """Every way at every number at once, whole and streamed, in turn; and what a served modelyard spends between."""
     found: dict[str, Any] = {}
-    for stream, unit in ((False, "request"), (True, "token")):
+    for stream, unit, parts in ((False, "request", 1), (True, "token", TOKENS)):
         for at_once in AT_ONCE:
-            runs = [{way: in_a_process("cost", way, url, at_once, stream, seconds) for way in WAYS} for _ in range(2)]
-            best = {way: min(run[way] for run in runs) / (TOKENS if stream else 1) for way in WAYS}
-            ratios = {f"{way}/direct": round(best[way] / best["direct"], 2) for way in ("backend", "platform")}
-            found[f"{unit}, {at_once} at once"] = {way: round(us, 2) for way, us in best.items()} | ratios
+            costs = {way: in_a_process("cost", way, url, at_once, stream) / parts for way in WAYS}
+            costs["served"] = asyncio.run(between(*proxy, at_once, stream)) / parts
+            ratios = {f"{way}/direct": round(us / costs["direct"], 2) for way, us in costs.items() if way != "direct"}
+            found[f"{unit}, {at_once} at once"] = {way: round(us, 2) for way, us in costs.items()} | ratios
     return found
 
 
-def between(port: int, behind: int, seconds: float) -> dict[str, float]:
-    """CPU in microseconds of a served modelyard per request, and per token, 16 at once."""
-    found = {}
-    with served("modelyard", port, behind) as (pid, key):
-        for stream, unit in ((False, "request"), (True, "token")):
-            request, end = request_of(key, stream), b"0\r\n\r\n" if stream else None
-            asyncio.run(load(port, request, seconds / 4, end))
-            before = cpu(pid)[0]
-            answered = asyncio.run(load(port, request, seconds, end))
-            found[unit] = round((cpu(pid)[0] - before) / answered / (TOKENS if stream else 1) * 1e6, 2)
-    return found
+async def between(pid: int, url: str, key: str, at_once: int, stream: bool) -> float:
+    """CPU in microseconds per request, of the served modelyard that passes it on."""
+    ask = await asking_directly(url, key)
+    await ask(stream)
+    before = cpu(pid)[0]
+    count = await asked(ask, at_once, stream)
+    return (cpu(pid)[0] - before) / count * 1e6
 
 
 def main() -> None:
     """Measure all and print it."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
-    with served("far", 18090):
-        url = "http://127.0.0.1:18090"
-        found = compared(f"{url}/v1", seconds)
-        found["served, CPU us"] = between(18091, 18090, seconds)
+    url = "http://127.0.0.1:18090"
+    with served("far", 18090), served("modelyard", 18091, 18090) as (pid, key):
+        found = compared(f"{url}/v1", (pid, "http://127.0.0.1:18091/inference/v1", key))
         found["KiB for an open stream"] = {way: in_a_process("memory", way, f"{url}/held") for way in WAYS}
     print(json.dumps(found, indent=2))
 
@@ -246,8 +249,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve", kind, port, behind]:
             serve(kind, int(port), int(behind))
-        case ["cost", way, url, at_once, stream, seconds]:
-            print(asyncio.run(cost(way, url, int(at_once), stream == "True", float(seconds))))
+        case ["cost", way, url, at_once, stream]:
+            print(asyncio.run(cost(way, url, int(at_once), stream == "True")))
         case ["memory", way, url]:
             print(round(asyncio.run(memory(way, url)), 1))
         case _:
