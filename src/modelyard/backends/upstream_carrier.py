@@ -230,6 +230,7 @@ class AsyncCarrier:
         """What the work gives. Raises `TimeoutError` when the clock has moved on so far before it does."""
         self._due = self._upstream.clock.monotonic() + seconds
         if self._due < self._looks:
+            self._looks = self._due
             self._stop_watching()
             self._watching = asyncio.create_task(self._watch())
         try:
