@@ -382,7 +382,7 @@ class TestNonsense:
     def test_an_answer_without_end(
         self, canned: Any, either: Any, content_type: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("modelyard.backends.upstream_flow.MAX_ANSWER", 2**20)
+        monkeypatch.setattr("modelyard.backends.upstream.flow.MAX_ANSWER", 2**20)
         monkeypatch.setattr("modelyard.formats.sse.EventReader.__init__.__defaults__", (2**20,))
         with backend_at(canned(http(b"x" * 2**22, content_type))) as backend:
             with pytest.raises(BackendError, match=r"longer than|more than"):

@@ -15,8 +15,7 @@ import pytest
 
 from modelyard import Pricing
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.lora import LoraAdapters
-from modelyard.backends.upstream import VLLM, Patience, UpstreamBackend, offer
+from modelyard.backends.upstream import VLLM, LoraAdapters, Patience, UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.domain.training import Checkpoint
 from modelyard.errors import BackendError

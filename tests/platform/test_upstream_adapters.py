@@ -13,8 +13,7 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.lora import LoraAdapters
-from modelyard.backends.upstream import VLLM, UpstreamBackend, offer
+from modelyard.backends.upstream import VLLM, LoraAdapters, UpstreamBackend, offer
 from modelyard.domain.catalogue import Pricing
 from modelyard.errors import BackendError
 from modelyard.formats.safetensors import Tensor, read, write

@@ -2,4 +2,4 @@
 
 from modelyard.deferred import defer_modules
 
-defer_modules(__name__, "structure", "tabular", "upstream", "upstream_carrier")
+defer_modules(__name__, "structure", "tabular")

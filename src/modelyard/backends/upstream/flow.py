@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from modelyard.backends.upstream_failure import Head, Setback, failed_inside, refusal
-from modelyard.backends.upstream_offer import UpstreamModel
-from modelyard.backends.upstream_patience import Patience
+from modelyard.backends.upstream.failure import Head, Setback, failed_inside, refusal
+from modelyard.backends.upstream.offers import UpstreamModel
+from modelyard.backends.upstream.patience import Patience
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat import chat_body

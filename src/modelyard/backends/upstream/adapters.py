@@ -4,7 +4,7 @@
     backend = UpstreamBackend("http://localhost:8000/v1", adapters=adapters)
 
 vLLM must run with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, with a `--max-lora-rank` as high as the
-adapters', and must see the folder. What is loaded where is decided in `modelyard.backends.lora_slots`.
+adapters', and must see the folder. What is loaded where is decided in `modelyard.backends.upstream.adapter_slots`.
 """
 
 import json
@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from modelyard.backends import lora_slots as slots
-from modelyard.backends.lora_calls import Answer, Ask, Flow, Listen, Server, Work, arun, run
-from modelyard.backends.lora_files import OURS, adapter_name, materialise, remove, sweep
+from modelyard.backends.upstream import adapter_slots as slots
+from modelyard.backends.upstream.adapter_calls import Answer, Ask, Flow, Listen, Server, Work, arun, run
+from modelyard.backends.upstream.adapter_files import OURS, adapter_name, materialise, remove, sweep
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded
 from modelyard.protocols import Clock, ServedModel
 from modelyard.system import SystemClock

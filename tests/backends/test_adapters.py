@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.lora import LoraAdapters
-from modelyard.backends.lora_files import adapter_name
+from modelyard.backends.upstream import LoraAdapters
+from modelyard.backends.upstream.adapter_files import adapter_name
 from modelyard.domain.training import Checkpoint
 from modelyard.errors import ArtifactMissing, BackendError, InvalidInput, Overloaded
 from modelyard.formats.safetensors import Tensor, write

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.backends.upstream_failure import Head, Setback
-from modelyard.backends.upstream_flow import Adapters, Upstream
-from modelyard.backends.upstream_gate import Gate
-from modelyard.backends.upstream_patience import Patience
+from modelyard.backends.upstream.failure import Head, Setback
+from modelyard.backends.upstream.flow import Adapters, Upstream
+from modelyard.backends.upstream.gate import Gate
+from modelyard.backends.upstream.patience import Patience
 from modelyard.errors import BackendError, MissingExtra, Overloaded
 from modelyard.protocols import ServedModel
 

@@ -7,28 +7,24 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from modelyard.backends import upstream_carrier
-from modelyard.backends.upstream_failure import Setback, refusal
-from modelyard.backends.upstream_flow import MAX_ANSWER, Adapters, Exchange, Flow, Upstream, adrive, drive
-from modelyard.backends.upstream_gate import Gate
-from modelyard.backends.upstream_offer import (
+from modelyard.backends.upstream import carrier
+from modelyard.backends.upstream.failure import Setback, refusal
+from modelyard.backends.upstream.flow import MAX_ANSWER, Adapters, Exchange, Flow, Upstream, adrive, drive
+from modelyard.backends.upstream.gate import Gate
+from modelyard.backends.upstream.offers import (
     COMMON,
-    VLLM,
     UpstreamModel,
     check_models,
-    offer,
     offered,
     read_list,
 )
-from modelyard.backends.upstream_patience import Patience
+from modelyard.backends.upstream.patience import Patience
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.formats.json_text import loads
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, Clock, ServedModel
 from modelyard.system import SystemClock
-
-__all__ = ["COMMON", "VLLM", "Adapters", "Patience", "UpstreamBackend", "UpstreamModel", "discover", "offer"]
 
 
 class UpstreamBackend:
@@ -94,22 +90,22 @@ class UpstreamBackend:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Ask over the threads' connections. Closing the iterator closes the request's connection."""
-        return drive(self._asking(request, model), upstream_carrier.BlockingCarrier(self._at_home(), self._upstream))
+        return drive(self._asking(request, model), carrier.BlockingCarrier(self._at_home(), self._upstream))
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """Ask over the running event loop's connections. Cancelling the task closes the request's connection."""
-        return adrive(self._asking(request, model), upstream_carrier.AsyncCarrier(self._at_home(), self._upstream))
+        return adrive(self._asking(request, model), carrier.AsyncCarrier(self._at_home(), self._upstream))
 
     def _asking(self, request: CompletionRequest, model: ServedModel) -> Flow:
         return Exchange(self._upstream, self._offered(model.base_model), request, model).flow()
 
     # ---- its life
 
-    def _begin(self) -> "upstream_carrier.Here":
-        clients = upstream_carrier.Clients(self._url, _headers(self._upstream.api_key), self._concurrency)
-        return upstream_carrier.Here(clients, Gate(self._concurrency, self._queue))
+    def _begin(self) -> "carrier.Here":
+        clients = carrier.Clients(self._url, _headers(self._upstream.api_key), self._concurrency)
+        return carrier.Here(clients, Gate(self._concurrency, self._queue))
 
-    def _at_home(self) -> "upstream_carrier.Here":
+    def _at_home(self) -> "carrier.Here":
         """The connections of this process; those from before a fork are the parent's."""
         if self._here.pid != os.getpid():
             self._here = self._begin()
@@ -155,10 +151,10 @@ def discover(
     A model without a price is refused; `Pricing()` is free. `context_length` is for models of which the server does not
     say it. Raises `InvalidInput`, `BackendError`.
     """
-    here = upstream_carrier.Here(upstream_carrier.Clients(_checked_url(url), _headers(api_key), 1), Gate(1, 0))
+    here = carrier.Here(carrier.Clients(_checked_url(url), _headers(api_key), 1), Gate(1, 0))
     upstream = Upstream(api_key, patience, SystemClock(), random.random, None)
     try:
-        body = loads(_listed(upstream_carrier.BlockingCarrier(here, upstream), upstream))
+        body = loads(_listed(carrier.BlockingCarrier(here, upstream), upstream))
     except InvalidInput as wrong:
         raise BackendError(f"the upstream server's list of models is malformed: {wrong}") from wrong
     except TimeoutError as late:
@@ -170,14 +166,14 @@ def discover(
     return offered(read_list(body), pricing, only, context_length, capabilities)
 
 
-def _listed(carrier: "upstream_carrier.BlockingCarrier", upstream: Upstream) -> bytes:
+def _listed(through: "carrier.BlockingCarrier", upstream: Upstream) -> bytes:
     seconds, raw = upstream.patience.between_tokens, b""
     try:
-        head = carrier.send("GET", "/models", b"", seconds)
-        while (piece := carrier.read(seconds)) and len(raw) <= MAX_ANSWER:
+        head = through.send("GET", "/models", b"", seconds)
+        while (piece := through.read(seconds)) and len(raw) <= MAX_ANSWER:
             raw += piece
     finally:
-        carrier.close()
+        through.close()
     if head.status != 200:
         raise refusal(head, raw, upstream.api_key, upstream.clock.now())
     return raw
