@@ -347,7 +347,7 @@ class TestTryingAgain:
 class TestNonsense:
     def test_a_chunk_that_is_no_json(self, far: Far, either: Any) -> None:
         far.fake.plan(Garble(after=2))
-        with pytest.raises(BackendError, match="malformed: not valid JSON"):
+        with pytest.raises(BackendError, match="malformed: answer: is not valid JSON"):
             either(far.backend, streamed=True)
 
     @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ class TestTime:
         async def main(backend: UpstreamBackend) -> str:
             said = ""
             async for delta in backend.astream(request_of(streamed=True), served(backend)):
-                clock.advance(100)
+                await clock.aadvance(100)
                 for _ in range(5):
                     await asyncio.sleep(0.002)
                 said += delta.text

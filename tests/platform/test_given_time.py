@@ -31,6 +31,11 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "the real clock itself, and ids where no clock is given",
     ),
     "event_loop.py": ({"import asyncio.sleep"}, "hands asyncio's sleep to the real clock"),
+    "backends/upstream/carrier.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
+    "backends/upstream/adapter_calls.py": (
+        {"asyncio.wait"},
+        "takes no time of its own: what ends it is a sleep by the clock",
+    ),
     "stores/sqlite/turnstile.py": (
         {"import time"},
         "waits for other processes at a file's lock: they do not know this platform's clock",
@@ -53,6 +58,9 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "the pace of a body on a server's socket is the event loop's to measure",
     ),
     "asgi.py": ({"asyncio.timeout", "asyncio.sleep"}, "the pace of a client on a server's socket; sleep(0) is a turn"),
+    "testing/asgi_server.py": ({"thread.join"}, "a real server's thread ends in real time"),
+    "testing/misbehaviour.py": ({"self._arrivals.acquire"}, "a test waits for a real server's request"),
+    "testing/vllm_exchange.py": ({"asyncio.wait", "self._ended.wait"}, "a real server's request ends in real time"),
     "testing/clock.py": (
         {"asyncio.sleep", "self._changed.wait"},
         "what acts in real threads is waited for, in bounded real time; sleep(0) is a turn",

@@ -175,7 +175,7 @@ class Exchange:
 
     def _json(self, raw: bytes) -> Any:
         """The value of a JSON text. Raises what it says that went wrong."""
-        value = loads(raw, max_structure=MAX_ANSWER)
+        value = loads(raw, at=("answer",), max_structure=MAX_ANSWER)
         failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
         if failed is not None:
             raise failed
