@@ -253,6 +253,8 @@ class _Work:
                 verdict.prompt_tokens,
                 verdict.completion_tokens,
                 verdict.cost,
+                row_digest=prediction.row_digest,
+                trial=prediction.trial,
             )
             for scorer, verdict in pairs
         ]

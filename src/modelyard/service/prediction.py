@@ -66,7 +66,7 @@ def finish_prediction(tx: Tx, prediction: Prediction, output: Mapping[str, Any],
 
 
 def add_score(tx: Tx, score: Score) -> Score:
-    """Keep a score of a prediction, in whose run it is.
+    """Keep a score of a prediction, in whose run and row it is.
 
     Raises `RecordNotFound`, `RunAlreadyFinished`, and `InvalidInput` when it names another run.
     """
@@ -74,7 +74,8 @@ def add_score(tx: Tx, score: Score) -> Score:
     if score.run_id not in (None, prediction.run_id):
         raise InvalidInput.at("evaluation_run_id", msg="must be the run of the prediction, or left out")
     _check_takes(tx, prediction.run_id)
-    score = attrs.evolve(score, run_id=prediction.run_id)
+    row_digest, trial = prediction.row_digest, prediction.trial
+    score = attrs.evolve(score, run_id=prediction.run_id, row_digest=row_digest, trial=trial)
     tx.add(score)
     return score
 

@@ -34,7 +34,21 @@ class Migration:
     apply: Callable[[Database], None]
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+def _rows_of_scores(database: Database) -> None:
+    """Scores name the row and the trial of their prediction, and can be read in that order."""
+    if not database["scores"].exists():
+        return  # a store for other records
+    execute = database.conn.execute
+    execute('ALTER TABLE "scores" ADD COLUMN "row_digest" TEXT NOT NULL DEFAULT \'\'')
+    execute('ALTER TABLE "scores" ADD COLUMN "trial" INTEGER NOT NULL DEFAULT 0')
+    execute(
+        'UPDATE "scores" SET ("row_digest", "trial") = (p."row_digest", p."trial")'
+        ' FROM "predictions" AS p WHERE p."id" = "scores"."prediction_id"'
+    )
+    database.table("scores").create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration("0002_rows_of_scores", _rows_of_scores),)
 """Every change since `INITIAL`, oldest first."""
 
 
