@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.domain.comparison import Comparison, MetricComparison
 from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.metric import Row, reducer_named, row_values
+from modelyard.domain.metric import Row, row_values
 from modelyard.report.comparison_page import comparison_content
 from modelyard.report.export import Format, Read, comparison_lines
 from modelyard.report.number import (
@@ -77,7 +77,7 @@ class ComparisonReport:
     def _values(self, row: Row) -> Mapping[str, float]:
         kinds = {one.metric: one.kind for one in self.comparison.metrics}
         names = {one.metric: one.name for one in self.comparison.metrics}
-        values = row_values(row, kinds, reducer_named(self.comparison.reducer))
+        values = row_values(row, kinds, self.comparison.terms.reduce)
         return {names[metric]: value for metric, value in values.items()}
 
 
@@ -97,7 +97,7 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
         yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])
         yield ""
         several = f"; p corrected for {len(found.metrics)} metrics (Holm)" if len(found.metrics) > 1 else ""
-        yield f"intervals at {confidence_text(found.confidence)}{several}"
+        yield f"intervals at {confidence_text(found.terms.confidence)}{several}"
     for name, reason in found.uncompared.items():
         yield f"not compared: {printable(name)}, {reason}"
 

@@ -55,7 +55,7 @@ def _facts(baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison)
 
 
 def _metrics(found: Comparison) -> Html:
-    sure = confidence_text(found.confidence)
+    sure = confidence_text(found.terms.confidence)
     columns = [
         ("metric", ""),
         ("baseline", "number"),

@@ -87,7 +87,7 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
 
 
 def _headers(found: Aggregate) -> tuple[str, ...]:
-    sure = confidence_text(found.confidence)
+    sure = confidence_text(found.terms.confidence)
     return ("metric", "mean", sure, "all trials", "scored", "unscored", "scorer errors", "model errors")
 
 

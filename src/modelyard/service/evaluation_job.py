@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.aggregate import aggregate
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.identity import ApiKey, Principal, Scope
@@ -21,6 +22,7 @@ from modelyard.domain.observed import JobEventRecorded
 from modelyard.domain.prediction import Prediction, Score, Source
 from modelyard.domain.record import EMPTY
 from modelyard.domain.reference import ObjectRef
+from modelyard.domain.run_summary import run_summary
 from modelyard.domain.tally import VALUE, Tally
 from modelyard.errors import EvaluationError
 from modelyard.formats.rows import read_rows
@@ -31,6 +33,7 @@ from modelyard.service.engine_row import FunctionModel, RowScorer, Subject, is_a
 from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
+from modelyard.service.judged import read_judged
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.listing import maybe, scan
 from modelyard.service.place import Place
@@ -159,7 +162,7 @@ class _Work:
 
     def end(self) -> None:
         """Complete the run with its summary; or fail it for its errors, or as somebody has asked."""
-        event_id, summary, wall = self.ports.ids(), self.tally.summary(), self.ports.clock.now()
+        event_id, summary, wall = self.ports.ids(), self._summary(), self.ports.clock.now()
 
         def step(tx: Tx) -> Job:
             job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
@@ -175,6 +178,10 @@ class _Work:
 
         self.hold.job = self.ports.store.transact(step)
         announce(self.ports, self.hold.job)
+
+    def _summary(self) -> Mapping[str, Any]:
+        found = aggregate(read_judged(self.ports, self.hold.job.lane))
+        return run_summary(found, {scorer.name: str(scorer.ref) for scorer in self.scorers})
 
     def _why(self) -> str:
         return (
