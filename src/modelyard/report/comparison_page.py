@@ -9,9 +9,11 @@ from modelyard.domain.metric import Kind
 from modelyard.report.histogram import NEUTRAL, Histogram
 from modelyard.report.number import (
     NONE,
+    clusters_text,
     confidence_text,
     count_text,
     difference_text,
+    left_out_text,
     mean_text,
     p_text,
     span_text,
@@ -75,7 +77,7 @@ def _note(found: Comparison) -> str:
     return (
         "Rows are paired, and the numbers are over those that have a value in both runs. A difference is shown where "
         "the interval leaves out 0 and p agrees: McNemar's exact test for 0 and 1, else the paired t-test"
-        f"{several}. Over all rows, {POLICY}."
+        f"{several}{clusters_text(found.terms.cluster_by)}. Over all rows, {POLICY}."
     )
 
 
@@ -84,7 +86,12 @@ def _metric_cells(one: MetricComparison) -> list[object]:
     split = " / ".join(map(count_text, (pairs.wins, pairs.ties, pairs.losses)))
     parts = share_strip((pairs.wins, pairs.ties, pairs.losses), (BETTER, NEUTRAL, WORSE))
     return [
-        joined([one.name, tag("small", f"{count_text(pairs.count)} rows")]),
+        joined(
+            [
+                one.name,
+                *(tag("small", text) for text in (f"{count_text(pairs.count)} rows", left_out_text(one)) if text),
+            ]
+        ),
         mean_text(one.baseline, one.kind),
         mean_text(one.candidate, one.kind),
         tag("b", difference_text(pairs.difference, one.kind)),

@@ -7,6 +7,7 @@ from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.metric import Kind
 from modelyard.report.histogram import Histogram
 from modelyard.report.number import (
+    clusters_text,
     confidence_text,
     count_text,
     interval_text,
@@ -76,7 +77,8 @@ def _metrics(found: Aggregate) -> Html:
     ]
     reduced = f" Trials of a row were reduced first: {found.terms.reducer}." if found.trials != found.rows else ""
     omitted = f" {count_text(found.omitted)} scores of further metrics are left out." if found.omitted else ""
-    note = f"The mean is over what is scored; over all trials, {found.policy}.{reduced}{omitted}"
+    together = clusters_text(found.terms.cluster_by)
+    note = f"The mean is over what is scored{together}; over all trials, {found.policy}.{reduced}{omitted}"
     return joined([table(columns, map(_metric_cells, found.metrics)), tag("p", note, kind="quiet")])
 
 

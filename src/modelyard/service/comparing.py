@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Protocol, Unpack, get_args
 
-from modelyard.domain.aggregate import aggregate
 from modelyard.domain.comparison import compare
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.terms import TermOptions
@@ -58,7 +57,7 @@ class Comparing(ABC):
         `InvalidInput`.
         """
         found, read = self._readable(run, project, entity)
-        return RunReport(found, aggregate(read(), **options), read)
+        return RunReport.of(found, read, **options)
 
     def compare(
         self,
