@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from modelyard.domain.metric import Judged, rows
 from modelyard.domain.prediction import Prediction, Score
 from modelyard.protocols import Snapshot
 from modelyard.service import judged as service
-from modelyard.service.judged import RowFinder, read_judged
+from modelyard.service.judged import RowFinder, read_judged, scores_of
 from modelyard.service.listing import every
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -60,7 +61,8 @@ def one_by_one(platform: Platform, run_id: str) -> list[Judged]:
 
     def query(snapshot: Snapshot) -> list[Judged]:
         found = every(snapshot, Prediction, "by_row", run_id)
-        return [(one, list(every(snapshot, Score, "by_prediction", one.id))) for one in found]
+        scores = list(every(snapshot, Score, "by_run", run_id))
+        return [(one, [score for score in scores if score.prediction_id == one.id]) for one in found]
 
     return platform.ports.store.read(query)
 
@@ -96,6 +98,14 @@ def test_rows_are_found_in_any_order_with_all_their_trials(
         finder = RowFinder(platform.ports, run)
         for digest in asked:
             assert tuple(read(iter(finder.trials(digest)))) == there.get(digest, ())
+
+
+@ONCE
+@given(TRIALS)
+def test_the_scores_of_one_prediction_are_found_in_their_order(platform: Platform, trials: Trials) -> None:
+    run = add_run(platform, trials)
+    for prediction, scores in one_by_one(platform, run):
+        assert platform.ports.store.read(partial(scores_of, prediction=prediction)) == scores
 
 
 def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +158,7 @@ def forget(path: Path) -> None:
     """Take out of a file what the migration brings."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP INDEX scores_by_row")
+        connection.execute("CREATE INDEX scores_by_prediction ON scores (prediction_id, created_at, id)")
         for column in ("row_digest", "trial"):
             connection.execute(f"ALTER TABLE scores DROP COLUMN {column}")
         connection.execute("DELETE FROM modelyard_migrations WHERE name = '0002_rows_of_scores'")

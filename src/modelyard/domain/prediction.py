@@ -129,8 +129,8 @@ RECORDS = (
         indexes={
             "by_project": Index(("entity", "project"), ("created_at",)),
             "by_run": Index(("run_id",), ("created_at",)),
-            "by_prediction": Index(("prediction_id",), ("created_at",)),
             "by_row": Index(("run_id",), ("row_digest", "trial", "prediction_id")),
+            "by_prediction": Index(("run_id", "row_digest", "trial", "prediction_id")),
             "by_entity": Index(("entity",), ("created_at",)),
         },
     ),

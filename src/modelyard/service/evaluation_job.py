@@ -26,7 +26,7 @@ from modelyard.domain.run_summary import run_summary
 from modelyard.domain.tally import VALUE, Tally
 from modelyard.errors import EvaluationError
 from modelyard.formats.rows import read_rows
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Tx
 from modelyard.service.engine import Done, Engine, Item, Limits
 from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loop
 from modelyard.service.engine_row import FunctionModel, RowScorer, Subject, is_async
@@ -38,7 +38,7 @@ from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.listing import maybe, scan
 from modelyard.service.place import Place
 from modelyard.service.ports import Ports
-from modelyard.service.scorers import MAX_SCORERS, RuleScorer, ScorerFunction, at_work
+from modelyard.service.scorers import RuleScorer, ScorerFunction, at_work
 
 STARTED, PROGRESS = "evaluation_started", "evaluation_progress"
 
@@ -111,7 +111,7 @@ class _Work:
         if self.hold.progress.total is None:
             self.hold.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
         if self._resumed:
-            for prediction, scores in self._committed():
+            for prediction, scores in read_judged(self.ports, self.hold.job.lane):
                 self.tally.add(prediction, scores)
                 self.stored.add(_place_of(prediction))
 
@@ -236,11 +236,6 @@ class _Work:
                 for trial in range(self.spec["trials"]):
                     yield Item(index, trial, row)
 
-    def _committed(self) -> Iterator[tuple[Prediction, list[Score]]]:
-        run_id = self.hold.job.lane
-        for prediction in predictions_of(self.ports, run_id):
-            yield prediction, self.ports.store.read(partial(scores_of, prediction.id))
-
     # ---- records
 
     def _records(self, done: Done, now: datetime) -> tuple[Prediction, list[Score]]:
@@ -345,8 +340,3 @@ def _place_of(prediction: Prediction) -> tuple[int, int]:
 def predictions_of(ports: Ports, run_id: str) -> Iterator[Prediction]:
     """A run's predictions in the order in which they were begun, read a batch at a time."""
     return scan(ports, Prediction, "by_run", run_id)
-
-
-def scores_of(prediction_id: str, snapshot: Snapshot) -> list[Score]:
-    """The scores of a prediction, oldest first."""
-    return snapshot.page(Score, "by_prediction", prediction_id, limit=MAX_SCORERS)

@@ -10,7 +10,7 @@ from modelyard.domain.reference import ObjectRef
 from modelyard.domain.tally import VALUE, outcome_of
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluation import RunReport
-from modelyard.service.judged import read_judged
+from modelyard.service.judged import read_judged, scores_of
 from modelyard.service.listing import BATCH, everything, scan
 from modelyard.service.ports import Ports
 
@@ -72,7 +72,7 @@ class EvaluationResult:
 
 
 def _scores(predictions: list[Prediction], snapshot: Snapshot) -> list[list[Score]]:
-    return [snapshot.page(Score, "by_prediction", prediction.id) for prediction in predictions]
+    return [scores_of(snapshot, prediction) for prediction in predictions]
 
 
 def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> RowResult:

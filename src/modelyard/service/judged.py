@@ -103,5 +103,11 @@ def _scores_between(snapshot: Snapshot, run_id: str, found: Sequence[Prediction]
         yield score
 
 
+def scores_of(snapshot: Snapshot, prediction: Prediction) -> list[Score]:
+    """The scores of one prediction, in the order in which they were made."""
+    place = (prediction.run_id, prediction.row_digest, prediction.trial, prediction.id)
+    return sorted(every(snapshot, Score, "by_prediction", *place), key=_made)
+
+
 def _made(score: Score) -> tuple[object, ...]:
     return score.created_at, score.id

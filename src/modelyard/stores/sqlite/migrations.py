@@ -45,6 +45,7 @@ def _rows_of_scores(database: Database) -> None:
         'UPDATE "scores" SET ("row_digest", "trial") = (p."row_digest", p."trial")'
         ' FROM "predictions" AS p WHERE p."id" = "scores"."prediction_id"'
     )
+    execute('DROP INDEX "scores_by_prediction"')
     database.table("scores").create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
 
 
@@ -137,6 +138,7 @@ def _create_table(database: Database, plan: Plan) -> None:
         columns = index.where + record.order_of(name)
         if not any(other[: len(columns)] == columns for other in ordered):
             table.create_index(columns, f"{record.table}_by_{name.removeprefix('by_')}")
+            ordered.add(columns)
 
 
 def _refuse_other_columns(database: Database, plans: Iterable[Plan]) -> None:
