@@ -69,7 +69,9 @@ def _metrics(found: Comparison) -> Html:
         ("verdict", ""),
         ("all rows", "number"),
     ]
-    return joined([table(columns, map(_metric_cells, found.metrics)), tag("p", _note(found), kind="quiet")])
+    left_out = [f"{one.name}, {told}" for one in found.metrics if (told := left_out_text(one))]
+    notes = (tag("p", text, kind="quiet") for text in (_note(found), *left_out))
+    return joined([table(columns, map(_metric_cells, found.metrics)), *notes])
 
 
 def _note(found: Comparison) -> str:
@@ -86,12 +88,7 @@ def _metric_cells(one: MetricComparison) -> list[object]:
     split = " / ".join(map(count_text, (pairs.wins, pairs.ties, pairs.losses)))
     parts = share_strip((pairs.wins, pairs.ties, pairs.losses), (BETTER, NEUTRAL, WORSE))
     return [
-        joined(
-            [
-                one.name,
-                *(tag("small", text) for text in (f"{count_text(pairs.count)} rows", left_out_text(one)) if text),
-            ]
-        ),
+        joined([one.name, tag("small", f"{count_text(pairs.count)} rows")]),
         mean_text(one.baseline, one.kind),
         mean_text(one.candidate, one.kind),
         tag("b", difference_text(pairs.difference, one.kind)),
