@@ -41,7 +41,8 @@ def judged(run_id: str, seed: int) -> Iterator[Judged]:
             f"{run_id}-{n}", "local", "bench", MODEL, {"question": n}, key, NOW, run_id, n, output={"value": "x"}
         )
         value = {"value": values.random()}
-        yield made, (Score(f"{made.id}-s", "local", "bench", made.id, SCORER, NOW, run_id, value),)
+        score = Score(f"{made.id}-s", "local", "bench", made.id, SCORER, NOW, run_id, value, row_digest=key)
+        yield made, (score,)
 
 
 def seconds(action: Any) -> float:

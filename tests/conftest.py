@@ -94,6 +94,8 @@ def _scores(prediction: Prediction, answer: Answer) -> Sequence[Score]:
             run_id=prediction.run_id,
             value={} if isinstance(value, Exception) else {"value": value},
             error=str(value) if isinstance(value, Exception) else None,
+            row_digest=prediction.row_digest,
+            trial=prediction.trial,
         )
         for name, value in answer.scores.items()
     ]

@@ -91,8 +91,6 @@ class TestScriptOfRules(BackendContract):
                 on(when=is_forced).answer(call("look_up", **found)),
                 on(format="json_schema").answer(found),
                 on(format="json_object").answer({}),
-                on("the sea").answer(
-                    say(token("All", -0.5, {"None": -1.5}), " of them:", pause(1), " depth,\n", "tides 🌊")
-                ),
+                on().answer(say(token("All", -0.5, {"None": -1.5}), " of them:", pause(1), " depth,\n", "tides 🌊")),
             ]
         )

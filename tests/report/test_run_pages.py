@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from modelyard import Platform, open_platform
@@ -121,6 +122,45 @@ def test_text_is_a_table_that_cannot_steer_a_terminal(platform: Platform, judged
     evil = judged_runs.add(platform, [judged_runs.answer("q", scores={"\x1b[2J": 1.0})])
     both = str(platform.evaluations.report(evil)) + str(platform.evaluations.compare(run, evil))
     assert "\x1b" not in both
+
+
+def test_the_text_of_a_run_names_the_first_errors_and_how_trials_and_rows_were_put_together(
+    platform: Platform, judged_runs: Any
+) -> None:
+    answers = [judged_runs.answer(f"q{n}", error="timed out", more={"text": n % 2}) for n in range(5)]
+    again = judged_runs.answer("q9", scores={"exact": True}, more={"text": 0})
+    run = judged_runs.add(platform, [*answers, again, attrs.evolve(again, trial=1)])
+    text = str(platform.evaluations.report(run, reducer="min", cluster_by="text"))
+    assert text.count("model: timed out") == 3
+    assert "trials of a row reduced by min" in text
+    assert "intervals, with rows of one 'text' taken together" in text
+    page = Outline(platform.evaluations.report(run, cluster_by="text").html).text
+    assert "The mean is over what is scored, with rows of one 'text' taken together; over all trials" in page
+
+
+def test_a_comparison_accounts_for_every_row(platform: Platform, judged_runs: Any) -> None:
+    before = judged_runs.add(platform, judged_runs.questions([True, True, None, None, True]))
+    after = judged_runs.add(platform, judged_runs.questions([True, None, True, None, False]))
+    found = platform.evaluations.compare(before, after)
+    lacking = "rows without a value: 1 in the baseline, 1 in the candidate, 1 in both"
+    (line,) = (line for line in str(found).splitlines() if line.startswith("exact, rows"))
+    assert line == f"exact, {lacking}; over all 5, these as worst: -20.0 pp (-123.9 to +83.9 pp)"
+    assert lacking in Outline(found.html).text
+
+
+def test_a_comparison_says_how_many_rows_would_be_enough(platform: Platform, judged_runs: Any) -> None:
+    before = judged_runs.add(platform, judged_runs.questions([True] * 5 + [False] * 5))
+    after = judged_runs.add(platform, judged_runs.questions([False] * 2 + [True] * 4 + [False] * 4))
+    found = platform.evaluations.compare(before, after)
+    needed = found.metric("exact").rows_needed
+    assert f"exact, about {needed} rows would show a difference of this size" in str(found)
+    assert "would show" not in str(platform.evaluations.compare(before, before))
+
+
+def test_what_the_engine_returns_shows_its_report(platform: Platform) -> None:
+    result = platform.evaluations.run("e", lambda row: "x", [{"expected": "x"}], project="p", progress=False)
+    assert str(result) == str(platform.evaluations.report(result))
+    assert result._repr_html_() == platform.evaluations.report(result)._repr_html_()
 
 
 def test_an_empty_run_has_a_page_too(platform: Platform, judged_runs: Any) -> None:

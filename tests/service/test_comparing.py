@@ -155,6 +155,9 @@ def test_a_gate_holds_means_against_thresholds(platform: Platform, judged_runs: 
     gate = platform.evaluations.gate(run, {"exact": 0.95})
     assert not gate.passed
     assert "below the threshold" in str(gate)
+    failing = judged_runs.add(platform, judged_runs.questions([0.5, ValueError("no")]))
+    (check,) = platform.evaluations.gate(failing, {"exact": 0.95}).checks
+    assert check.reason == "below the threshold; 1 of 2 trials failed"
 
 
 def test_no_scored_rows_do_not_pass_a_gate(platform: Platform, judged_runs: Any) -> None:

@@ -16,7 +16,7 @@ from modelyard.domain.metric import Kind
 from modelyard.domain.prediction import Prediction, Score
 from modelyard.domain.result_query import Filter, LeafStats, ResultQuery, Sort
 from modelyard.errors import CallerError, Forbidden, InvalidInput
-from modelyard.service import results as service
+from modelyard.service import judged
 from modelyard.service.evaluation import Evaluations
 from modelyard.service.results import Results
 
@@ -60,7 +60,8 @@ class World:
             **fields,
         )
         for name, value in (said if isinstance(said, dict) else {JUDGE: said}).items():
-            yield Score(f"{id_}-{name}", *place, id_, name, NOON, run_id=run_id, value={"value": value})
+            at = {"row_digest": row(number), "trial": trial}
+            yield Score(f"{id_}-{name}", *place, id_, name, NOON, run_id=run_id, value={"value": value}, **at)
 
     def ask(self, *run_ids: str, **options: Any) -> Results:
         return self.evaluations.results(ResultQuery(run_ids, **options), project="p")
@@ -134,9 +135,15 @@ def test_pages_are_cut_behind_everything_else(world: World) -> None:
         world.ask("a", limit=-1)
 
 
+def test_a_row_that_is_deleted_before_it_is_read_is_left_out(world: World) -> None:
+    world.run("a", [(1, 1), (2, 2)])
+    found = world.ask("a")
+    world.evaluations.delete(["a"], project="p")
+    assert (found.total_rows, list(found.rows)) == (2, [])
+
+
 def test_rows_are_read_a_few_at_a_time_with_all_their_trials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "AT_ONCE", 2)
-    monkeypatch.setattr(service, "TRIALS", 2)
+    monkeypatch.setattr(judged, "BATCH", 4)
     world.run("a", [(number, number) for number in range(5) for _ in range(number + 1)])
     counts = {one.digest: len(one.runs["a"]) for one in world.ask("a").rows}
     assert counts == {row(number): number + 1 for number in range(5)}

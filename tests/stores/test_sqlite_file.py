@@ -156,12 +156,20 @@ def test_other_columns_than_the_declared_ones_are_refused(path: Path) -> None:
         SqliteStore(path, CONTRACT_RECORDS)
 
 
-def test_a_row_that_no_record_has_written_is_corruption(store: SqliteStore, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("colour = 'ultraviolet'", "ultraviolet"),
+        ("mapping = '{} {}'", "one JSON value"),
+        ("mapping = '{'", "JSONDecodeError"),
+    ],
+)
+def test_a_row_that_no_record_has_written_is_corruption(store: SqliteStore, path: Path, change: str, why: str) -> None:
     store.transact(lambda tx: tx.add(Specimen("s")))
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE specimens SET colour = 'ultraviolet'")
+        connection.execute(f"UPDATE specimens SET {change}")
         connection.commit()
-    with pytest.raises(StoreCorrupt, match="ultraviolet"):
+    with pytest.raises(StoreCorrupt, match=why):
         store.read(lambda snapshot: snapshot.get(Specimen, "s"))
 
 
@@ -209,7 +217,7 @@ AGED = people(PersonWithAge, by_age=Index(("age",)))
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    with closing(SqliteStore(path, people(Person))) as store:
+    with closing(SqliteStore(path, people(Person), migrations=[])) as store:
         store.transact(lambda tx: tx.add(Person("p", "Ada")))
     return path
 
@@ -219,7 +227,7 @@ def test_an_older_file_is_migrated_once_and_keeps_its_records(old: Path) -> None
         with closing(SqliteStore(old, AGED, migrations=[ADD_AGE])) as store:
             assert store.read(lambda s: s.page(PersonWithAge, "by_age", None)) == [PersonWithAge("p", "Ada")]
     with pytest.raises(StoreTooNew):
-        SqliteStore(old, people(Person))
+        SqliteStore(old, people(Person), migrations=[])
 
 
 def test_a_new_file_has_the_declared_schema_and_runs_no_migration(path: Path) -> None:
@@ -235,7 +243,7 @@ def test_a_migration_that_fails_changes_nothing(old: Path) -> None:
 
     with pytest.raises(LookupError):
         SqliteStore(old, AGED, migrations=[Migration("0002_age", fail)])
-    with closing(SqliteStore(old, people(Person))) as store:
+    with closing(SqliteStore(old, people(Person), migrations=[])) as store:
         assert store.read(lambda s: s.get(Person, "p")) == Person("p", "Ada")
 
 

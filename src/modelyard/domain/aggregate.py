@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from typing import Unpack
 
 import attrs
 
@@ -16,17 +17,16 @@ from modelyard.domain.metric import (
     Kind,
     Metric,
     Reading,
-    Reducer,
     Row,
     metric_names,
-    reducer_named,
     rows,
     shortened,
 )
 from modelyard.domain.pairing import student
 from modelyard.domain.record import EMPTY
 from modelyard.domain.spending import Latency, RoleUsage, Spending, total_cost
-from modelyard.domain.statistics import CONFIDENCE, Interval, Numbers, describe, wilson
+from modelyard.domain.statistics import Interval, Numbers, describe, wilson
+from modelyard.domain.terms import Reducer, TermOptions, Terms
 
 MAX_METRICS = 200
 MAX_TEXTS = 1000
@@ -100,19 +100,20 @@ class Aggregate:
     """A run in numbers.
 
     `failed` is how many rows there are on which the model or a scorer failed, and `failures` the first of them.
-    `omitted` counts what was said of more than `MAX_METRICS` metrics.
+    `possibly_repeated` counts calls that a kill may have caused to be made twice, `omitted` what was said of more than
+    `MAX_METRICS` metrics.
     """
 
     rows: int
     trials: int
     model_errors: int
-    reducer: str
-    confidence: float
+    terms: Terms
     metrics: tuple[MetricSummary, ...]
     latency: Latency | None
     usage: tuple[RoleUsage, ...]
     failed: int = 0
     failures: tuple[RowNote, ...] = ()
+    possibly_repeated: int = 0
     omitted: int = 0
     policy: str = POLICY
 
@@ -125,34 +126,26 @@ class Aggregate:
 # ---- the function ------------------------------------------------------------------------------------------------
 
 
-def aggregate(
-    judged: Iterable[Judged],
-    *,
-    reducer: str = "mean",
-    cluster_by: str | None = None,
-    confidence: float = CONFIDENCE,
-    keep: int = KEEP,
-) -> Aggregate:
+def aggregate(judged: Iterable[Judged], *, keep: int = KEEP, **options: Unpack[TermOptions]) -> Aggregate:
     """The aggregates of what was judged, which must come in the order of the row digests (see `metric.rows`).
 
-    The trials of a row are reduced first, by `reducer`. `cluster_by` names an input that rows which go together have in
-    common: standard errors and intervals then allow for it. What is held is one number a row and metric, and at most
-    `keep` rows to look at. Raises `InvalidInput`.
+    Options are the fields of `Terms`. What is held is one number a row and metric, and at most `keep` rows to look at.
+    Raises `InvalidInput`.
     """
-    tally = _Tally(reducer_named(reducer), cluster_by, keep)
+    tally = _Tally(Terms(**options), keep)
     for row in rows(judged):
         tally.add(row)
     return Aggregate(
         tally.rows,
         tally.trials,
         tally.model_errors,
-        reducer,
-        confidence,
-        tally.summaries(confidence),
+        tally.terms,
+        tally.summaries(),
         tally.spending.latency,
         tally.spending.usage,
         tally.failed,
         tuple(tally.failures),
+        tally.possibly_repeated,
         tally.omitted,
     )
 
@@ -194,13 +187,13 @@ class _Leaf:
 
 @attrs.define
 class _Tally:
-    reduce: Reducer
-    cluster_by: str | None
+    terms: Terms
     keep: int
     rows: int = 0
     trials: int = 0
     model_errors: int = 0
     failed: int = 0
+    possibly_repeated: int = 0
     omitted: int = 0
     leaves: dict[Metric, _Leaf] = attrs.field(factory=dict)
     scorer_errors: Counter[str] = attrs.field(factory=Counter)
@@ -211,10 +204,11 @@ class _Tally:
     def add(self, row: Row) -> None:
         """Count a row."""
         self.trials += len(row.trials)
-        if self.cluster_by is not None:
-            self.clusters.append(row.cluster(self.cluster_by))
+        if self.terms.cluster_by is not None:
+            self.clusters.append(row.cluster(self.terms.cluster_by))
         for prediction, scores in row.trials:
             self.spending.add(prediction, scores)
+            self.possibly_repeated += prediction.possibly_repeated
         errors = [f"model: {error}" for error in row.failures]
         self.model_errors += len(errors)
         numbers: dict[tuple[Metric, Kind], list[float]] = {}
@@ -243,7 +237,7 @@ class _Tally:
     def _leaf(self, metric: Metric) -> _Leaf | None:
         found = self.leaves.get(metric)
         if found is None and len(self.leaves) < MAX_METRICS:
-            found = self.leaves[metric] = _Leaf(self.reduce, self.keep)
+            found = self.leaves[metric] = _Leaf(self.terms.reduce, self.keep)
         return found
 
     def _note_errors(self, row: Row, errors: Sequence[str]) -> None:
@@ -254,14 +248,14 @@ class _Tally:
 
     # ---- the numbers
 
-    def summaries(self, confidence: float) -> tuple[MetricSummary, ...]:
+    def summaries(self) -> tuple[MetricSummary, ...]:
         """Each metric. Raises nothing: a metric without a value has no numbers."""
         self._give_way()
         for scorer in self.scorer_errors.keys() - {metric.scorer for metric in self.leaves}:
-            self.leaves[Metric(scorer)] = _Leaf(self.reduce, self.keep)
+            self.leaves[Metric(scorer)] = _Leaf(self.terms.reduce, self.keep)
         names = metric_names(self.leaves)
         ordered = sorted(self.leaves, key=lambda metric: names[metric])
-        return tuple(self._summary(metric, names[metric], confidence) for metric in ordered)
+        return tuple(self._summary(metric, names[metric]) for metric in ordered)
 
     def _give_way(self) -> None:
         """A leaf without any value, such as the null of a scorer that else answers an object, is no metric: what it
@@ -274,7 +268,7 @@ class _Tally:
             if below:
                 del self.leaves[empty]
 
-    def _summary(self, metric: Metric, name: str, confidence: float) -> MetricSummary:
+    def _summary(self, metric: Metric, name: str) -> MetricSummary:
         leaf, kinds = self.leaves[metric], self.leaves[metric].kinds
         kind = next(iter(kinds), None)
         scored = 0 if kind is None else kinds[kind]
@@ -286,10 +280,10 @@ class _Tally:
             return MetricSummary(metric, name, None, *counts, reasons=reasons)
         if kind is Kind.TEXT:
             return MetricSummary(metric, name, kind, *counts, texts=dict(leaf.texts.most_common()), reasons=reasons)
-        return self._numeric(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind, confidence)
+        return self._numeric(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
 
-    def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: Kind, confidence: float) -> MetricSummary:
-        column = leaf.columns[kind]
+    def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: Kind) -> MetricSummary:
+        column, confidence = leaf.columns[kind], self.terms.confidence
         column.fill(self.rows)
         present = [at for at, value in enumerate(column.values) if not math.isnan(value)]
         values = [column.values[at] for at in present]

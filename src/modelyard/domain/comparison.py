@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Unpack
 
 import attrs
 
@@ -14,16 +15,15 @@ from modelyard.domain.metric import (
     Judged,
     Kind,
     Metric,
-    Reducer,
     Row,
     merged,
     metric_names,
-    reducer_named,
     rows,
     shortened,
 )
 from modelyard.domain.pairing import holm_of_some, paired_values, rows_needed, shown
-from modelyard.domain.statistics import CONFIDENCE, Paired
+from modelyard.domain.statistics import Paired
+from modelyard.domain.terms import TermOptions, Terms
 from modelyard.errors import InvalidInput
 
 ONLY_BASELINE = "only the baseline has values of it"
@@ -127,8 +127,7 @@ class Comparison:
     rows: int
     only_baseline: int
     only_candidate: int
-    reducer: str
-    confidence: float
+    terms: Terms
     metrics: tuple[MetricComparison, ...]
     uncompared: dict[str, str] = attrs.field(factory=dict)
     baseline_failed: int = 0
@@ -154,27 +153,23 @@ def compare(
     baseline: Iterable[Judged],
     candidate: Iterable[Judged],
     *,
-    reducer: str = "mean",
-    cluster_by: str | None = None,
-    confidence: float = CONFIDENCE,
     keep: int = KEEP,
+    **options: Unpack[TermOptions],
 ) -> Comparison:
     """Compare two runs, each in the order of its row digests (see `metric.rows`).
 
-    The trials of a row are reduced first, by `reducer`. `cluster_by` names an input that rows which go together have in
-    common: intervals and p then allow for it. What is held is two numbers a row and metric, and at most `keep` rows to
-    look at. Raises `InvalidInput`.
+    Options are the fields of `Terms`. What is held is two numbers a row and metric, and at most `keep` rows to look at.
+    Raises `InvalidInput`.
     """
-    tally = _Tally(reducer_named(reducer), cluster_by, keep)
+    tally = _Tally(Terms(**options), keep)
     for one, other in merged(rows(baseline), rows(candidate)):
         tally.add(one, other)
-    compared, uncompared = tally.compared(confidence)
+    compared, uncompared = tally.compared()
     return Comparison(
         tally.rows,
         tally.alone[0],
         tally.alone[1],
-        reducer,
-        confidence,
+        tally.terms,
         _corrected(compared),
         uncompared,
         tally.failed[0],
@@ -224,8 +219,7 @@ class _Both:
 
 @attrs.define
 class _Tally:
-    reduce: Reducer
-    cluster_by: str | None
+    terms: Terms
     keep: int
     rows: int = 0
     alone: list[int] = attrs.field(factory=lambda: [0, 0])
@@ -241,8 +235,8 @@ class _Tally:
             self.alone[baseline is None] += 1
             return
         pair = (baseline, candidate)
-        if self.cluster_by is not None:
-            self.clusters.append(baseline.cluster(self.cluster_by))
+        if self.terms.cluster_by is not None:
+            self.clusters.append(baseline.cluster(self.terms.cluster_by))
         self._note_failures(pair)
         for key, values in self._numbers(pair).items():
             if key in self.both or len(self.both) < MAX_METRICS:
@@ -262,7 +256,7 @@ class _Tally:
 
     def _both(self, key: tuple[Metric, Kind]) -> _Both:
         if key not in self.both:
-            columns = (Column(self.reduce), Column(self.reduce))
+            columns = (Column(self.terms.reduce), Column(self.terms.reduce))
             self.both[key] = _Both(columns, Lowest(self.keep), Lowest(self.keep))
         return self.both[key]
 
@@ -278,7 +272,7 @@ class _Tally:
 
     # ---- the numbers
 
-    def compared(self, confidence: float) -> tuple[list[MetricComparison], dict[str, str]]:
+    def compared(self) -> tuple[list[MetricComparison], dict[str, str]]:
         """The metrics that can be compared, by name, and why others cannot."""
         names = metric_names((*self.seen[0], *self.seen[1]))
         kinds = self._kinds()
@@ -287,7 +281,7 @@ class _Tally:
             reason = self._why_not(metric, kinds)
             if reason is None:
                 kind = kinds[0][metric]
-                found.append(self._comparison(metric, names[metric], kind, confidence))
+                found.append(self._comparison(metric, names[metric], kind))
             else:
                 reasons[names[metric]] = reason
         return found, reasons
@@ -308,7 +302,7 @@ class _Tally:
             return "it is no number"
         return None if one is other else f"it is {one} in the baseline and {other} in the candidate"
 
-    def _comparison(self, metric: Metric, name: str, kind: Kind, confidence: float) -> MetricComparison:
+    def _comparison(self, metric: Metric, name: str, kind: Kind) -> MetricComparison:
         both = self.both[metric, kind]
         for column in both.columns:
             column.fill(self.rows)
@@ -317,32 +311,32 @@ class _Tally:
         there = [at for at in range(self.rows) if at not in missing[0] and at not in missing[1]]
         before, after = [one[at] for at in there], [other[at] for at in there]
         differences = [b - a for a, b in zip(before, after, strict=True)]
-        found = self._paired(before, after, there, confidence)
+        found = self._paired(before, after, there)
         return MetricComparison(
             metric,
             name,
             kind,
             found,
-            found if both.complete else self._everywhere(both, confidence),
+            found if both.complete else self._everywhere(both),
             _mean(before),
             _mean(after),
             len(missing[1] - missing[0]),
             len(missing[0] - missing[1]),
             len(missing[0] & missing[1]),
-            rows_needed(differences, confidence),
+            rows_needed(differences, self.terms.confidence),
             distribution=Distribution.of(differences),
             worst=both.worst.items,
             best=both.best.items,
         )
 
-    def _everywhere(self, both: _Both, confidence: float) -> Paired:
+    def _everywhere(self, both: _Both) -> Paired:
         worst = min(column.worst for column in both.columns)
         one, other = (column.pessimistic(worst) for column in both.columns)
-        return self._paired(one, other, range(self.rows), confidence)
+        return self._paired(one, other, range(self.rows))
 
-    def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int], confidence: float) -> Paired:
+    def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int]) -> Paired:
         clusters = [self.clusters[row] for row in at] if self.clusters else []
-        return paired_values(list(zip(one, other, strict=True)), clusters, confidence)
+        return paired_values(list(zip(one, other, strict=True)), clusters, self.terms.confidence)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -1,9 +1,8 @@
 """Metrics: what scorers say of each row of a run, leaf by leaf, trials reduced within the row (specification 4.5)."""
 
 import math
-import statistics
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
@@ -15,6 +14,7 @@ from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation import Outcome
 from modelyard.domain.prediction import Prediction, Score
 from modelyard.domain.reference import ObjectRef, same_scheme
+from modelyard.domain.terms import Reducer
 from modelyard.errors import InvalidInput
 
 LARGEST = 1e150
@@ -103,6 +103,12 @@ def _whole(scorer: str) -> Metric:
     return Metric(same_scheme(scorer))
 
 
+def trial_readings(judged: Judged) -> list[Reading]:
+    """What a trial says. Where the model failed nothing counts that a scorer said."""
+    prediction, scores = judged
+    return [] if prediction.error is not None else readings(scores)
+
+
 def _reading(metric: Metric, value: Any, error: str | None) -> Reading:
     kind = kind_of(value)
     if kind is None:
@@ -170,12 +176,10 @@ class Row:
 
     @property
     def readings(self) -> list[Reading]:
-        """What the trials say. Of one on which the model failed nothing counts that a scorer said."""
+        """What the trials say."""
         if len(self.trials) == 1:
-            prediction, scores = self.trials[0]
-            return [] if prediction.error is not None else readings(scores)
-        answered = [scores for prediction, scores in self.trials if prediction.error is None]
-        return [reading for scores in answered for reading in readings(scores)]
+            return trial_readings(self.trials[0])
+        return [reading for trial in self.trials for reading in trial_readings(trial)]
 
     def cluster(self, key: str) -> str:
         """The value of the input `key`, which rows that go together have in common. Raises `InvalidInput`."""
@@ -218,23 +222,6 @@ def merged(baseline: Iterator[Row], candidate: Iterator[Row]) -> Iterator[tuple[
 
 
 # ---- row values --------------------------------------------------------------------------------------------------
-
-Reducer = Callable[[Sequence[float]], float]
-
-REDUCERS: Mapping[str, Reducer] = {
-    "mean": lambda values: math.fsum(values) / len(values),
-    "median": statistics.median,
-    "min": min,
-    "max": max,
-}
-"""How several trials of a row become one. Of bools, `max` is "passed in some trial", `min` "passed in every one"."""
-
-
-def reducer_named(name: str) -> Reducer:
-    """The reducer. Raises `InvalidInput`."""
-    if name not in REDUCERS:
-        raise InvalidInput.at("reducer", msg=f"must be one of {', '.join(REDUCERS)}")
-    return REDUCERS[name]
 
 
 def row_values(row: Row, kinds: Mapping[Metric, Kind], reduce: Reducer) -> dict[Metric, float]:

@@ -87,7 +87,8 @@ class Score:
 
     `value` holds the value under "value": bool, number, text, None or nested objects of these. It is empty where the
     scorer failed, which `error` then says. `scorer` is the reference of a scorer's version. The usage of a judge that
-    is a model is booked apart from the prediction's: `judge_cost` in USD.
+    is a model is booked apart from the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the prediction's
+    too, so that the scores of a run can be read in the order of its predictions.
     """
 
     id: str
@@ -103,6 +104,8 @@ class Score:
     completion_tokens: int | None = None
     judge_cost: Decimal | None = None
     user_id: str | None = None
+    row_digest: str = ""
+    trial: int = 0
 
 
 RECORDS = (
@@ -126,7 +129,8 @@ RECORDS = (
         indexes={
             "by_project": Index(("entity", "project"), ("created_at",)),
             "by_run": Index(("run_id",), ("created_at",)),
-            "by_prediction": Index(("prediction_id",), ("created_at",)),
+            "by_row": Index(("run_id",), ("row_digest", "trial", "prediction_id")),
+            "by_prediction": Index(("run_id", "row_digest", "trial", "prediction_id")),
             "by_entity": Index(("entity",), ("created_at",)),
         },
     ),

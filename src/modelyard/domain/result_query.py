@@ -5,7 +5,7 @@ Pure: what is read comes as `ResultRow`s, in the order of their digests.
 
 import math
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from heapq import merge
@@ -16,7 +16,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.expression import Expression, Field, scorer_keys, truth
-from modelyard.domain.metric import Judged, Kind, Path, Row, kind_of, leaves
+from modelyard.domain.metric import Judged, Kind, Metric, Path, Row, kind_of, trial_readings
+from modelyard.domain.reference import same_scheme
 from modelyard.domain.usage import add
 from modelyard.errors import CallerError
 
@@ -242,7 +243,7 @@ class RunTally:
     run_id: str
     trials: int = 0
     scorers: dict[str, None] = attrs.field(factory=dict)
-    _leaves: dict[tuple[str, Path], _Leaf] = attrs.field(factory=dict)
+    _leaves: defaultdict[Metric, _Leaf] = attrs.field(factory=lambda: defaultdict(_Leaf))
     _tokens: int | None = None
     _cost: Decimal | None = None
 
@@ -252,18 +253,16 @@ class RunTally:
 
     def add(self, trial: Judged) -> None:
         """Count a trial."""
-        prediction, scores = trial
+        prediction = trial[0]
         self.trials += 1
         tokens = tokens_of(trial)
         if tokens is not None:
             self._tokens = (self._tokens or 0) + tokens
         if prediction.cost is not None:
             self._cost = add([self._cost or Decimal(0), prediction.cost])
-        for scorer, value in {score.scorer: score.value.get("value") for score in scores}.items():
-            for path, leaf in leaves(value):
-                kind = kind_of(leaf)
-                if kind is not None:
-                    self._leaves.setdefault((scorer, path), _Leaf()).add(kind, leaf)
+        for reading in trial_readings(trial):
+            if reading.kind is not None:
+                self._leaves[reading.metric].add(reading.kind, reading.value)
 
     def names(self) -> Mapping[str, str]:
         """What each scorer is called in the results: its name, with the version where two versions share it."""
@@ -272,8 +271,8 @@ class RunTally:
 
     def summary(self) -> RunSummary:
         """What was counted."""
-        names = self.names()
-        stats = [leaf.stats(names[scorer], path) for (scorer, path), leaf in self._leaves.items()]
+        names = {same_scheme(scorer): name for scorer, name in self.names().items()}
+        stats = [leaf.stats(names[metric.scorer], metric.path) for metric, leaf in self._leaves.items()]
         ordered = sorted(stats, key=lambda one: (one.scorer_key, one.path or ""))
         return RunSummary(self.run_id, self.trials, tuple(ordered), self._tokens, self._cost)
 

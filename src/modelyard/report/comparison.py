@@ -5,15 +5,17 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from modelyard.domain.comparison import Comparison, MetricComparison
+from modelyard.domain.comparison import Comparison, MetricComparison, Verdict
 from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.metric import Row, reducer_named, row_values
+from modelyard.domain.metric import Row, row_values
 from modelyard.report.comparison_page import comparison_content
 from modelyard.report.export import Format, Read, comparison_lines
 from modelyard.report.number import (
+    clusters_text,
     confidence_text,
     count_text,
     difference_text,
+    left_out_text,
     mean_text,
     p_text,
     ref_text,
@@ -77,7 +79,7 @@ class ComparisonReport:
     def _values(self, row: Row) -> Mapping[str, float]:
         kinds = {one.metric: one.kind for one in self.comparison.metrics}
         names = {one.metric: one.name for one in self.comparison.metrics}
-        values = row_values(row, kinds, reducer_named(self.comparison.reducer))
+        values = row_values(row, kinds, self.comparison.terms.reduce)
         return {names[metric]: value for metric, value in values.items()}
 
 
@@ -97,9 +99,24 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
         yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])
         yield ""
         several = f"; p corrected for {len(found.metrics)} metrics (Holm)" if len(found.metrics) > 1 else ""
-        yield f"intervals at {confidence_text(found.confidence)}{several}"
+        yield f"intervals at {confidence_text(found.terms.confidence)}{clusters_text(found.terms.cluster_by)}{several}"
+    for one in found.metrics:
+        yield from _remarks(one)
+    if found.baseline_failed or found.candidate_failed:
+        failed = map(count_text, (found.baseline_failed, found.candidate_failed))
+        yield "the model failed on {} rows of the baseline and {} of the candidate".format(*failed)
     for name, reason in found.uncompared.items():
         yield f"not compared: {printable(name)}, {reason}"
+
+
+def _remarks(one: MetricComparison) -> Iterator[str]:
+    """What stands behind the table: over which rows it is not, and how many would be enough."""
+    everywhere, left_out = one.all_rows, left_out_text(one)
+    if left_out:
+        told = f"{difference_text(everywhere.difference, one.kind)} ({span_text(everywhere.interval, one.kind)})"
+        yield f"{printable(one.name)}, {left_out}; over all {count_text(everywhere.count)}, these as worst: {told}"
+    if one.verdict is Verdict.NO_DIFFERENCE and one.rows_needed is not None:
+        yield f"{printable(one.name)}, about {count_text(one.rows_needed)} rows would show a difference of this size"
 
 
 def _cells(one: MetricComparison) -> tuple[object, ...]:

@@ -9,9 +9,11 @@ from modelyard.domain.metric import Kind
 from modelyard.report.histogram import NEUTRAL, Histogram
 from modelyard.report.number import (
     NONE,
+    clusters_text,
     confidence_text,
     count_text,
     difference_text,
+    left_out_text,
     mean_text,
     p_text,
     span_text,
@@ -55,7 +57,7 @@ def _facts(baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison)
 
 
 def _metrics(found: Comparison) -> Html:
-    sure = confidence_text(found.confidence)
+    sure = confidence_text(found.terms.confidence)
     columns = [
         ("metric", ""),
         ("baseline", "number"),
@@ -67,7 +69,9 @@ def _metrics(found: Comparison) -> Html:
         ("verdict", ""),
         ("all rows", "number"),
     ]
-    return joined([table(columns, map(_metric_cells, found.metrics)), tag("p", _note(found), kind="quiet")])
+    left_out = [f"{one.name}, {told}" for one in found.metrics if (told := left_out_text(one))]
+    notes = (tag("p", text, kind="quiet") for text in (_note(found), *left_out))
+    return joined([table(columns, map(_metric_cells, found.metrics)), *notes])
 
 
 def _note(found: Comparison) -> str:
@@ -75,7 +79,7 @@ def _note(found: Comparison) -> str:
     return (
         "Rows are paired, and the numbers are over those that have a value in both runs. A difference is shown where "
         "the interval leaves out 0 and p agrees: McNemar's exact test for 0 and 1, else the paired t-test"
-        f"{several}. Over all rows, {POLICY}."
+        f"{several}{clusters_text(found.terms.cluster_by)}. Over all rows, {POLICY}."
     )
 
 

@@ -2,15 +2,18 @@
 
 import os
 from collections.abc import Iterator
+from typing import Unpack
 
 import attrs
 
-from modelyard.domain.aggregate import Aggregate, MetricSummary
+from modelyard.domain.aggregate import Aggregate, MetricSummary, aggregate
 from modelyard.domain.evaluation import EvaluationRun
+from modelyard.domain.terms import TermOptions
 from modelyard.errors import InvalidInput
 from modelyard.report.evaluation_page import run_content
 from modelyard.report.export import Format, Read, run_lines
 from modelyard.report.number import (
+    clusters_text,
     confidence_text,
     count_text,
     interval_text,
@@ -22,6 +25,9 @@ from modelyard.report.number import (
 from modelyard.report.page import fragment, page, tag
 from modelyard.report.saving import save_report
 from modelyard.report.table import printable, text_table
+
+SHOWN_ERRORS = 3
+"""Of how many rows a terminal shows the errors."""
 
 GLANCE = 10
 """How many rows of a kind a notebook shows; the page shows all that were kept."""
@@ -38,6 +44,11 @@ class RunReport:
     run: EvaluationRun
     aggregate: Aggregate
     read: Read = attrs.field(eq=False)
+
+    @classmethod
+    def of(cls, run: EvaluationRun, read: Read, **options: Unpack[TermOptions]) -> "RunReport":
+        """The report of a run that `read` reads. Raises `InvalidInput`."""
+        return cls(run, aggregate(read(), **options), read)
 
     def metric(self, name: str) -> MetricSummary:
         """The metric of this name. Raises `InvalidInput` naming those that there are."""
@@ -82,12 +93,13 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
     if found.metrics:
         yield ""
         yield text_table(_headers(found), [_cells(summary) for summary in found.metrics], right=_headers(found)[1:])
-    yield ""
+        yield ""
+        yield from _notes(found)
     yield from _spent(found)
 
 
 def _headers(found: Aggregate) -> tuple[str, ...]:
-    sure = confidence_text(found.confidence)
+    sure = confidence_text(found.terms.confidence)
     return ("metric", "mean", sure, "all trials", "scored", "unscored", "scorer errors", "model errors")
 
 
@@ -103,6 +115,17 @@ def _cells(one: MetricSummary) -> tuple[object, ...]:
     )
 
 
+def _notes(found: Aggregate) -> Iterator[str]:
+    """What the columns mean, and the first rows with errors."""
+    yield f"all trials: {found.policy}"
+    if found.trials != found.rows:
+        yield f"trials of a row reduced by {found.terms.reducer}"
+    if found.terms.cluster_by is not None:
+        yield f"intervals{clusters_text(found.terms.cluster_by)}"
+    for note in found.failures[:SHOWN_ERRORS]:
+        yield f"row {note.digest[:10]}: {printable(note.detail)}"
+
+
 def _spent(found: Aggregate) -> Iterator[str]:
     if found.latency is not None:
         times = (found.latency.mean, found.latency.p50, found.latency.p95)
@@ -112,4 +135,3 @@ def _spent(found: Aggregate) -> Iterator[str]:
             inherited = ", inherited" if one.inherited else ""
             tokens = f"{count_text(one.prompt_tokens)} + {count_text(one.completion_tokens)} tokens"
             yield f"{one.role} {printable(one.name)}{inherited}: {one.calls:,} calls, {tokens}, {money_text(one.cost)}"
-    yield f"all trials: {found.policy}"

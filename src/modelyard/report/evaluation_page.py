@@ -7,6 +7,7 @@ from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.metric import Kind
 from modelyard.report.histogram import Histogram
 from modelyard.report.number import (
+    clusters_text,
     confidence_text,
     count_text,
     interval_text,
@@ -66,7 +67,7 @@ def _metrics(found: Aggregate) -> Html:
     columns = [
         ("metric", ""),
         ("mean", "number"),
-        (f"{confidence_text(found.confidence)} interval", ""),
+        (f"{confidence_text(found.terms.confidence)} interval", ""),
         ("spread", "number"),
         ("all trials", "number"),
         ("scored", "number"),
@@ -74,9 +75,10 @@ def _metrics(found: Aggregate) -> Html:
         ("scorer errors", "number"),
         ("model errors", "number"),
     ]
-    reduced = f" Trials of a row were reduced first: {found.reducer}." if found.trials != found.rows else ""
+    reduced = f" Trials of a row were reduced first: {found.terms.reducer}." if found.trials != found.rows else ""
     omitted = f" {count_text(found.omitted)} scores of further metrics are left out." if found.omitted else ""
-    note = f"The mean is over what is scored; over all trials, {found.policy}.{reduced}{omitted}"
+    together = clusters_text(found.terms.cluster_by)
+    note = f"The mean is over what is scored{together}; over all trials, {found.policy}.{reduced}{omitted}"
     return joined([table(columns, map(_metric_cells, found.metrics)), tag("p", note, kind="quiet")])
 
 

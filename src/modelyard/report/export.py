@@ -4,10 +4,14 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Literal
 
-from modelyard.domain.metric import Judged, Metric, Row, merged, metric_names, rows
+from modelyard.domain.evaluation import Outcome
+from modelyard.domain.metric import Judged, Metric, Row, merged, metric_names, rows, trial_readings
+from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.tally import outcome_of
 from modelyard.formats.json_text import dumps
 
 Format = Literal["jsonl", "csv"]
@@ -17,7 +21,7 @@ Read = Callable[[], Iterator[Judged]]
 MAX_COLUMNS = 200
 _BATCH = 500
 _RUN_COLUMNS = ("row_digest", "index", "trial", "inputs", "output", "error", "latency", "prompt_tokens")
-_COLUMNS = (*_RUN_COLUMNS, "completion_tokens", "cost")
+_COLUMNS = (*_RUN_COLUMNS, "completion_tokens", "cost", "scorer_errors")
 _NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 
 
@@ -43,19 +47,30 @@ def _run_object(judged: Judged) -> dict[str, Any]:
         "latency": prediction.latency,
         "prompt_tokens": prediction.prompt_tokens,
         "completion_tokens": prediction.completion_tokens,
-        "cost": None if prediction.cost is None else f"{prediction.cost:f}",
+        "cost": _usd(prediction.cost),
+        "price": prediction.price,
         "checkpoint_step": prediction.checkpoint_step,
+        "source": prediction.source.value,
         "copied_from": prediction.copied_from,
-        "scores": [
-            {
-                "scorer": score.scorer,
-                "value": score.value.get("value"),
-                "error": score.error,
-                "judge_cost": None if score.judge_cost is None else f"{score.judge_cost:f}",
-            }
-            for score in scores
-        ],
+        "possibly_repeated": prediction.possibly_repeated,
+        "scores": [_score_object(prediction, score) for score in scores],
     }
+
+
+def _score_object(prediction: Prediction, score: Score) -> dict[str, Any]:
+    return {
+        "scorer": score.scorer,
+        "outcome": outcome_of(prediction, score).value,
+        "value": score.value.get("value"),
+        "error": score.error,
+        "prompt_tokens": score.prompt_tokens,
+        "completion_tokens": score.completion_tokens,
+        "judge_cost": _usd(score.judge_cost),
+    }
+
+
+def _usd(cost: Decimal | None) -> str | None:
+    return None if cost is None else f"{cost:f}"
 
 
 def _run_table(read: Read) -> Iterator[Sequence[Any]]:
@@ -63,9 +78,16 @@ def _run_table(read: Read) -> Iterator[Sequence[Any]]:
     yield (*_COLUMNS, *names.values())
     for row in rows(read()):
         for trial in row.trials:
-            found = _run_object(trial)
-            values = {reading.metric: reading.value for reading in Row(row.digest, (trial,)).readings}
+            found = {**_run_object(trial), "scorer_errors": _scorer_errors(trial)}
+            values = {reading.metric: reading.value for reading in trial_readings(trial)}
             yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
+
+
+def _scorer_errors(judged: Judged) -> str | None:
+    """What went wrong with the scorers, one a line."""
+    failed = [one for one in trial_readings(judged) if one.outcome is Outcome.SCORER_ERROR]
+    names = metric_names(one.metric for one in failed)
+    return "\n".join(f"{names[one.metric]}: {one.reason}" for one in failed) or None
 
 
 def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:

@@ -2,9 +2,11 @@
 
 from decimal import Decimal
 
+from modelyard.domain.comparison import MetricComparison
 from modelyard.domain.metric import Kind
 from modelyard.domain.reference import ObjectRef
 from modelyard.domain.statistics import Interval
+from modelyard.report.table import printable
 
 NONE = "–"
 
@@ -89,6 +91,18 @@ def confidence_text(confidence: float) -> str:
 def count_text(count: int | None) -> str:
     """A count with its thousands apart."""
     return NONE if count is None else f"{count:,}"
+
+
+def clusters_text(cluster_by: str | None) -> str:
+    """By what rows go together, to be put behind something."""
+    return "" if cluster_by is None else f", with rows of one {printable(cluster_by)!r} taken together"
+
+
+def left_out_text(one: MetricComparison) -> str:
+    """How many rows a comparison leaves out because they lack a value, and where; empty when there are none."""
+    lacking = {"baseline": one.only_candidate, "candidate": one.only_baseline, "both": one.neither}
+    told = [f"{count_text(count)} in {'the ' * (name != 'both')}{name}" for name, count in lacking.items() if count]
+    return f"rows without a value: {', '.join(told)}" if told else ""
 
 
 def seconds_text(seconds: float) -> str:

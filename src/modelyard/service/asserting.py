@@ -136,9 +136,9 @@ def checked_gate(report: RunReport, thresholds: Mapping[str, float], max_errors:
 def _check(summary: MetricSummary | None, name: str, threshold: float, max_errors: float) -> Check:
     if summary is None or summary.mean is None:
         return Check(name, threshold, None, False, "there are no scored rows")
-    errors = summary.scorer_errors + summary.model_errors
+    errors, reasons = summary.scorer_errors + summary.model_errors, []
+    if not summary.mean >= threshold:
+        reasons.append("below the threshold")
     if errors > max_errors * summary.trials:
-        reason = f"{count_text(errors)} of {count_text(summary.trials)} trials failed"
-        return Check(name, threshold, summary.mean, False, reason)
-    passed = summary.mean >= threshold
-    return Check(name, threshold, summary.mean, passed, "" if passed else "below the threshold")
+        reasons.append(f"{count_text(errors)} of {count_text(summary.trials)} trials failed")
+    return Check(name, threshold, summary.mean, not reasons, "; ".join(reasons))

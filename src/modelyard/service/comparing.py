@@ -3,16 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Protocol, get_args
+from typing import Protocol, Unpack, get_args
 
-from modelyard.domain.aggregate import aggregate
 from modelyard.domain.comparison import compare
 from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.statistics import CONFIDENCE
+from modelyard.domain.terms import TermOptions
 from modelyard.errors import InvalidInput
 from modelyard.report.comparison import ComparisonReport
 from modelyard.report.evaluation import RunReport
-from modelyard.report.export import Format, run_lines
+from modelyard.report.export import Format, Read, run_lines
 from modelyard.service.asserting import Gate, check_not_worse, checked_gate
 from modelyard.service.judged import read_judged
 from modelyard.service.ports import Ports
@@ -38,12 +37,6 @@ def run_id_of(run: AnyRun) -> str:
     return run.id if isinstance(run, EvaluationRun) else run.run.id
 
 
-def check_confidence(confidence: float) -> None:
-    """Raise `InvalidInput` unless it lies between 0.5 and 1."""
-    if not 0.5 <= confidence < 1:
-        raise InvalidInput.at("confidence", msg="must be at least 0.5 and below 1, such as 0.95")
-
-
 class Comparing(ABC):
     """What `Evaluations` says of the runs that it has: in numbers, beside each other, and row by row."""
 
@@ -54,47 +47,40 @@ class Comparing(ABC):
         """One run that the caller may see."""
 
     def report(
-        self,
-        run: AnyRun,
-        *,
-        reducer: str = "mean",
-        cluster_by: str | None = None,
-        confidence: float = CONFIDENCE,
-        project: str | None = None,
-        entity: str | None = None,
+        self, run: AnyRun, *, project: str | None = None, entity: str | None = None, **options: Unpack[TermOptions]
     ) -> RunReport:
         """A run in numbers, to print, to show in a notebook, and to save as .html, .jsonl or .csv.
 
-        The trials of a row are reduced first: by "mean", "median", "min" or "max". `cluster_by` names an input that
-        rows which go together have in common, such as the text that several questions are about: standard errors and
-        intervals then allow for it. Raises `NotFound`, `InvalidInput`.
+        The trials of a row are reduced first, by `reducer`: "mean", "median", "min" or "max". `cluster_by` names an
+        input that rows which go together have in common, such as the text that several questions are about: standard
+        errors and intervals then allow for it. `confidence` is that of the intervals. Raises `NotFound`,
+        `InvalidInput`.
         """
-        check_confidence(confidence)
-        found = self.get(run_id_of(run), project=project, entity=entity)
-        read = partial(read_judged, self.ports, found.id)
-        numbers = aggregate(read(), reducer=reducer, cluster_by=cluster_by, confidence=confidence)
-        return RunReport(found, numbers, read)
+        found, read = self._readable(run, project, entity)
+        return RunReport.of(found, read, **options)
 
     def compare(
         self,
         baseline: AnyRun,
         candidate: AnyRun,
         *,
-        reducer: str = "mean",
-        cluster_by: str | None = None,
-        confidence: float = CONFIDENCE,
         project: str | None = None,
         entity: str | None = None,
+        **options: Unpack[TermOptions],
     ) -> ComparisonReport:
         """A candidate beside a baseline, row by row: whether it is shown to be better or worse, by each metric.
 
         Higher is better. Options are those of `report`. Raises `NotFound`, `InvalidInput`.
         """
-        check_confidence(confidence)
-        before, after = (self.get(run_id_of(run), project=project, entity=entity) for run in (baseline, candidate))
-        reads = (partial(read_judged, self.ports, before.id), partial(read_judged, self.ports, after.id))
-        numbers = compare(*(read() for read in reads), reducer=reducer, cluster_by=cluster_by, confidence=confidence)
-        return ComparisonReport(before, after, numbers, *reads)
+        before, read_before = self._readable(baseline, project, entity)
+        after, read_after = self._readable(candidate, project, entity)
+        numbers = compare(read_before(), read_after(), **options)
+        return ComparisonReport(before, after, numbers, read_before, read_after)
+
+    def _readable(self, run: AnyRun, project: str | None, entity: str | None) -> tuple[EvaluationRun, Read]:
+        """A run and what reads it from its beginning. Raises `NotFound`."""
+        found = self.get(run_id_of(run), project=project, entity=entity)
+        return found, partial(read_judged, self.ports, found.id)
 
     def assert_not_worse(
         self,
@@ -103,9 +89,7 @@ class Comparing(ABC):
         *,
         metric: str | None = None,
         margin: float = 0.0,
-        confidence: float = CONFIDENCE,
-        reducer: str = "mean",
-        cluster_by: str | None = None,
+        **options: Unpack[TermOptions],
     ) -> ComparisonReport:
         """For test suites: fail when the candidate is shown to be worse than the baseline by more than `margin`.
 
@@ -114,7 +98,7 @@ class Comparing(ABC):
         a missing value counted as the worst. Raises AssertionError that says on which rows, by how much and how sure
         that is, also when no row was scored in both; `NotFound`, `InvalidInput`.
         """
-        found = self.compare(baseline, candidate, reducer=reducer, cluster_by=cluster_by, confidence=confidence)
+        found = self.compare(baseline, candidate, **options)
         check_not_worse(found, metric, margin)
         return found
 
@@ -135,5 +119,5 @@ class Comparing(ABC):
         """
         if format not in get_args(Format):
             raise InvalidInput.at("format", msg=f"must be one of {', '.join(get_args(Format))}")
-        found = self.get(run_id_of(run), project=project, entity=entity)
-        return run_lines(partial(read_judged, self.ports, found.id), format)
+        _, read = self._readable(run, project, entity)
+        return run_lines(read, format)

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.aggregate import aggregate
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.identity import Principal
@@ -21,10 +22,11 @@ from modelyard.domain.observed import JobEventRecorded
 from modelyard.domain.prediction import Prediction, Score, Source
 from modelyard.domain.record import EMPTY
 from modelyard.domain.reference import ObjectRef
+from modelyard.domain.run_summary import run_summary
 from modelyard.domain.tally import VALUE, Tally
 from modelyard.errors import EvaluationError
 from modelyard.formats.rows import read_rows
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Tx
 from modelyard.service.asker import asker_of
 from modelyard.service.engine import Done, Engine, Item, Limits
 from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loop
@@ -32,11 +34,12 @@ from modelyard.service.engine_row import FunctionModel, RowScorer, Subject, is_a
 from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
+from modelyard.service.judged import read_judged
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.listing import maybe, scan
 from modelyard.service.place import Place
 from modelyard.service.ports import Ports
-from modelyard.service.scorers import MAX_SCORERS, RuleScorer, ScorerFunction, at_work
+from modelyard.service.scorers import RuleScorer, ScorerFunction, at_work
 
 STARTED, PROGRESS = "evaluation_started", "evaluation_progress"
 
@@ -109,7 +112,7 @@ class _Work:
         if self.hold.progress.total is None:
             self.hold.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
         if self._resumed:
-            for prediction, scores in self._committed():
+            for prediction, scores in read_judged(self.ports, self.hold.job.lane):
                 self.tally.add(prediction, scores)
                 self.stored.add(_place_of(prediction))
 
@@ -160,7 +163,7 @@ class _Work:
 
     def end(self) -> None:
         """Complete the run with its summary; or fail it for its errors, or as somebody has asked."""
-        event_id, summary, wall = self.ports.ids(), self.tally.summary(), self.ports.clock.now()
+        event_id, summary, wall = self.ports.ids(), self._summary(), self.ports.clock.now()
 
         def step(tx: Tx) -> Job:
             job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
@@ -176,6 +179,10 @@ class _Work:
 
         self.hold.job = self.ports.store.transact(step)
         announce(self.ports, self.hold.job)
+
+    def _summary(self) -> Mapping[str, Any]:
+        found = aggregate(read_judged(self.ports, self.hold.job.lane))
+        return run_summary(found, {scorer.name: str(scorer.ref) for scorer in self.scorers})
 
     def _why(self) -> str:
         return (
@@ -230,11 +237,6 @@ class _Work:
                 for trial in range(self.spec["trials"]):
                     yield Item(index, trial, row)
 
-    def _committed(self) -> Iterator[tuple[Prediction, list[Score]]]:
-        run_id = self.hold.job.lane
-        for prediction in predictions_of(self.ports, run_id):
-            yield prediction, self.ports.store.read(partial(scores_of, prediction.id))
-
     # ---- records
 
     def _records(self, done: Done, now: datetime) -> tuple[Prediction, list[Score]]:
@@ -254,6 +256,8 @@ class _Work:
                 verdict.prompt_tokens,
                 verdict.completion_tokens,
                 verdict.cost,
+                row_digest=prediction.row_digest,
+                trial=prediction.trial,
             )
             for scorer, verdict in pairs
         ]
@@ -327,8 +331,3 @@ def _place_of(prediction: Prediction) -> tuple[int, int]:
 def predictions_of(ports: Ports, run_id: str) -> Iterator[Prediction]:
     """A run's predictions in the order in which they were begun, read a batch at a time."""
     return scan(ports, Prediction, "by_run", run_id)
-
-
-def scores_of(prediction_id: str, snapshot: Snapshot) -> list[Score]:
-    """The scores of a prediction, oldest first."""
-    return snapshot.page(Score, "by_prediction", prediction_id, limit=MAX_SCORERS)

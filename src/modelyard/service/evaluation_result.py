@@ -9,6 +9,8 @@ from modelyard.domain.prediction import Prediction, Score
 from modelyard.domain.reference import ObjectRef
 from modelyard.domain.tally import VALUE, outcome_of
 from modelyard.protocols import Snapshot
+from modelyard.report.evaluation import RunReport
+from modelyard.service.judged import read_judged, scores_of
 from modelyard.service.listing import BATCH, everything, scan
 from modelyard.service.ports import Ports
 
@@ -40,7 +42,7 @@ class Rows:
 
 
 class EvaluationResult:
-    """A run that has ended, and its rows.
+    """A run that has ended, and its rows. `print` it, or leave it at the end of a notebook's cell, to see its report.
 
     result = platform.evaluations.run("politeness", "echo", rows, project="demo")
     result.score, [row.detail for row in result.errors]
@@ -48,20 +50,29 @@ class EvaluationResult:
 
     def __init__(self, ports: Ports, run: EvaluationRun) -> None:
         self.run = run
+        self._read = partial(read_judged, ports, run.id)
         self.rows = Rows(ports, run)
         self.errors = Rows(ports, run, lambda row: row.outcome in _FAULTS)
 
     def __repr__(self) -> str:
         return f"<EvaluationResult {self.run.id} {self.run.state}, score {self.score}>"
 
+    def __str__(self) -> str:
+        return str(RunReport.of(self.run, self._read))
+
+    def _repr_html_(self) -> str:
+        return RunReport.of(self.run, self._read)._repr_html_()
+
     @property
     def score(self) -> float | None:
-        """The mean over the rows that the first scorer scored, 0 to 1 for bools; None when there is none."""
+        """The mean over the rows that the first scorer scored, 0 to 1 for bools; None when there is none, and where it
+        answers objects.
+        """
         return self.run.summary.get("mean") if self.run.summary else None
 
 
 def _scores(predictions: list[Prediction], snapshot: Snapshot) -> list[list[Score]]:
-    return [snapshot.page(Score, "by_prediction", prediction.id) for prediction in predictions]
+    return [scores_of(snapshot, prediction) for prediction in predictions]
 
 
 def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> RowResult:

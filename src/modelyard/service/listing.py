@@ -29,13 +29,20 @@ def maybe(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
     return snapshot.find(cls, KEY, *key)
 
 
-def every(snapshot: Snapshot, cls: type[R], index: str, *where: object, descending: bool = False) -> Iterator[R]:
-    """Every record of an index, read a batch at a time."""
-    after: Cursor | None = None
+def every(
+    snapshot: Snapshot,
+    cls: type[R],
+    index: str,
+    *where: object,
+    after: Cursor | None = None,
+    size: int = BATCH,
+    descending: bool = False,
+) -> Iterator[R]:
+    """Every record of an index behind a cursor, read a batch of this size at a time."""
     while True:
-        batch = snapshot.page(cls, index, *where, after=after, limit=BATCH, descending=descending)
+        batch = snapshot.page(cls, index, *where, after=after, limit=size, descending=descending)
         yield from batch
-        if len(batch) < BATCH:
+        if len(batch) < size:
             return
         after = cursor_at(cls, index, batch[-1])
 

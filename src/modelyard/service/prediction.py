@@ -19,7 +19,8 @@ from modelyard.domain.versioned import ObjectKind
 from modelyard.errors import InvalidInput, RunAlreadyFinished
 from modelyard.formats.json_text import checked_dumps
 from modelyard.protocols import Snapshot, Tx
-from modelyard.service.listing import BATCH, check_window, every, few, scan, window
+from modelyard.service.judged import scores_of
+from modelyard.service.listing import BATCH, check_window, few, scan, window
 from modelyard.service.place import Place, Sight
 from modelyard.service.ports import Ports
 from modelyard.service.resolution import References
@@ -66,7 +67,7 @@ def finish_prediction(tx: Tx, prediction: Prediction, output: Mapping[str, Any],
 
 
 def add_score(tx: Tx, score: Score) -> Score:
-    """Keep a score of a prediction, in whose run it is.
+    """Keep a score of a prediction, in whose run and row it is.
 
     Raises `RecordNotFound`, `RunAlreadyFinished`, and `InvalidInput` when it names another run.
     """
@@ -74,7 +75,8 @@ def add_score(tx: Tx, score: Score) -> Score:
     if score.run_id not in (None, prediction.run_id):
         raise InvalidInput.at("evaluation_run_id", msg="must be the run of the prediction, or left out")
     _check_takes(tx, prediction.run_id)
-    score = attrs.evolve(score, run_id=prediction.run_id)
+    row_digest, trial = prediction.row_digest, prediction.trial
+    score = attrs.evolve(score, run_id=prediction.run_id, row_digest=row_digest, trial=trial)
     tx.add(score)
     return score
 
@@ -158,10 +160,14 @@ class _Kept(Generic[K]):
         if found is None:
             return False
         _check_takes(tx, found.run_id)
-        for score in [*every(tx, Score, "by_prediction", id)]:
+        for score in self._scores(tx, found):
             tx.remove(Score, score.id)
         tx.remove(self._cls, id)
         return True
+
+    def _scores(self, snapshot: Snapshot, found: K) -> Sequence[Score]:
+        """The scores that go with it."""
+        return ()
 
     def _found(self, snapshot: Snapshot, id: str, place: Place | None) -> K:
         return self._sight.find(snapshot, self._cls, self._name, id, place)
@@ -227,6 +233,9 @@ class Predictions(_Kept[Prediction]):
         """
         answer, place, now = _answer(output), self._sight.maybe_place(project, entity), self.ports.clock.now()
         return self.ports.store.transact(lambda tx: finish_prediction(tx, self._found(tx, id, place), answer, now))
+
+    def _scores(self, snapshot: Snapshot, found: Prediction) -> Sequence[Score]:
+        return scores_of(snapshot, found)
 
 
 def _answer(output: Any) -> Mapping[str, Any]:

@@ -5,22 +5,15 @@ what they are sorted by; the rows themselves are read afterwards, a few at a tim
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import attrs
 
 from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.metric import Judged, rows
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.metric import rows
 from modelyard.domain.result_query import ResultQuery, ResultRow, RunSummary, RunTally, joined
-from modelyard.protocols import Snapshot
-from modelyard.service.judged import read_judged
-from modelyard.service.listing import cursor_at, every
+from modelyard.service.judged import RowFinder, read_judged
 from modelyard.service.ports import Ports
-
-AT_ONCE = 50
-TRIALS = 8
 
 
 @attrs.frozen
@@ -99,24 +92,10 @@ class _Search:
 
 
 def _read(ports: Ports, run_ids: Sequence[str], digests: Sequence[str]) -> Iterator[ResultRow]:
-    for at in range(0, len(digests), AT_ONCE):
-        yield from ports.store.read(partial(_rows_of, run_ids, digests[at : at + AT_ONCE]))
-
-
-def _rows_of(run_ids: Sequence[str], digests: Sequence[str], snapshot: Snapshot) -> list[ResultRow]:
-    return [ResultRow(digest, _trials_by_run(snapshot, run_ids, digest)) for digest in digests]
-
-
-def _trials_by_run(snapshot: Snapshot, run_ids: Sequence[str], digest: str) -> Mapping[str, Sequence[Judged]]:
-    found = {run_id: tuple(_trials(snapshot, run_id, digest)) for run_id in run_ids}
-    return {run_id: trials for run_id, trials in found.items() if trials}
-
-
-def _trials(snapshot: Snapshot, run_id: str, digest: str) -> Iterator[Judged]:
-    after: tuple[object, ...] = (digest, -1, "")
-    while page := snapshot.page(Prediction, "by_row", run_id, after=after, limit=TRIALS):
-        for prediction in page:
-            if prediction.row_digest != digest:
-                return
-            yield prediction, tuple(every(snapshot, Score, "by_prediction", prediction.id))
-        after = cursor_at(Prediction, "by_row", page[-1])
+    """The rows of these digests, but those that have been deleted meanwhile."""
+    finders = {run_id: RowFinder(ports, run_id) for run_id in run_ids}
+    for digest in digests:
+        found = {run_id: finder.trials(digest) for run_id, finder in finders.items()}
+        here = {run_id: trials for run_id, trials in found.items() if trials}
+        if here:
+            yield ResultRow(digest, here)

@@ -109,7 +109,7 @@ def _frozen_items(items: Iterable[Any], depth: int) -> list[Any]:
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
-_decode = json.JSONDecoder(object_hook=MappingProxyType).decode
+_decode = json.JSONDecoder(object_hook=MappingProxyType).raw_decode
 
 
 def dump(value: Any) -> str:
@@ -129,6 +129,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def load(text: str) -> Any:
-    """The frozen value of a text that `dump` wrote."""
-    value = _decode(text)
+    """The frozen value of a text that `dump` wrote. Raises `ValueError` for another."""
+    if text == "{}":
+        return EMPTY
+    value, end = _decode(text)
+    if end != len(text):
+        raise ValueError(f"there is more behind character {end} than one JSON value")
     return frozen(value) if "[" in text else value

@@ -7,6 +7,7 @@ import attrs
 
 from modelyard.domain.comparison import Comparison, MetricComparison
 from modelyard.domain.metric import Kind
+from modelyard.domain.prediction import Source
 from modelyard.domain.statistics import Interval, Paired
 
 
@@ -78,7 +79,9 @@ class ComparisonObject:
 
 @attrs.frozen
 class ExportedPrediction:
-    """A prediction with its scores. `scores` are objects with `scorer`, `value`, `error` and `judge_cost`."""
+    """A prediction with its scores. `scores` are objects with `scorer`, `outcome` (scored, unscored, scorer_errors or
+    model_errors), `value`, `error`, `prompt_tokens`, `completion_tokens` and `judge_cost`.
+    """
 
     row_digest: str
     index: int | None
@@ -92,8 +95,11 @@ class ExportedPrediction:
     prompt_tokens: int | None
     completion_tokens: int | None
     cost: str | None
+    price: Mapping[str, Any]
     checkpoint_step: int | None
+    source: Source
     copied_from: str | None
+    possibly_repeated: int
     scores: Sequence[Mapping[str, Any]]
 
 
@@ -105,8 +111,8 @@ def comparison_object(found: Comparison) -> dict[str, Any]:
         "only_candidate": found.only_candidate,
         "baseline_failed": found.baseline_failed,
         "candidate_failed": found.candidate_failed,
-        "reducer": found.reducer,
-        "confidence": found.confidence,
+        "reducer": found.terms.reducer,
+        "confidence": found.terms.confidence,
         "metrics": [_metric(one) for one in found.metrics],
         "not_compared": found.uncompared,
     }

@@ -1,6 +1,7 @@
 """Predictions and scores as the clients of the evaluation interface know them (specification 4.5)."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -95,7 +96,8 @@ class ScoreCreated:
 @attrs.frozen
 class PredictionObject:
     """A prediction. Behind `wb_user_id` stand our additions: when, from where and for which row it came, which trial of
-    it is, what went wrong, how long the model's call took, which checkpoint answered, and whose output it shares.
+    it is, what went wrong, how long the model's call took and what it used (`cost` is USD, `price` USD per unit, both
+    as decimal text), which checkpoint answered, and whose output it shares.
     """
 
     prediction_id: str
@@ -112,13 +114,19 @@ class PredictionObject:
     trial: int
     error: str | None
     latency_seconds: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost: str | None
+    price: Mapping[str, str]
     checkpoint_step: int | None
     copied_from: str | None
 
 
 @attrs.frozen
 class ScoreObject:
-    """A score. Behind `wb_user_id` stand our additions: of which prediction it is, since when, and what went wrong."""
+    """A score. Behind `wb_user_id` stand our additions: of which prediction it is, since when, what went wrong, and
+    what a judge used (`judge_cost` is USD, as decimal text).
+    """
 
     score_id: str
     scorer: str
@@ -128,6 +136,9 @@ class ScoreObject:
     prediction_id: str
     created_at: str
     error: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    judge_cost: str | None
 
 
 def prediction_object(prediction: Prediction) -> dict[str, Any]:
@@ -147,6 +158,10 @@ def prediction_object(prediction: Prediction) -> dict[str, Any]:
         "trial": prediction.trial,
         "error": prediction.error,
         "latency_seconds": prediction.latency,
+        "prompt_tokens": prediction.prompt_tokens,
+        "completion_tokens": prediction.completion_tokens,
+        "cost": _usd(prediction.cost),
+        "price": plain(prediction.price),
         "checkpoint_step": prediction.checkpoint_step,
         "copied_from": prediction.copied_from,
     }
@@ -163,4 +178,11 @@ def score_object(score: Score) -> dict[str, Any]:
         "prediction_id": score.prediction_id,
         "created_at": wire_time(score.created_at),
         "error": score.error,
+        "prompt_tokens": score.prompt_tokens,
+        "completion_tokens": score.completion_tokens,
+        "judge_cost": _usd(score.judge_cost),
     }
+
+
+def _usd(cost: Decimal | None) -> str | None:
+    return None if cost is None else f"{cost:f}"

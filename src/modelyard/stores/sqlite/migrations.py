@@ -34,7 +34,22 @@ class Migration:
     apply: Callable[[Database], None]
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+def _rows_of_scores(database: Database) -> None:
+    """Scores name the row and the trial of their prediction, and can be read in that order."""
+    if not database["scores"].exists():
+        return  # a store for other records
+    execute = database.conn.execute
+    execute('ALTER TABLE "scores" ADD COLUMN "row_digest" TEXT NOT NULL DEFAULT \'\'')
+    execute('ALTER TABLE "scores" ADD COLUMN "trial" INTEGER NOT NULL DEFAULT 0')
+    execute(
+        'UPDATE "scores" SET ("row_digest", "trial") = (p."row_digest", p."trial")'
+        ' FROM "predictions" AS p WHERE p."id" = "scores"."prediction_id"'
+    )
+    execute('DROP INDEX "scores_by_prediction"')
+    database.table("scores").create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration("0002_rows_of_scores", _rows_of_scores),)
 """Every change since `INITIAL`, oldest first."""
 
 
@@ -123,6 +138,7 @@ def _create_table(database: Database, plan: Plan) -> None:
         columns = index.where + record.order_of(name)
         if not any(other[: len(columns)] == columns for other in ordered):
             table.create_index(columns, f"{record.table}_by_{name.removeprefix('by_')}")
+            ordered.add(columns)
 
 
 def _refuse_other_columns(database: Database, plans: Iterable[Plan]) -> None:

@@ -1,0 +1,178 @@
+"""Runs read back: each prediction with its scores, whatever the sizes of the pages."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from modelyard import Platform, open_platform
+from modelyard.domain.metric import Judged, rows
+from modelyard.domain.prediction import Prediction, Score
+from modelyard.protocols import Snapshot
+from modelyard.service import judged as service
+from modelyard.service.judged import RowFinder, read_judged, scores_of
+from modelyard.service.listing import every
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DIGESTS = "abcde"
+
+Trials = Sequence[tuple[str, int, list[int]]]
+"""For each prediction its row, its trial, and when each of its scores was made, in the order of their ids."""
+
+TRIALS = st.lists(
+    st.tuples(st.sampled_from(DIGESTS), st.integers(0, 2), st.lists(st.integers(0, 2), max_size=4)), max_size=12
+)
+
+
+@pytest.fixture(params=["memory", "sqlite"], scope="module")
+def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    path = None if request.param == "memory" else tmp_path_factory.mktemp("yard") / "yard.db"
+    with open_platform(path) as platform:
+        yield platform
+
+
+def add_run(platform: Platform, trials: Trials) -> str:
+    """A run of these trials, among the predictions and scores of another run with the same rows."""
+    run, other = (
+        platform.evaluations.create("weave:///a/b/object/e", "weave:///a/b/object/m", project="p").id for _ in "ab"
+    )
+    records: list[Any] = []
+    for at, (digest, trial, made) in enumerate(trials):
+        for run_id in (run, other):
+            id_ = f"{run_id}-{at:02}"
+            records.append(Prediction(id_, "local", "p", "m", {}, digest, NOON, run_id, trial=trial))
+            for number, seconds in enumerate(made):
+                when = NOON + timedelta(seconds=seconds)
+                place = {"run_id": run_id, "row_digest": digest, "trial": trial}
+                records.append(Score(f"{id_}-{number}", "local", "p", id_, "s", when, **place))
+    platform.ports.store.transact(lambda tx: [tx.add(record) for record in records])
+    return run
+
+
+def one_by_one(platform: Platform, run_id: str) -> list[Judged]:
+    """The same, by one look-up for each prediction."""
+
+    def query(snapshot: Snapshot) -> list[Judged]:
+        found = every(snapshot, Prediction, "by_row", run_id)
+        scores = list(every(snapshot, Score, "by_run", run_id))
+        return [(one, [score for score in scores if score.prediction_id == one.id]) for one in found]
+
+    return platform.ports.store.read(query)
+
+
+def read(found: Iterator[Judged]) -> list[Judged]:
+    return [(prediction, list(scores)) for prediction, scores in found]
+
+
+PAGES = st.integers(1, 5)
+ONCE = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@ONCE
+@given(TRIALS, PAGES)
+def test_every_prediction_is_read_with_its_own_scores_in_their_order(
+    platform: Platform, trials: Trials, size: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "BATCH", size)
+        run = add_run(platform, trials)
+        assert read(read_judged(platform.ports, run)) == one_by_one(platform, run)
+
+
+@ONCE
+@given(TRIALS, PAGES, st.lists(st.sampled_from(f"{DIGESTS}0z"), max_size=8))
+def test_rows_are_found_in_any_order_with_all_their_trials(
+    platform: Platform, trials: Trials, size: int, asked: list[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "BATCH", size)
+        run = add_run(platform, trials)
+        there = {row.digest: row.trials for row in rows(one_by_one(platform, run))}
+        finder = RowFinder(platform.ports, run)
+        for digest in asked:
+            assert tuple(read(iter(finder.trials(digest)))) == there.get(digest, ())
+
+
+@ONCE
+@given(TRIALS)
+def test_the_scores_of_one_prediction_are_found_in_their_order(platform: Platform, trials: Trials) -> None:
+    run = add_run(platform, trials)
+    for prediction, scores in one_by_one(platform, run):
+        assert platform.ports.store.read(partial(scores_of, prediction=prediction)) == scores
+
+
+def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "BATCH", 10)
+    run = add_run(platform, [(f"row {at:02}", 0, [0, 0, 0]) for at in range(50)])
+    asked: list[int] = []
+    snapshots = type(platform.ports.store.read(lambda snapshot: snapshot))
+    page = snapshots.page
+
+    def counted(self: Any, *where: Any, **options: Any) -> list[Any]:
+        found: list[Any] = page(self, *where, **options)
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr(snapshots, "page", counted)
+    assert len(read(read_judged(platform.ports, run))) == 50
+    assert len(asked) <= 50 / 10 * 4 + 1
+    assert sum(asked) <= (50 + 150) * 1.2
+    assert max(asked) <= 11
+
+
+def test_a_score_is_kept_with_the_row_of_its_prediction(platform: Platform) -> None:
+    evaluations = platform.evaluations
+    run = evaluations.create("weave:///a/b/object/e", "weave:///a/b/object/m", project="p")
+    made = [
+        evaluations.predictions.create("weave:///a/b/object/m", {"n": 1}, "x", run_id=run.id, project="p")
+        for _ in range(2)
+    ]
+    scored = [evaluations.scores.create(one.id, "weave:///a/b/object/s", 1, project="p") for one in made]
+    assert [(one.run_id, one.row_digest, one.trial) for one in scored] == [
+        (run.id, made[0].row_digest, at) for at in (0, 1)
+    ]
+    assert evaluations.report(run).aggregate.metrics[0].scored == 2
+
+
+def test_a_file_of_an_older_version_gets_the_rows_of_its_scores(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    open_platform(new).close()
+    with open_platform(old) as platform:
+        run = add_run(platform, [("b", 1, [0, 1]), ("a", 0, [0])])
+        expected = one_by_one(platform, run)
+        tables = schema(new)
+    forget(old)
+    with open_platform(old) as platform:
+        assert read(read_judged(platform.ports, run)) == expected
+    assert schema(old) == tables
+
+
+def forget(path: Path) -> None:
+    """Take out of a file what the migration brings."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP INDEX scores_by_row")
+        connection.execute("CREATE INDEX scores_by_prediction ON scores (prediction_id, created_at, id)")
+        for column in ("row_digest", "trial"):
+            connection.execute(f"ALTER TABLE scores DROP COLUMN {column}")
+        connection.execute("DELETE FROM modelyard_migrations WHERE name = '0002_rows_of_scores'")
+        connection.execute("PRAGMA user_version=1")
+
+
+def schema(path: Path) -> Any:
+    """Every index with its columns, and every column of each table."""
+    with closing(sqlite3.connect(path)) as connection:
+        parts = connection.execute(
+            """SELECT m.name, i.seqno, i.name, '' FROM sqlite_master m, pragma_index_info(m.name) i
+               WHERE m.type = 'index'
+               UNION ALL
+               SELECT m.name, 0, c.name, c.type || c."notnull" FROM sqlite_master m, pragma_table_info(m.name) c
+               WHERE m.type = 'table'"""
+        )
+        return sorted(parts)
