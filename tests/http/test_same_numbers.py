@@ -5,7 +5,6 @@ import io
 import json
 import math
 import statistics
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, groupby
@@ -41,8 +40,7 @@ def answers(trials: int) -> st.SearchStrategy[Answers]:
 
 @pytest.fixture
 def ask(client: Any, platform: Any) -> Callable[..., bytes]:
-    secret = platform.keys.create("local").secret
-    key = b64encode(f"api:{secret}".encode()).decode()
+    key = platform.keys.create("local").secret
 
     def send(method: str, path: str, body: Any = None, **more: Any) -> bytes:
         answer = client.send(method, f"{PLACE}{path}", body, key=key, auth="Basic", **more)
