@@ -21,6 +21,7 @@ ARGUMENTS: dict[type, tuple[Any, ...]] = {
     errors.InvalidInput: (PROBLEM,),
     errors.UnsupportedParameter: (PROBLEM,),
     errors.ContextLengthExceeded: (PROBLEM,),
+    errors.NoAnswerPrepared: (PROBLEM,),
     errors.NotFound: ("model", "m"),
     errors.ModelNotFound: ("model", "m"),
     errors.ObjectDeleted: ("model", "m", datetime(2026, 1, 1, tzinfo=UTC)),
