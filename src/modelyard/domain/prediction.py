@@ -116,7 +116,7 @@ RECORDS = (
             "by_run": Index(("run_id",), ("started_at",)),
             "open_first": Index(("run_id",), ("finished_at",)),
             "by_row": Index(("run_id",), ("row_digest", "trial")),
-            "by_entity": Index(("entity",), ("started_at",)),
+            "by_entity": Index(("entity",), ("project", "started_at")),
         },
     ),
     Record(
@@ -127,7 +127,7 @@ RECORDS = (
             "by_project": Index(("entity", "project"), ("created_at",)),
             "by_run": Index(("run_id",), ("created_at",)),
             "by_prediction": Index(("prediction_id",), ("created_at",)),
-            "by_entity": Index(("entity",), ("created_at",)),
+            "by_entity": Index(("entity",), ("project", "created_at")),
         },
     ),
 )

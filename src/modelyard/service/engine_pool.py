@@ -5,10 +5,11 @@ be: whoever begins flows keeps count.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -48,26 +49,27 @@ class Pool(Protocol):
         ...
 
 
-class Arrivals:
-    """What has been told and not been taken. Thread-safe."""
+class Arrivals(Generic[T]):
+    """What has been told, of whatever it is about, and has not been taken. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
+        self._told: deque[tuple[T, Outcome]] = deque()
         self._some = threading.Event()
 
-    def tell(self, ticket: int, outcome: Outcome) -> None:
-        """Add one."""
-        self._told.put((ticket, outcome))
-        self._some.set()
+    def tell(self, about: T, outcome: Outcome) -> None:
+        """Add one. Whoever waits is woken once for all that come until they look."""
+        self._told.append((about, outcome))
+        if not self._some.is_set():
+            self._some.set()
 
-    def take(self, seconds: float) -> Iterator[tuple[int, Outcome]]:
-        """All that are there; where there is none, wait for one for so many seconds."""
-        if self._told.empty():
+    def take(self, seconds: float) -> Iterator[tuple[T, Outcome]]:
+        """All that are there, and what comes meanwhile; where there is none, wait for one for so many seconds."""
+        if not self._told:
             self._clock.wait(self._some, seconds)
         self._some.clear()
-        while not self._told.empty():
-            yield self._told.get()
+        while self._told:
+            yield self._told.popleft()
 
 
 class InPlace:

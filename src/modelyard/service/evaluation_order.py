@@ -17,7 +17,7 @@ from modelyard.domain.training import Checkpoint, Model
 from modelyard.domain.versioned import ObjectKind, ObjectVersion
 from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem
 from modelyard.formats.json_text import checked_dumps
-from modelyard.formats.rows import dump_row
+from modelyard.formats.rows import dump_row, in_chunks
 from modelyard.protocols import Tx
 from modelyard.service.engine import Limits
 from modelyard.service.evaluation_job import Crew
@@ -302,7 +302,7 @@ def _spooled(ports: Ports, orders: Sequence[Order], rows: Iterable[Mapping[str, 
         for count, row in enumerate(rows, 1):
             yield dump_row(row, count - 1)
 
-    names = [ports.artifacts.put(lines()).name]
+    names = [ports.artifacts.put(in_chunks(lines())).name]
     try:
         names += [_copy(ports, names[0]) for _ in orders[1:]]
         for order in orders:

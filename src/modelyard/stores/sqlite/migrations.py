@@ -123,6 +123,7 @@ def _create_table(database: Database, plan: Plan) -> None:
         columns = index.where + record.order_of(name)
         if not any(other[: len(columns)] == columns for other in ordered):
             table.create_index(columns, f"{record.table}_by_{name.removeprefix('by_')}")
+            ordered.add(columns)
 
 
 def _refuse_other_columns(database: Database, plans: Iterable[Plan]) -> None:
