@@ -7,6 +7,7 @@ takes it; when its owner is gone, a worker finishes it, or fails it where it nee
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from datetime import datetime
 from typing import Any, Unpack, overload
 
 import attrs
@@ -34,8 +35,8 @@ from modelyard.service.evaluation_order import (
     several,
 )
 from modelyard.service.evaluation_result import EvaluationResult
-from modelyard.service.evaluation_resume import again, functions_for
-from modelyard.service.evaluation_rules import INTERRUPTED, engine_job
+from modelyard.service.evaluation_resume import again, check_portable, functions_for
+from modelyard.service.evaluation_rules import INTERRUPTED, check_idle, engine_job
 from modelyard.service.evaluation_watch import Watching
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, claim, enqueue, fail
@@ -45,8 +46,6 @@ from modelyard.service.scorers import NamedScorer, Scorers, named
 
 Progress = bool | Show
 """Whether to show a bar; or a function that is told how many rows are done, of how many, and numbers by name."""
-
-EVENTS_AT_ONCE = 100
 
 
 class Evaluating(Watching):
@@ -194,6 +193,22 @@ class Evaluating(Watching):
         order.check_portable()
         return self._queued(order)
 
+    def submit_resume(self, run_id: str) -> EvaluationRun:
+        """Put what is left of a run that failed into the queue, for workers, and return it at once, running again.
+
+        Raises `NotFound`, `RunAlreadyFinished`, `RateLimited`, and `Conflict` while it is worked on, for a run that
+        the engine did not make, and for one that needs functions.
+        """
+        check_portable(self._job(run_id))
+        job_id, now = self.ports.ids(), self.ports.clock.now()
+
+        def step(tx: Tx) -> Job:
+            check_idle(tx, run_id)
+            return self._reopen(tx, run_id, job_id, now)
+
+        announce(self.ports, self.ports.store.transact(step))
+        return self._run(run_id)
+
     # ---- how it is asked for
 
     def _orders(
@@ -300,16 +315,20 @@ class Evaluating(Watching):
         job_id, now = self.ports.ids(), self.ports.clock.now()
 
         def step(tx: Tx) -> tuple[Job, JobProgress] | None:
-            run, job = tx.get(EvaluationRun, run_id), engine_job(tx, run_id)
-            if job.ended:
-                tx.replace(run.reopened())
-                enqueue(tx, again(job, job_id, now), self.ports.settings.max_queued_jobs)
+            if engine_job(tx, run_id).ended:
+                self._reopen(tx, run_id, job_id, now)
             return claim(tx, runner.id, now, run_id)
 
         claimed = self.ports.store.transact(step)
         if claimed is None:
             raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
         return runner.hold(*claimed)
+
+    def _reopen(self, tx: Tx, run_id: str, job_id: str, now: datetime) -> Job:
+        """Let a run that has ended run again, by a new job. Raises `RunAlreadyFinished`, `RateLimited`."""
+        job = again(engine_job(tx, run_id), job_id, self.principal.key_id, now)
+        tx.replace(tx.get(EvaluationRun, run_id).reopened())
+        return enqueue(tx, job, self.ports.settings.max_queued_jobs)
 
 
 class _Told:

@@ -61,6 +61,7 @@ def evaluate(hold: Hold, crew: Crew = Crew()) -> Generator[None, None, None]:
     """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then."""
     work = _Work(hold, crew)
     work.begin()
+    yield
     with work.engine() as engine:
         for batch in engine.batches():
             work.store(batch)
