@@ -750,6 +750,10 @@ def test_a_published_evaluation_says_rows_scorers_and_trials(world: World) -> No
     run = world.runs().submit(evaluation, "echo", project="red")
     assert world.runs().wait(run.id).score == 1.0
     assert len(world.files()) == 1  # the dataset's own rows stay
+    for name in ("quiz", "weave:///acme/red/object/quiz", "weave:///acme/red/object/quiz:v0"):
+        assert world.runs().run(name, "echo", project="red").run.evaluation == evaluation
+    with pytest.raises(NotFound, match="unheard"):
+        world.runs().run("unheard", "echo", project="red")
 
 
 def test_a_dataset_may_be_named_by_its_reference_and_a_scorer_too(world: World) -> None:

@@ -40,6 +40,7 @@ from modelyard.service.evaluation_rules import INTERRUPTED, check_idle, engine_j
 from modelyard.service.evaluation_watch import Watching
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, claim, enqueue, fail
+from modelyard.service.judging import evaluation_ref
 from modelyard.service.objects import Objects
 from modelyard.service.runner import Runner, never
 from modelyard.service.scorers import NamedScorer, Scorers, named
@@ -99,9 +100,10 @@ class Evaluating(Watching):
         that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the row; a
         trained model is held at the checkpoint of this moment. `rows` are mappings, read once and kept before the first
         is asked, or a version of a dataset; without them, dataset, scorers and trials are those of the evaluation,
-        which must be published. `scorers` are "exact_match" if nothing is said. `options` are those of `chat.complete`,
-        of `WorkOptions`, and `trials`, how often each row is asked, with another seed each time. A row on which model
-        or scorer fails is kept with its error and counted; only scored rows are in the mean.
+        which must be published: the run is held at the version of this moment. `scorers` are "exact_match" if nothing
+        is said. `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how often each row is asked,
+        with another seed each time. A row on which model or scorer fails is kept with its error and counted; only
+        scored rows are in the mean.
 
         Raises `InvalidInput`, `ModelNotFound`, `Forbidden` before anything is asked, and `JobFailed` for a run that
         failed or was cancelled: what was done stays, and `resume` goes on with a failed one.
@@ -226,8 +228,9 @@ class Evaluating(Watching):
         place = self._sight.place(project, entity)
         models = several(model)
         if rows is None:
-            said = Published.of(Objects(self.ports, self.principal), evaluation)
-            rows, scorers = said.dataset, said.scorers if scorers is None else scorers
+            said = Published.of(Objects(self.ports, self.principal), evaluation_ref(evaluation, place))
+            evaluation, rows = str(said.ref), said.dataset
+            scorers = said.scorers if scorers is None else scorers
             options = {"trials": said.trials, **options}
         given = self._named("exact_match" if scorers is None else scorers)
         drafts = [order_of(self.ports, self.principal, evaluation, one, given, place, options) for one in models]

@@ -269,17 +269,19 @@ def _seed(ports: Ports, seed: int | None) -> int:
 
 @attrs.frozen
 class Published:
-    """What a published evaluation says: its dataset, the references of its scorers, and how often a row is asked."""
+    """What a version of an evaluation says: its dataset, the references of its scorers, how often a row is asked."""
 
+    ref: ObjectRef
     dataset: str
     scorers: Sequence[str]
     trials: int
 
     @classmethod
-    def of(cls, objects: Objects, evaluation: str) -> "Published":
-        """What the evaluation of a reference says. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
-        content = objects.resolve(ObjectKind.EVALUATION, evaluation).content
-        return cls(content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
+    def of(cls, objects: Objects, evaluation: ObjectRef) -> "Published":
+        """What the evaluation of a reference says now. Raises `NotFound`, `Forbidden`."""
+        version = objects.resolve(ObjectKind.EVALUATION, evaluation)
+        content = version.content
+        return cls(version.ref, content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
