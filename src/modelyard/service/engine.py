@@ -138,6 +138,7 @@ class Engine:
     def _advance(self) -> list[Row]:
         """Take what has arrived, have it scored, and answer what is done with it."""
         done = []
+        self._pool.work()
         for row, outcome in self._arrivals.take(self._patience()):
             if row in self._rows and self._arrived(row, outcome.result()):
                 done.append(row)
@@ -172,6 +173,7 @@ class Engine:
                 self._scoring.add(row)
                 verdicts = scoring(self._scorers, row.output, row.item.row)
                 self._scorer_pool.begin(verdicts, partial(self._arrivals.tell, row))
+        self._scorer_pool.work()
 
     def _overdue(self) -> list[Row]:
         """Rows whose time is up: their result is that, whatever is still said of them."""
