@@ -10,6 +10,7 @@ from modelyard.http.lifespan import lifespan
 from modelyard.http.message import Request, Response
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.table import mounted_path
+from modelyard.protocols import Authenticator
 from modelyard.service.platform import Platform
 
 STALLED = 60.0
@@ -17,14 +18,19 @@ STALLED = 60.0
 
 
 def asgi_app(
-    platform: Platform, interfaces: Iterable[Interface] = STANDARD, worker: bool = False
+    platform: Platform,
+    interfaces: Iterable[Interface] = STANDARD,
+    worker: bool = False,
+    authenticator: Authenticator | None = None,
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """An ASGI application of the host's platform; `worker` also runs training jobs while it is served.
+
+    `authenticator` says who calls; without one, the platform's API keys do.
 
     Its lifespan syncs the store each second; mounted below another application it gets no lifespan. The platform stays
     the host's to close.
     """
-    endpoint = Endpoint(platform, interfaces)
+    endpoint = Endpoint(platform, interfaces, authenticator)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

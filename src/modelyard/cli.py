@@ -19,6 +19,7 @@ from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
 from modelyard.domain.alias import NotWorse
 from modelyard.domain.identity import ApiKey
+from modelyard.domain.job import JobStatus
 from modelyard.errors import MissingExtra, ModelyardError
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.route import STANDARD, Interface
@@ -27,6 +28,9 @@ from modelyard.report.log import PlainFormatter
 from modelyard.report.table import text_table
 from modelyard.service.platform import Platform
 from modelyard.worker import platform_of
+
+GRACE_SECONDS = 10
+"""How long streams may go on when the server is told to end: their clients may have stopped reading."""
 
 DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
@@ -99,7 +103,8 @@ def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> Non
         if not platform.keys.list():
             click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
         interfaces = tuple(Interface) if uploads else STANDARD
-        uvicorn.run(asgi_app(platform, interfaces, worker), host=host, port=port, log_level="info")
+        app = asgi_app(platform, interfaces, worker)
+        uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
 
 
 @main.command()
@@ -196,26 +201,21 @@ def revoke_key(store: Path, key_id: str) -> None:
 # ---- looking around ----------------------------------------------------------------------------------------------
 
 
-@main.group(cls=Group)
-def models() -> None:
-    """Trainable models, and which of their checkpoints is promoted."""
-
-
 MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "last_step", "created_at")
 
 
-@models.command("list")
+@main.command()
 @store_option
 @entity_option
 @json_option
-def list_models(store: Path, entity: str, as_json: bool) -> None:
+def models(store: Path, entity: str, as_json: bool) -> None:
     """List trainable models."""
     with opened(store) as platform:
         rows = [_values(model, MODEL_COLUMNS) for model in _all(platform.models.list, entity)]
     show(as_json, MODEL_COLUMNS, rows)
 
 
-@models.command("promote")
+@main.command("promote")
 @store_option
 @click.argument("model")
 @click.argument("step", type=click.IntRange(min=0))
@@ -229,7 +229,7 @@ def promote_checkpoint(store: Path, model: str, step: int, alias: str, not_worse
     click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
 
 
-@models.command("rollback")
+@main.command("rollback")
 @store_option
 @click.argument("model")
 @alias_option
@@ -319,8 +319,8 @@ def _step_line(data: Mapping[str, float]) -> str:
 def cancel_job(store: Path, job_id: str) -> None:
     """Cancel a job; a running one stops at its next step."""
     with opened(store) as platform:
-        platform.training.cancel(job_id)
-    click.echo(f"cancelling {job_id}")
+        job = platform.training.cancel(job_id)
+    click.echo(f"cancelling {job_id}" if job.status is JobStatus.RUNNING else f"{job_id} is {job.status}")
 
 
 @main.command()

@@ -12,6 +12,7 @@ import attrs
 from modelyard.domain import job, training, training_config
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.identity import Principal
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -382,6 +383,34 @@ class Executor(Protocol):
         ...
 
 
+# ---- who calls ---------------------------------------------------------------------------------------------------
+
+
+class Authenticator(Protocol):
+    """Who calls: from the secret that a client shows over HTTP to the principal who acts.
+
+    Laws: a secret lets in as it was given out and in no other form, no part of it and nothing around it. Whatever lets
+    nobody in, unknown, malformed, revoked or expired, is refused in the same words, which repeat nothing of it. A
+    secret that has ended lets nobody in from then on: the HTTP side remembers an answer for a second, so remember none.
+    Scope and limits are those of now. Every caller has a `key_id` of their own, under which limits and usage are
+    counted, and holds their own entity. May be called from any thread.
+    """
+
+    @property
+    def blocking(self) -> bool:
+        """Whether `authenticate` may wait; False means that it may be called on an event loop."""
+        ...
+
+    @property
+    def longest(self) -> int:
+        """How many characters a secret may have. A longer one is refused unseen."""
+        ...
+
+    def authenticate(self, secret: str) -> Principal:
+        """Who stands behind a secret, which may be any text. Raises `Unauthenticated`."""
+        ...
+
+
 # ---- the world ---------------------------------------------------------------------------------------------------
 
 
@@ -400,8 +429,12 @@ class Clock(Protocol):
         """Wait for the event at most so long; True when it was set."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Let so much time go by."""
+        ...
+
     async def asleep(self, seconds: float) -> None:
-        """Let so much time go by, on the running event loop."""
+        """The same for a task of an event loop, which it never blocks."""
         ...
 
 

@@ -13,6 +13,7 @@ from modelyard.http.message import Header, Request
 from modelyard.http.refusal import MalformedRequest
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.table import mounted_path
+from modelyard.protocols import Authenticator
 from modelyard.service.platform import Platform
 
 Environ = Mapping[str, Any]
@@ -22,10 +23,13 @@ CHUNK = 2**16
 
 
 def wsgi_app(
-    platform: Platform, interfaces: Iterable[Interface] = STANDARD
+    platform: Platform, interfaces: Iterable[Interface] = STANDARD, authenticator: Authenticator | None = None
 ) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
-    """A WSGI application of the host's platform, for servers with any number of threads."""
-    endpoint = Endpoint(platform, interfaces)
+    """A WSGI application of the host's platform, for servers with any number of threads.
+
+    `authenticator` says who calls; without one, the platform's API keys do.
+    """
+    endpoint = Endpoint(platform, interfaces, authenticator)
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         response = endpoint.handle(_request(environ))

@@ -11,16 +11,16 @@ from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.errors import ArtifactMissing
 from modelyard.protocols import StoredArtifact
-from modelyard.testing.artifacts import ArtifactContract
+from modelyard.testing import ArtifactStoreContract
 
 
-class TestMemoryArtifacts(ArtifactContract):
+class TestMemoryArtifacts(ArtifactStoreContract):
     @pytest.fixture
     def artifacts(self) -> MemoryArtifacts:
         return MemoryArtifacts()
 
 
-class TestFolderArtifacts(ArtifactContract):
+class TestFolderArtifacts(ArtifactStoreContract):
     @pytest.fixture
     def artifacts(self, tmp_path: Path) -> FolderArtifacts:
         return FolderArtifacts(tmp_path / "artifacts")
@@ -123,10 +123,10 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_contract_catches_a_store_that(broken: type[MemoryArtifacts]) -> None:
-    law: Callable[[ArtifactContract, MemoryArtifacts], None] = BROKEN[broken]
-    law(ArtifactContract(), MemoryArtifacts())
+    law: Callable[[ArtifactStoreContract, MemoryArtifacts], None] = BROKEN[broken]
+    law(ArtifactStoreContract(), MemoryArtifacts())
     with pytest.raises((AssertionError, pytest.fail.Exception, KeyError, ValueError)):
-        law(ArtifactContract(), broken())
+        law(ArtifactStoreContract(), broken())
 
 
 def chunks_of(*chunks: bytes) -> Iterator[bytes]:

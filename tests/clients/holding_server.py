@@ -17,6 +17,7 @@ from modelyard.domain.training_config import RLConfig
 from modelyard.protocols import Step, TrainContext, TrainItem
 from modelyard.service.ports import Settings
 from modelyard.trainers.tabular import TabularTrainer
+from openapi_check import Checked
 
 
 class HoldingTrainer(TabularTrainer):
@@ -36,7 +37,7 @@ class HoldingTrainer(TabularTrainer):
 def main(store: str, descriptor: str, last: str = "1000000") -> None:
     trainers, settings = [HoldingTrainer(int(last))], Settings(lease=2.0, poll=0.1)
     with open_platform(store, trainers=trainers, settings=settings) as platform:
-        server = uvicorn.Server(uvicorn.Config(asgi_app(platform, worker=True), log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(Checked(asgi_app(platform, worker=True)), log_level="warning"))
         server.run(sockets=[socket.socket(fileno=int(descriptor))])
 
 

@@ -49,7 +49,7 @@ def run(pins: Path) -> int:
         return subprocess.run(
             [*pytest, *(HERE / module for module in modules)],
             cwd=scratch,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests' / 'shared'}"},
             check=False,
         ).returncode
 

@@ -13,7 +13,7 @@ from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import Executor
-from modelyard.testing.executor import ExecutorContract, Trials, TrialsHere
+from modelyard.testing import ExecutorContract, Trials, TrialsHere
 
 CLAIM = Claim("job", 1, "worker")
 HERE = Path(__file__).parent

@@ -23,16 +23,16 @@ def basic(pair: str | bytes) -> str:
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 def test_a_bearer_key_is_read_whatever_the_case_of_the_scheme(scheme: str) -> None:
-    assert secret_in(f"{scheme} {KEY}", Auth.BEARER) == KEY
+    assert secret_in(f"{scheme} {KEY}", Auth.BEARER, 512) == KEY
 
 
 @pytest.mark.parametrize("pair", [f"api:{KEY}", f":{KEY}", f"é:{KEY}"])
 def test_a_basic_key_is_the_password_whoever_the_user(pair: str) -> None:
-    assert secret_in(basic(pair), Auth.BASIC) == KEY
+    assert secret_in(basic(pair), Auth.BASIC, 512) == KEY
 
 
 def test_the_first_colon_splits() -> None:
-    assert secret_in(basic("user:pass:word"), Auth.BASIC) == "pass:word"
+    assert secret_in(basic("user:pass:word"), Auth.BASIC, 512) == "pass:word"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_first_colon_splits() -> None:
 )
 def test_what_is_no_bearer_key_is_refused(header: str | None) -> None:
     with pytest.raises(Unauthenticated) as refused:
-        secret_in(header, Auth.BEARER)
+        secret_in(header, Auth.BEARER, 512)
     assert KEY not in str(refused.value)
 
 
@@ -87,13 +87,13 @@ def test_what_is_no_bearer_key_is_refused(header: str | None) -> None:
 )
 def test_what_is_no_basic_key_is_refused(header: str | None) -> None:
     with pytest.raises(Unauthenticated):
-        secret_in(header, Auth.BASIC)
+        secret_in(header, Auth.BASIC, 512)
 
 
 @given(st.text(st.characters(max_codepoint=255)), st.sampled_from([Auth.BEARER, Auth.BASIC]))
 def test_no_header_does_anything_but_read_or_be_refused(header: str, auth: Auth) -> None:
     try:
-        secret = secret_in(header, auth)
+        secret = secret_in(header, auth, 512)
     except Unauthenticated:
         return
     assert secret

@@ -1,6 +1,5 @@
 """Comparisons and exports over HTTP."""
 
-import base64
 import json
 from typing import Any
 
@@ -15,9 +14,7 @@ def ask(client: Any, platform: Any) -> Any:
     """Send as the holder of a key of the entity `local`, or of another."""
 
     def send(method: str, path: str, body: Any = None, *, entity: str = "local", **more: Any) -> Any:
-        secret = platform.keys.create(entity).secret
-        key = base64.b64encode(f"api:{secret}".encode()).decode()
-        return client.send(method, path, body, key=key, auth="Basic", **more)
+        return client.send(method, path, body, key=platform.keys.create(entity).secret, auth="Basic", **more)
 
     return send
 

@@ -31,9 +31,12 @@ def keep(call: Call) -> Response:
 
 
 @pytest.fixture(autouse=True)
-def data_route(monkeypatch: pytest.MonkeyPatch) -> None:
+def data_route(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = Route("POST", PATH, Interface.TRAINING, Auth.BEARER, keep, body=Body.DATA)
     monkeypatch.setattr(endpoint_module, "routes", lambda: (*routes(), own))
+    endpoint_module._table.cache_clear()
+    yield
+    endpoint_module._table.cache_clear()
 
 
 @pytest.fixture(params=["memory", "folder"])

@@ -57,15 +57,8 @@ def test_a_route_takes_its_own_scheme_alone(client: Any, route: Any) -> None:
 )
 def test_below_a_guarded_prefix_what_does_not_exist_is_told_to_callers_only(client: Any, path: str) -> None:
     auth = "Basic" if path.startswith(("/v2", "/eval")) else "Bearer"
-    key = basic(client.key) if auth == "Basic" else client.key
     assert client.send("GET", path, key="").status == 401
-    assert client.send("GET", path, key=key, auth=auth).status == 404
-
-
-def basic(key: str) -> str:
-    import base64
-
-    return base64.b64encode(f"api:{key}".encode()).decode()
+    assert client.send("GET", path, auth=auth).status == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/openapi.json/", "", "*", "//v1/health"])

@@ -1,21 +1,17 @@
 """The evaluation interface as its clients meet it, recorded exchanges among them."""
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import attrs
 import pytest
-from jsonschema import Draft202012Validator
 
+from http_client import Answer, Client, client_of
 from modelyard.compose import open_platform
 from modelyard.errors import StoreClosed
-from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
-from modelyard.http.openapi import document
 from modelyard.service.platform import Platform
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "evaluation"
@@ -25,67 +21,16 @@ MODEL = "weave:///acme/capture/object/sample_model:" + "M" * 43
 NEW = {"evaluation": EVALUATION, "model": MODEL}
 
 
-@attrs.frozen
-class Answer:
-    """What came back, read to its end."""
-
-    status: int
-    headers: dict[str, str]
-    raw: bytes
-
-    @property
-    def body(self) -> Any:
-        return json.loads(self.raw)
-
-    @property
-    def lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.raw.splitlines()]
-
-
-@attrs.frozen
-class Client:
-    """Sends requests to a platform with one key."""
-
-    endpoint: Endpoint
-    secret: str
-
-    def open(
-        self,
-        method: str,
-        path: str = RUNS,
-        body: Any = None,
-        query: Any = (),
-        headers: dict[str, str] | None = None,
-    ) -> Any:
-        """The response as it is, its body unread."""
-        credentials = base64.b64encode(f"api:{self.secret}".encode()).decode()
-        raw = b"" if body is None else json.dumps(body).encode()
-        sent = {"authorization": f"Basic {credentials}", "content-length": str(len(raw)), **(headers or {})}
-        pieces = iter([raw] if raw else [])
-        return self.endpoint.handle(Request(method, path, urlencode(query), list(sent.items()), pieces))
+class Evaluator(Client):
+    """Speaks the evaluation interface."""
 
     def send(self, method: str, path: str = RUNS, body: Any = None, **more: Any) -> Answer:
-        response = self.open(method, path, body, **more)
-        raw = response.body if isinstance(response.body, bytes) else b"".join(response.body)
-        answer = Answer(response.status, dict(response.headers), raw)
-        self.check(method, path, answer)
-        return answer
-
-    def check(self, method: str, path: str, answer: Answer) -> None:
-        """What came back is as the API description says."""
-        route = self.endpoint.table.match(path).route(method)
-        described = document([route])
-        (operation,) = described["paths"][route.path].values()
-        said = operation["responses"]["200" if answer.status == 200 else "default"]["content"]
-        schema = said[answer.headers["content-type"]]["schema"]
-        validator = Draft202012Validator({**schema, "components": described["components"]})
-        for line in answer.lines:
-            validator.validate(line)
+        return super().send(method, path, body, **{"auth": "Basic", **more})
 
     def create(self, path: str = RUNS, **more: Any) -> str:
         answer = self.send("POST", path, {**NEW, **more})
         assert answer.status == 200, answer.raw
-        return str(answer.body["evaluation_run_id"])
+        return str(answer.json["evaluation_run_id"])
 
 
 @pytest.fixture
@@ -95,12 +40,8 @@ def platform() -> Iterator[Platform]:
 
 
 @pytest.fixture
-def client(platform: Platform) -> Client:
-    return Client(Endpoint(platform), platform.keys.create("acme").secret)
-
-
-def with_key(client: Client, platform: Platform, *arguments: Any) -> Client:
-    return attrs.evolve(client, secret=platform.keys.create(*arguments).secret)
+def client(platform: Platform) -> Evaluator:
+    return client_of(platform, kind=Evaluator)
 
 
 # ---- the recorded exchanges, in the order in which they happened ----
@@ -109,7 +50,7 @@ def with_key(client: Client, platform: Platform, *arguments: Any) -> Client:
 class Replay:
     """Sends what the public client sent, with our ids in the place of the recorded ones."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Evaluator) -> None:
         self.client = client
         self.ours: dict[str, str] = {}
 
@@ -120,8 +61,8 @@ class Replay:
             text = text.replace(theirs, mine)
         capture = json.loads(text)
         sent, received = capture["request"], capture["response"]
-        headers = {key.lower(): value for key, value in sent["headers"].items() if isinstance(value, str)}
-        client = attrs.evolve(self.client, secret="") if as_no_one else self.client
+        headers = [(key.lower(), value) for key, value in sent["headers"].items() if isinstance(value, str)]
+        client = attrs.evolve(self.client, key="") if as_no_one else self.client
         answer = client.send(
             sent["method"], sent["path"], sent["body"], query=[tuple(pair) for pair in sent["query"]], headers=headers
         )
@@ -131,8 +72,8 @@ class Replay:
 
     def create(self, name: str) -> None:
         answer, theirs = self(name)
-        assert answer.body.keys() == theirs.keys()
-        self.ours[theirs["evaluation_run_id"]] = answer.body["evaluation_run_id"]
+        assert answer.json.keys() == theirs.keys()
+        self.ours[theirs["evaluation_run_id"]] = answer.json["evaluation_run_id"]
 
     def also(self, theirs: str, **more: Any) -> None:
         """A run whose creation was not kept among the recordings."""
@@ -147,7 +88,7 @@ def agree(ours: Any, theirs: Any) -> None:
     assert ours["started_at"].endswith("Z")
 
 
-def test_the_recorded_exchanges_of_the_public_client_work(client: Client) -> None:
+def test_the_recorded_exchanges_of_the_public_client_work(client: Evaluator) -> None:
     replay = Replay(client)
     replay("post-evaluation_runs-401", as_no_one=True)
     replay.create("post-evaluation_runs-200")
@@ -159,7 +100,7 @@ def test_the_recorded_exchanges_of_the_public_client_work(client: Client) -> Non
     replay.also("01a1f83b-5f22-756a-bce7-dd60190e864e")
     for name in ("get-evaluation_runs-id-200", "get-evaluation_runs-id-200-2", "get-evaluation_runs-id-200-3"):
         answer, theirs = replay(name)
-        agree(answer.body, theirs)
+        agree(answer.json, theirs)
     for name in ("get-evaluation_runs-200", "get-evaluation_runs-200-2", "get-evaluation_runs-200-3"):
         answer, lines = replay(name)
         assert len(answer.lines) == len(lines)
@@ -169,45 +110,45 @@ def test_the_recorded_exchanges_of_the_public_client_work(client: Client) -> Non
     for name in ("post-evaluation_runs-422", "post-evaluation_runs-422-2", "post-evaluation_runs-422-3"):
         answer, theirs = replay(name)
         places = [(problem["loc"], problem["type"]) for problem in theirs["detail"]]
-        assert [(problem["loc"], problem["type"]) for problem in answer.body["detail"]] == places
+        assert [(problem["loc"], problem["type"]) for problem in answer.json["detail"]] == places
     replay.also("01a1f83b-65f2-768e-861d-f8c25dc4a692")
     for name in ("", "-2", "-3"):
         answer, theirs = replay(f"post-evaluation_runs-id-finish-200{name}")
-        assert answer.body == theirs
+        assert answer.json == theirs
     answer, theirs = replay("delete-evaluation_runs-200")
-    assert answer.body == theirs
+    assert answer.json == theirs
     for name in ("", "-2", "-3"):
         answer, theirs = replay(f"get-evaluation_runs-id-404{name}")
-        assert theirs.keys() <= answer.body.keys()
-        assert answer.body["reason"].startswith("Evaluation run")
+        assert theirs.keys() <= answer.json.keys()
+        assert answer.json["reason"].startswith("Evaluation run")
 
 
-def test_the_list_shows_provenance_as_a_read_does(client: Client) -> None:
+def test_the_list_shows_provenance_as_a_read_does(client: Evaluator) -> None:
     first = client.create()
     second = client.create(source_evaluation_run_id=first)
     (line,) = client.send("GET", query={"source_evaluation_run_ids": first}).lines
-    assert line == client.send("GET", f"{RUNS}/{second}").body
+    assert line == client.send("GET", f"{RUNS}/{second}").json
     assert (line["source_evaluation_run_id"], line["source_known"]) == (first, True)
 
 
 # ---- who may ----
 
 
-def test_without_a_key_one_is_asked_for_in_the_scheme_of_this_interface(client: Client) -> None:
+def test_without_a_key_one_is_asked_for_in_the_scheme_of_this_interface(client: Evaluator) -> None:
     for secret in ("", "wrong"):
-        answer = attrs.evolve(client, secret=secret).send("POST", body=NEW)
+        answer = attrs.evolve(client, key=secret).send("POST", body=NEW)
         assert answer.status == 401
-        assert isinstance(answer.body["detail"], str)
+        assert isinstance(answer.json["detail"], str)
         assert answer.headers["www-authenticate"].startswith("Basic")
-    bearer = client.send("POST", body=NEW, headers={"authorization": f"Bearer {client.secret}"})
+    bearer = client.send("POST", body=NEW, auth="Bearer")
     assert bearer.status == 401
 
 
 def test_a_place_that_the_key_lacks_is_forbidden_in_the_same_words_whatever_is_there(
-    client: Client, platform: Platform
+    client: Evaluator, platform: Platform
 ) -> None:
     run = client.create()
-    stranger = with_key(client, platform, "acme", ["other"])
+    stranger = client.another("acme", ["other"])
     answers = [
         stranger.send("GET", f"{RUNS}/{run}"),
         stranger.send("GET", f"{RUNS}/unknown"),
@@ -218,64 +159,64 @@ def test_a_place_that_the_key_lacks_is_forbidden_in_the_same_words_whatever_is_t
         stranger.send("GET", query={"limit": "x"}),
     ]
     assert {answer.status for answer in answers} == {403}
-    assert len({answer.body["reason"] for answer in answers}) == 1
-    assert answers[0].body["error_code"] == "forbidden"
+    assert len({answer.json["reason"] for answer in answers}) == 1
+    assert answers[0].json["error_code"] == "forbidden"
 
 
-def test_a_run_of_another_project_is_not_found(client: Client, platform: Platform) -> None:
+def test_a_run_of_another_project_is_not_found(client: Evaluator, platform: Platform) -> None:
     run = client.create("/v2/acme/other/evaluation_runs")
-    for other in (client, with_key(client, platform, "acme", ["capture"])):
+    for other in (client, client.another("acme", ["capture"])):
         assert other.send("GET", f"{RUNS}/{run}").status == 404
         assert other.send("POST", f"{RUNS}/{run}/finish").status == 404
-        assert other.send("DELETE", query={"evaluation_run_ids": run}).body == {"num_deleted": 0}
+        assert other.send("DELETE", query={"evaluation_run_ids": run}).json == {"num_deleted": 0}
     assert client.send("GET", f"/v2/acme/other/evaluation_runs/{run}").status == 200
 
 
 # ---- creating ----
 
 
-def test_every_problem_is_told_at_its_place_with_nothing_else(client: Client) -> None:
+def test_every_problem_is_told_at_its_place_with_nothing_else(client: Evaluator) -> None:
     answer = client.send("POST", body={"evaluation": "secret words", "model": "weave:///a/b/call/c"})
     assert answer.status == 422
-    assert answer.body.keys() == {"detail"}
-    assert [problem["loc"] for problem in answer.body["detail"]] == [["body", "evaluation"], ["body", "model"]]
-    assert all(problem.keys() == {"loc", "msg", "type"} for problem in answer.body["detail"])
+    assert answer.json.keys() == {"detail"}
+    assert [problem["loc"] for problem in answer.json["detail"]] == [["body", "evaluation"], ["body", "model"]]
+    assert all(problem.keys() == {"loc", "msg", "type"} for problem in answer.json["detail"])
     assert b"secret words" not in answer.raw
     assert client.send("GET").raw == b""
 
 
-def test_a_wrong_type_does_not_hide_a_wrong_reference(client: Client) -> None:
+def test_a_wrong_type_does_not_hide_a_wrong_reference(client: Evaluator) -> None:
     answer = client.send("POST", body={"evaluation": 5, "model": ""})
     assert answer.status == 422
-    assert sorted(problem["loc"] for problem in answer.body["detail"]) == [["body", "evaluation"], ["body", "model"]]
+    assert sorted(problem["loc"] for problem in answer.json["detail"]) == [["body", "evaluation"], ["body", "model"]]
 
 
 @pytest.mark.parametrize("body", [[], "text", 5])
-def test_a_body_that_is_no_object_is_told_as_such(client: Client, body: Any) -> None:
+def test_a_body_that_is_no_object_is_told_as_such(client: Evaluator, body: Any) -> None:
     answer = client.send("POST", body=body)
-    assert (answer.status, answer.body["detail"][0]["loc"]) == (422, ["body"])
+    assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body"])
 
 
-def test_a_missing_body_is_refused(client: Client) -> None:
+def test_a_missing_body_is_refused(client: Evaluator) -> None:
     assert client.send("POST").status == 422
 
 
-def test_a_name_in_the_path_that_is_none_is_told_there(client: Client) -> None:
+def test_a_name_in_the_path_that_is_none_is_told_there(client: Evaluator) -> None:
     answer = client.send("POST", "/v2/acme/a%20b/evaluation_runs", NEW)
-    assert (answer.status, answer.body["detail"][0]["loc"]) == (422, ["path", "project"])
+    assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["path", "project"])
 
 
-def test_older_clients_send_no_content_type_and_repeat_the_path_in_the_body(client: Client) -> None:
+def test_older_clients_send_no_content_type_and_repeat_the_path_in_the_body(client: Evaluator) -> None:
     assert client.send("POST", body={**NEW, "project_id": "acme/capture", "entity": 5}).status == 200
-    assert client.send("POST", body=NEW, headers={"content-type": "application/json; charset=utf-8"}).status == 200
-    answer = client.send("POST", body=NEW, headers={"content-type": "text/plain"})
+    assert client.send("POST", body=NEW, headers=[("content-type", "application/json; charset=utf-8")]).status == 200
+    answer = client.send("POST", body=NEW, headers=[("content-type", "text/plain")])
     assert answer.status == 415
-    assert {"reason", "error_code"} <= answer.body.keys()
+    assert {"reason", "error_code"} <= answer.json.keys()
 
 
-def test_a_source_that_is_unknown_is_accepted_and_marked(client: Client) -> None:
+def test_a_source_that_is_unknown_is_accepted_and_marked(client: Evaluator) -> None:
     run = client.create(source_evaluation_run_id="unknown")
-    shown = client.send("GET", f"{RUNS}/{run}").body
+    shown = client.send("GET", f"{RUNS}/{run}").json
     assert (shown["source_evaluation_run_id"], shown["source_known"]) == ("unknown", False)
 
 
@@ -288,7 +229,7 @@ def ids(answer: Answer) -> list[str]:
     return [line["evaluation_run_id"] for line in answer.lines]
 
 
-def test_a_listing_is_cut_filtered_and_speaks_the_older_dialect(client: Client) -> None:
+def test_a_listing_is_cut_filtered_and_speaks_the_older_dialect(client: Evaluator) -> None:
     other = "weave:///acme/capture/object/other"
     first, second = client.create(), client.create(evaluation=other)
     third = client.create(model=other)
@@ -306,28 +247,28 @@ def test_a_listing_is_cut_filtered_and_speaks_the_older_dialect(client: Client) 
     assert found(("evaluation_run_ids", third), ("evaluation_run_ids", first)) == [first, third]
 
 
-def test_every_wrong_parameter_is_told_at_its_place(client: Client) -> None:
+def test_every_wrong_parameter_is_told_at_its_place(client: Evaluator) -> None:
     answer = client.send("GET", query={"limit": -1, "offset": "x"})
     assert answer.status == 422
-    assert [problem["loc"] for problem in answer.body["detail"]] == [["query", "limit"], ["query", "offset"]]
+    assert [problem["loc"] for problem in answer.json["detail"]] == [["query", "limit"], ["query", "offset"]]
 
 
-def many(client: Client, platform: Platform, count: int) -> list[str]:
+def many(client: Evaluator, platform: Platform, count: int) -> list[str]:
     view = platform.acting_as(platform.keys.create("acme").key.principal())
     return [view.evaluations.create(EVALUATION, MODEL, project="capture").id for _ in range(count)]
 
 
 @pytest.mark.parametrize("count", [999, 1000, 1001, 2050])
-def test_a_listing_of_any_length_is_complete(client: Client, platform: Platform, count: int) -> None:
+def test_a_listing_of_any_length_is_complete(client: Evaluator, platform: Platform, count: int) -> None:
     made = many(client, platform, count)
     assert ids(client.send("GET")) == made
 
 
 def test_a_long_listing_comes_piece_by_piece_and_breaks_off_when_the_store_fails(
-    client: Client, platform: Platform
+    client: Evaluator, platform: Platform
 ) -> None:
     many(client, platform, 2050)
-    response = client.open("GET")
+    response = client.endpoint.handle(Request("GET", RUNS, "", client.credentials(auth="Basic"), iter(())))
     assert response.status == 200
     pieces = iter(response.body)
     assert next(pieces).count(b"\n") == 1000
@@ -339,7 +280,7 @@ def test_a_long_listing_comes_piece_by_piece_and_breaks_off_when_the_store_fails
 # ---- ending and deleting ----
 
 
-def test_a_run_is_finished_once_with_one_summary(client: Client) -> None:
+def test_a_run_is_finished_once_with_one_summary(client: Evaluator) -> None:
     run = client.create()
     for body in (
         {"summary": {"accuracy": 1}},
@@ -349,45 +290,45 @@ def test_a_run_is_finished_once_with_one_summary(client: Client) -> None:
         {"summary": {"accuracy": 1}, "project": "x"},
     ):
         answer = client.send("POST", f"{RUNS}/{run}/finish", body)
-        assert (answer.status, answer.body) == (200, {"success": True})
-    finished = client.send("GET", f"{RUNS}/{run}").body
+        assert (answer.status, answer.json) == (200, {"success": True})
+    finished = client.send("GET", f"{RUNS}/{run}").json
     assert (finished["status"], finished["summary"]) == ("completed", {"accuracy": 1})
     refused = client.send("POST", f"{RUNS}/{run}/finish", {"summary": {"accuracy": 2}})
-    assert (refused.status, refused.body["error_code"]) == (400, "RUN_ALREADY_FINISHED")
-    assert client.send("GET", f"{RUNS}/{run}").body == finished
+    assert (refused.status, refused.json["error_code"]) == (400, "RUN_ALREADY_FINISHED")
+    assert client.send("GET", f"{RUNS}/{run}").json == finished
 
 
-def test_an_unknown_run_cannot_be_ended(client: Client) -> None:
+def test_an_unknown_run_cannot_be_ended(client: Evaluator) -> None:
     for word in ("finish", "cancel", "fail"):
         answer = client.send("POST", f"{RUNS}/unknown/{word}")
-        assert (answer.status, answer.body["error_code"]) == (404, "not_found")
+        assert (answer.status, answer.json["error_code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("summary", [[], "text", 5])
-def test_a_summary_that_is_no_object_is_refused_and_the_run_goes_on(client: Client, summary: Any) -> None:
+def test_a_summary_that_is_no_object_is_refused_and_the_run_goes_on(client: Evaluator, summary: Any) -> None:
     run = client.create()
     answer = client.send("POST", f"{RUNS}/{run}/finish", {"summary": summary})
-    assert (answer.status, answer.body["detail"][0]["loc"]) == (422, ["body", "summary"])
-    assert client.send("GET", f"{RUNS}/{run}").body["status"] == "running"
+    assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body", "summary"])
+    assert client.send("GET", f"{RUNS}/{run}").json["status"] == "running"
 
 
 @pytest.mark.parametrize(("word", "state"), [("cancel", "cancelled"), ("fail", "failed")])
-def test_a_run_that_is_stopped_reads_as_failed_and_says_why(client: Client, word: str, state: str) -> None:
+def test_a_run_that_is_stopped_reads_as_failed_and_says_why(client: Evaluator, word: str, state: str) -> None:
     run, silent = client.create(), client.create()
-    assert client.send("POST", f"{RUNS}/{run}/{word}", {"reason": "no need"}).body == {"success": True}
+    assert client.send("POST", f"{RUNS}/{run}/{word}", {"reason": "no need"}).json == {"success": True}
     assert client.send("POST", f"{RUNS}/{silent}/{word}").status == 200
-    shown = client.send("GET", f"{RUNS}/{run}").body
+    shown = client.send("GET", f"{RUNS}/{run}").json
     assert (shown["status"], shown["state"], shown["reason"]) == ("failed", state, "no need")
-    assert client.send("GET", f"{RUNS}/{silent}").body["reason"] == state
+    assert client.send("GET", f"{RUNS}/{silent}").json["reason"] == state
     assert client.send("POST", f"{RUNS}/{run}/finish").status == 400
     too_long = client.send("POST", f"{RUNS}/{client.create()}/{word}", {"reason": "x" * 2001})
-    assert (too_long.status, too_long.body["detail"][0]["loc"]) == (422, ["body", "reason"])
+    assert (too_long.status, too_long.json["detail"][0]["loc"]) == (422, ["body", "reason"])
 
 
-def test_deleting_counts_what_there_was(client: Client) -> None:
+def test_deleting_counts_what_there_was(client: Evaluator) -> None:
     first, second, third = client.create(), client.create(), client.create()
     answer = client.send("DELETE", query=[("evaluation_run_ids", f"{first},unknown"), ("evaluation_run_ids", second)])
-    assert answer.body == {"num_deleted": 2}
+    assert answer.json == {"num_deleted": 2}
     assert ids(client.send("GET")) == [third]
     nothing = client.send("DELETE")
-    assert (nothing.status, nothing.body["detail"][0]["loc"]) == (422, ["query", "evaluation_run_ids"])
+    assert (nothing.status, nothing.json["detail"][0]["loc"]) == (422, ["query", "evaluation_run_ids"])

@@ -1,7 +1,6 @@
 """Evaluations that workers do, over HTTP: asked for, followed, and refused."""
 
 import json
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,12 @@ class Asker:
         return self.client.platform.evaluations
 
     def send(self, word: str, key: str | None = None, **body: Any) -> Any:
-        credentials = b64encode(f"api:{key or self.client.key}".encode()).decode()
         body = {"project_id": "acme/capture", **body}
-        return self.client.send("POST", f"/evaluations/{word}", body, auth="Basic", key=credentials)
+        return self.client.send("POST", f"/evaluations/{word}", body, auth="Basic", key=key)
 
     def of_run(self, run_id: str, word: str, method: str = "POST", place: str = "acme/capture", query: str = "") -> Any:
-        credentials = b64encode(f"api:{self.client.key}".encode()).decode()
         path = f"/v2/{place}/evaluation_runs/{run_id}/{word}"
-        return self.client.send(method, path, query=query, auth="Basic", key=credentials)
+        return self.client.send(method, path, query=query, auth="Basic")
 
     def events(self, run_id: str, query: str = "") -> list[Any]:
         answer = self.of_run(run_id, "events", "GET", query=query)

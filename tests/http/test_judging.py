@@ -1,10 +1,8 @@
 """Objects, predictions and scores as clients of the evaluation interface meet them."""
 
-import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
@@ -23,9 +21,8 @@ Ask = Callable[..., Any]
 
 def asking(client: Any) -> Ask:
     def ask(method: str, path: str, body: Any = None, query: Any = (), key: str | None = None, **more: Any) -> Any:
-        credentials = base64.b64encode(f"api:{key or client.key}".encode()).decode()
         where = path if path.startswith("/v2") else PLACE + path
-        return client.send(method, where, body, query=urlencode(query), auth="Basic", key=credentials, **more)
+        return client.send(method, where, body, query=query, auth="Basic", key=key, **more)
 
     return ask
 

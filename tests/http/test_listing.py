@@ -86,3 +86,9 @@ def test_more_models_than_a_page_are_all_listed(client_for: Any, monkeypatch: py
             platform.models.create(f"m{number}", project="p", base_model="tabular-mini", entity="acme")
         ids = [model["id"] for model in client_for(platform).send("GET", "/v1/models").json["data"]]
     assert [f"acme/p/m{number}" for number in range(5)] == ids[-5:]
+
+
+def test_platforms_side_by_side_list_their_own_models(client_for: Any) -> None:
+    with open_platform(backend=EchoBackend(("one",))) as one, open_platform(backend=EchoBackend(("other",))) as other:
+        listed = [client_for(platform).send("GET", PATH, key="").json["data"] for platform in (one, other)]
+    assert [[entry["id"] for entry in entries] for entries in listed] == [["one"], ["other"]]

@@ -1,11 +1,9 @@
 """The exchanges of the public trace client, as they were recorded: objects, predictions and scores, in their order."""
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import attrs
 import pytest
@@ -24,10 +22,7 @@ class Replay:
     ours: dict[str, str] = attrs.field(factory=dict)
 
     def send(self, method: str, path: str, body: Any = None, query: Any = (), headers: Any = ()) -> Any:
-        credentials = base64.b64encode(f"api:{self.client.key}".encode()).decode()
-        return self.client.send(
-            method, path, body, query=urlencode(query), headers=headers, auth="Basic", key=credentials
-        )
+        return self.client.send(method, path, body, query=query, headers=headers, auth="Basic")
 
     def __call__(self, name: str) -> tuple[Any, Any]:
         """Our answer, read, and the recorded one with our ids in it."""

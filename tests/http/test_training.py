@@ -5,19 +5,16 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import attrs
 import pytest
-from jsonschema import Draft202012Validator
 
+from http_client import Answer, Client, client_of
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import Example, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig
-from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
-from modelyard.http.openapi import document
 from modelyard.protocols import Step, TrainContext, TrainItem
 from modelyard.service.platform import Platform
 from modelyard.service.runner import Runner
@@ -33,54 +30,12 @@ NO_ID = "01a1fdba-3701-7000-9bbe-63a17706fc6b"
 ROW = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}
 
 
-@attrs.frozen
-class Answer:
-    """What came back, read to its end."""
-
-    status: int
-    headers: dict[str, str]
-    raw: bytes
-
-    @property
-    def body(self) -> Any:
-        return json.loads(self.raw)
-
-    @property
-    def locs(self) -> list[list[str]]:
-        return [problem["loc"] for problem in self.body["detail"]]
-
-
-@attrs.frozen
-class Client:
-    """Sends requests to a platform with one key, and checks every answer against the API description."""
-
-    platform: Platform
-    endpoint: Endpoint
-    secret: str
+class Trainee(Client):
+    """Speaks the training interface; keywords are the query."""
 
     def send(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **query: Any) -> Answer:
-        raw = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
-        headers = [("authorization", f"Bearer {self.secret}"), ("content-length", str(len(raw)))]
-        chunks = iter([raw[at : at + 1000] for at in range(0, len(raw), 1000)])
-        response = self.endpoint.handle(Request(method, path, urlencode(query), headers, chunks))
-        pieces = response.body if isinstance(response.body, bytes) else b"".join(response.body)  # type: ignore[arg-type]
-        answer = Answer(response.status, dict(response.headers), pieces)
-        self.check(method, path, answer)
-        return answer
-
-    def ok(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        answer = self.send(method, path, body, **query)
-        assert answer.status == 200, answer.raw
-        return answer.body
-
-    def check(self, method: str, path: str, answer: Answer) -> None:
-        route = self.endpoint.table.match(path).route(method)
-        described = document([route])
-        (operation,) = described["paths"][route.path].values()
-        said = operation["responses"]["200" if answer.status == 200 else "default"]["content"]
-        schema = said[answer.headers["content-type"]]["schema"]
-        if answer.headers["content-type"] == "application/json":
-            Draft202012Validator({**schema, "components": described["components"]}).validate(answer.body)
+        pieces = None if raw is None else [raw[at : at + 1000] for at in range(0, len(raw), 1000)]
+        return super().send(method, path, body, raw=pieces, query=query)
 
     def model(self, name: str = "m", **fields: Any) -> Any:
         return self.ok("POST", MODELS, {"project": "bots", "name": name, "base_model": BASE, **fields})
@@ -89,7 +44,7 @@ class Client:
         lines = b"\n".join(json.dumps(row).encode() for row in rows or (ROW, ROW, ROW))
         answer = self.send("POST", DATASETS, raw=lines, project="bots", name="greetings")
         assert answer.status == 200, answer.raw
-        return str(answer.body["url"])
+        return str(answer.json["url"])
 
     def run_jobs(self) -> None:
         self.platform.worker().run_until_idle()
@@ -102,22 +57,18 @@ def platform() -> Iterator[Platform]:
 
 
 @pytest.fixture
-def client(platform: Platform) -> Client:
-    return Client(platform, Endpoint(platform), platform.keys.create("acme").secret)
+def client(platform: Platform) -> Trainee:
+    return client_of(platform, kind=Trainee)
 
 
 @pytest.fixture
-def worked(client: Client) -> Client:
+def worked(client: Trainee) -> Trainee:
     """A client of a platform where a worker has announced itself; jobs run when the test runs them."""
     client.platform.worker().beat()
     return client
 
 
-def another(client: Client, *arguments: Any) -> Client:
-    return attrs.evolve(client, secret=client.platform.keys.create(*arguments).secret)
-
-
-def kept(client: Client) -> list[str]:
+def kept(client: Trainee) -> list[str]:
     return sorted(client.platform.ports.artifacts.names())
 
 
@@ -144,27 +95,27 @@ GROUP = {"trajectories": [trajectory("hello", 1.0), trajectory("bye", 0.0)]}
 # ---- the recorded exchanges --------------------------------------------------------------------------------------
 
 
-def test_a_public_client_registers_its_model_as_recorded(client: Client) -> None:
-    client = another(client, "my-team")
+def test_a_public_client_registers_its_model_as_recorded(client: Trainee) -> None:
+    client = client.another("my-team")
     first, again, conflict, unknown, unauthenticated = captured("02")
     for exchange in (first, again):
         body = exchange["request"]["body"] | {"base_model": BASE}
         answer = client.send("POST", exchange["request"]["path"], body)
         assert answer.status == exchange["response"]["status"]
-        assert shape(exchange["response"]["body"]).items() <= shape(answer.body).items()
-        assert answer.body["entity"] == "my-team"
+        assert shape(exchange["response"]["body"]).items() <= shape(answer.json).items()
+        assert answer.json["entity"] == "my-team"
     refused = client.send("POST", MODELS, conflict["request"]["body"] | {"base_model": BASE})
     assert (refused.status, refused.headers["x-should-retry"]) == (409, "false")
-    assert "exists already" in refused.body["detail"]
+    assert "exists already" in refused.json["detail"]
     answer = client.send("POST", MODELS, unknown["request"]["body"])
     assert (answer.status, answer.locs) == (422, [["body", "base_model"]])
-    assert BASE in answer.body["detail"][0]["msg"]
-    wrong = attrs.evolve(client, secret="my_wrong")
+    assert BASE in answer.json["detail"][0]["msg"]
+    wrong = attrs.evolve(client, key="my_wrong")
     assert wrong.send("POST", MODELS, unauthenticated["request"]["body"]).status == 401
 
 
 @pytest.mark.parametrize("name", ["10", "11"])
-def test_a_recorded_rl_job_trains_and_its_events_are_polled_as_recorded(worked: Client, name: str) -> None:
+def test_a_recorded_rl_job_trains_and_its_events_are_polled_as_recorded(worked: Trainee, name: str) -> None:
     model = worked.model()
     (exchange,) = captured(name)
     body = exchange["request"]["body"] | {"model_id": model["id"]}
@@ -194,7 +145,7 @@ def test_a_recorded_rl_job_trains_and_its_events_are_polled_as_recorded(worked: 
     assert (shown["status"], shown["step"], shown["kind"]) == ("succeeded", 1, "rl")
 
 
-def poll(client: Client, job_id: str, limit: int = 1) -> list[Any]:
+def poll(client: Trainee, job_id: str, limit: int = 1) -> list[Any]:
     """The events as the public client pages through them."""
     events: list[Any] = []
     more = True
@@ -207,7 +158,7 @@ def poll(client: Client, job_id: str, limit: int = 1) -> list[Any]:
     return events
 
 
-def test_a_recorded_job_without_logprobs_fails_and_says_why(worked: Client) -> None:
+def test_a_recorded_job_without_logprobs_fails_and_says_why(worked: Trainee) -> None:
     body = captured("12")[0]["request"]["body"] | {"model_id": worked.model()["id"]}
     job = worked.ok("POST", JOBS, body)
     worked.run_jobs()
@@ -217,7 +168,7 @@ def test_a_recorded_job_without_logprobs_fails_and_says_why(worked: Client) -> N
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["error_message"] == event["data"]["error_message"]
 
 
-def test_a_recorded_log_is_kept_and_readable(client: Client) -> None:
+def test_a_recorded_log_is_kept_and_readable(client: Trainee) -> None:
     model = client.model()
     (exchange,) = captured("17")
     assert (
@@ -230,7 +181,7 @@ def test_a_recorded_log_is_kept_and_readable(client: Client) -> None:
     assert kept(client) == [log.artifact]
 
 
-def test_recorded_sft_jobs_train_on_an_uploaded_dataset(worked: Client) -> None:
+def test_recorded_sft_jobs_train_on_an_uploaded_dataset(worked: Trainee) -> None:
     model, url = worked.model(), worked.dataset(*[ROW] * 5)
     for exchange in captured("18"):
         body = exchange["request"]["body"] | {"model_id": model["id"]}
@@ -246,7 +197,7 @@ def test_recorded_sft_jobs_train_on_an_uploaded_dataset(worked: Client) -> None:
     assert [one["step"] for one in worked.ok("GET", f"{MODELS}/{model['id']}/checkpoints")["data"]] == [0, 1, 2, 3]
 
 
-def test_checkpoints_are_deleted_as_recorded(client: Client) -> None:
+def test_checkpoints_are_deleted_as_recorded(client: Trainee) -> None:
     _, path = with_steps(client, 6)
     _, delete, missing = captured("20")
     assert client.ok("DELETE", path, delete["request"]["body"]) == delete["response"]["body"]
@@ -254,7 +205,7 @@ def test_checkpoints_are_deleted_as_recorded(client: Client) -> None:
     assert [one["step"] for one in client.ok("GET", path)["data"]] == [0, 1, 6]
 
 
-def with_steps(client: Client, count: int) -> tuple[Any, str]:
+def with_steps(client: Trainee, count: int) -> tuple[Any, str]:
     """A model with so many trained checkpoints, and the path of its checkpoints."""
     model = client.model()
     example = Example((Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello")))
@@ -263,7 +214,7 @@ def with_steps(client: Client, count: int) -> tuple[Any, str]:
     return model, f"{MODELS}/{model['id']}/checkpoints"
 
 
-def test_a_model_is_deleted_as_recorded(client: Client) -> None:
+def test_a_model_is_deleted_as_recorded(client: Trainee) -> None:
     model, path = with_steps(client, 1)
     delete, after = captured("21")
     gone = client.ok("DELETE", f"{MODELS}/{model['id']}")
@@ -276,7 +227,7 @@ def test_a_model_is_deleted_as_recorded(client: Client) -> None:
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_wrong_field_of_a_model_is_named(client: Client) -> None:
+def test_every_wrong_field_of_a_model_is_named(client: Trainee) -> None:
     answer = client.send("POST", MODELS, {"project": 5, "name": "a/b", "return_existing": 1, "entity": []})
     assert answer.status == 422
     assert sorted(answer.locs) == [
@@ -284,18 +235,18 @@ def test_every_wrong_field_of_a_model_is_named(client: Client) -> None:
     ]
 
 
-def test_null_asks_for_the_key_s_own_entity(client: Client) -> None:
+def test_null_asks_for_the_key_s_own_entity(client: Trainee) -> None:
     assert client.model(entity=None)["entity"] == "acme"
 
 
-def test_another_base_model_under_a_taken_name_is_a_conflict(client: Client) -> None:
+def test_another_base_model_under_a_taken_name_is_a_conflict(client: Trainee) -> None:
     client.model()
     client.platform.models.create("x", project="p", base_model=BASE)
     taken = client.send("POST", MODELS, {"project": "bots", "name": "m", "base_model": BASE})
     assert taken.status == 409
 
 
-def test_models_and_base_models_are_listed(client: Client) -> None:
+def test_models_and_base_models_are_listed(client: Trainee) -> None:
     ids = [client.model(name)["id"] for name in "abc"]
     assert client.ok("GET", "/v1/preview/base-models") == [BASE]
     page = client.ok("GET", MODELS, limit=2)
@@ -305,10 +256,10 @@ def test_models_and_base_models_are_listed(client: Client) -> None:
     assert client.ok("GET", f"{MODELS}/{ids[0]}")["name"] == "a"
 
 
-def test_what_belongs_to_another_tenant_looks_like_what_does_not_exist(worked: Client) -> None:
+def test_what_belongs_to_another_tenant_looks_like_what_does_not_exist(worked: Trainee) -> None:
     model, url = worked.model(), worked.dataset()
     job = worked.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]})
-    stranger = another(worked, "other")
+    stranger = worked.another("other")
     for real, absent in (
         (f"{MODELS}/{model['id']}", f"{MODELS}/{NO_ID}"),
         (f"{MODELS}/{model['id']}/checkpoints", f"{MODELS}/{NO_ID}/checkpoints"),
@@ -326,7 +277,7 @@ def test_what_belongs_to_another_tenant_looks_like_what_does_not_exist(worked: C
     assert stranger.send("POST", f"{MODELS}/{model['id']}/log", {"trajectory_groups": [], "split": "val"}).status == 404
     assert stranger.send("POST", f"{JOBS}/{job['id']}/cancel").status == 404
     assert stranger.send("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]}).status == 404
-    assert stranger.send("GET", JOBS, model_id=model["id"]).body["data"] == []
+    assert stranger.send("GET", JOBS, model_id=model["id"]).json["data"] == []
     assert stranger.send("GET", MODELS, entity="acme").status == 403
     assert stranger.send("POST", DATASETS, raw=b"{}", entity="acme", project="bots", name="x").status == 403
     own = stranger.model()
@@ -346,13 +297,13 @@ def test_what_belongs_to_another_tenant_looks_like_what_does_not_exist(worked: C
         ({"order": "up"}, ["query", "order"]),
     ],
 )
-def test_a_bad_page_is_refused_by_name(client: Client, query: dict[str, Any], loc: list[str]) -> None:
+def test_a_bad_page_is_refused_by_name(client: Trainee, query: dict[str, Any], loc: list[str]) -> None:
     for path in (MODELS, f"{MODELS}/{client.model(return_existing=True)['id']}/checkpoints", JOBS):
         answer = client.send("GET", path, **query)
         assert (answer.status, answer.locs) == (422, [loc])
 
 
-def test_a_cursor_that_never_was_is_404_and_one_that_was_deleted_goes_on(client: Client) -> None:
+def test_a_cursor_that_never_was_is_404_and_one_that_was_deleted_goes_on(client: Trainee) -> None:
     _, path = with_steps(client, 3)
     page = client.ok("GET", path, limit=2)
     assert client.send("GET", path, after=NO_ID).status == 404
@@ -361,7 +312,7 @@ def test_a_cursor_that_never_was_is_404_and_one_that_was_deleted_goes_on(client:
     assert [one["step"] for one in client.ok("GET", path, after=page["last_id"])["data"]] == [2, 3]
 
 
-def test_an_unknown_status_is_refused(client: Client) -> None:
+def test_an_unknown_status_is_refused(client: Trainee) -> None:
     assert client.send("GET", JOBS, status="tired").locs == [["query", "status"]]
     assert client.send("GET", JOBS, entity="a", status="queued").status == 403
 
@@ -369,7 +320,7 @@ def test_an_unknown_status_is_refused(client: Client) -> None:
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_s_files_are_listed_and_downloaded(client: Client) -> None:
+def test_a_checkpoint_s_files_are_listed_and_downloaded(client: Trainee) -> None:
     model, path = with_steps(client, 1)
     (file,) = client.ok("GET", f"{path}/1/files")["files"]
     answer = client.send("GET", f"{path}/1/files/{file['name']}")
@@ -380,15 +331,15 @@ def test_a_checkpoint_s_files_are_listed_and_downloaded(client: Client) -> None:
 
 
 @pytest.mark.parametrize("tail", ["9/files", "x/files", "-1/files", "01/files", f"{'9' * 30}/files", "1/files/nothing"])
-def test_a_file_that_does_not_exist_is_404(client: Client, tail: str) -> None:
+def test_a_file_that_does_not_exist_is_404(client: Trainee, tail: str) -> None:
     _, path = with_steps(client, 1)
     assert client.send("GET", f"{path}/{tail}").status == 404
 
 
-def test_a_client_that_goes_away_leaves_no_file_open(client: Client) -> None:
+def test_a_client_that_goes_away_leaves_no_file_open(client: Trainee) -> None:
     _, path = with_steps(client, 1)
     (file,) = client.ok("GET", f"{path}/1/files")["files"]
-    headers = [("authorization", f"Bearer {client.secret}")]
+    headers = client.credentials()
     for method, broken_off in (("GET", True), ("HEAD", False)):
         response = client.endpoint.handle(Request(method, f"{path}/1/files/{file['name']}", "", headers, iter(())))
         assert dict(response.headers)["content-length"] == str(file["size"])
@@ -414,7 +365,7 @@ class Watched(TabularTrainer):
 def test_a_checkpoint_in_use_is_not_deleted_and_neither_is_any_other_of_the_call() -> None:
     trainer, answers = Watched(), []
     with open_platform(trainers=[trainer]) as platform:
-        client = Client(platform, Endpoint(platform), platform.keys.create("acme").secret)
+        client = client_of(platform, kind=Trainee)
         model, path = with_steps(client, 1)
         platform.worker().beat()
         client.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]})
@@ -425,14 +376,14 @@ def test_a_checkpoint_in_use_is_not_deleted_and_neither_is_any_other_of_the_call
 
 
 @pytest.mark.parametrize("body", [None, {}, {"steps": None}, {"steps": ["1"]}, {"steps": [True]}, {"steps": 1}, []])
-def test_bad_steps_are_refused(client: Client, body: Any) -> None:
+def test_bad_steps_are_refused(client: Trainee, body: Any) -> None:
     assert client.send("DELETE", f"{MODELS}/{client.model()['id']}/checkpoints", body).status == 422
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_worker_a_job_is_refused_and_nothing_is_kept(client: Client) -> None:
+def test_without_a_worker_a_job_is_refused_and_nothing_is_kept(client: Trainee) -> None:
     model, url = client.model(), client.dataset()
     before = kept(client)
     for path, body in (
@@ -441,19 +392,19 @@ def test_without_a_worker_a_job_is_refused_and_nothing_is_kept(client: Client) -
     ):
         answer = client.send("POST", path, body)
         assert answer.status == 503
-        assert "modelyard work" in answer.body["detail"]
+        assert "modelyard work" in answer.json["detail"]
     assert kept(client) == before
     assert client.ok("GET", JOBS)["data"] == []
 
 
-def test_bad_input_is_told_before_the_lack_of_a_worker(client: Client) -> None:
+def test_bad_input_is_told_before_the_lack_of_a_worker(client: Trainee) -> None:
     assert client.send("POST", JOBS, {"model_id": NO_ID, "trajectory_groups": [GROUP]}).status == 404
     assert client.send("POST", JOBS, {"model_id": 5, "trajectory_groups": [GROUP]}).locs == [["body", "model_id"]]
     assert client.send("POST", SFT_JOBS, {"model_id": NO_ID, "training_data_url": "modelyard:///a/b/c"}).status == 404
     assert client.send("POST", SFT_JOBS, {}).locs == [["body", "model_id"], ["body", "training_data_url"]]
 
 
-def test_a_refused_rl_body_names_its_place_and_leaves_nothing(worked: Client) -> None:
+def test_a_refused_rl_body_names_its_place_and_leaves_nothing(worked: Trainee) -> None:
     model = worked.model()
     bad = {"trajectories": [trajectory("a", 1.0), trajectory("b", "high")]}  # type: ignore[arg-type]
     answer = worked.send("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP, bad]})
@@ -482,7 +433,7 @@ def test_a_refused_rl_body_names_its_place_and_leaves_nothing(worked: Client) ->
         b"\xef\xbb\xbf{}",
     ],
 )
-def test_hostile_bodies_are_refused_and_nothing_is_kept(worked: Client, raw: bytes) -> None:
+def test_hostile_bodies_are_refused_and_nothing_is_kept(worked: Trainee, raw: bytes) -> None:
     model = worked.model()
     for path in (JOBS, f"{MODELS}/{model['id']}/log"):
         assert worked.send("POST", path, raw=raw).status == 422
@@ -490,7 +441,7 @@ def test_hostile_bodies_are_refused_and_nothing_is_kept(worked: Client, raw: byt
     assert kept(worked) == []
 
 
-def test_the_job_shows_the_configuration_in_force(worked: Client) -> None:
+def test_the_job_shows_the_configuration_in_force(worked: Trainee) -> None:
     body = {"model_id": worked.model()["id"], "trajectory_groups": [GROUP]}
     job = worked.ok("POST", JOBS, body | {"experimental_config": {"loss_fn": "ppo", "epsilon": None}})
     assert job["config"]["ppo"] is True
@@ -498,7 +449,7 @@ def test_the_job_shows_the_configuration_in_force(worked: Client) -> None:
     assert (job["status"], job["step"], job["training_start"]) == ("queued", None, None)
 
 
-def test_equal_rewards_train_nothing_but_the_step_advances(worked: Client) -> None:
+def test_equal_rewards_train_nothing_but_the_step_advances(worked: Trainee) -> None:
     model = worked.model()
     group = {"trajectories": [trajectory("a", 1.0), trajectory("b", 1.0)]}
     failed = {"trajectories": [], "exceptions": [{"type": "E", "message": "m", "traceback": "t"}]}
@@ -509,7 +460,7 @@ def test_equal_rewards_train_nothing_but_the_step_advances(worked: Client) -> No
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
 
 
-def test_null_is_as_good_as_absent_and_what_nobody_knows_is_ignored_at_every_level(worked: Client) -> None:
+def test_null_is_as_good_as_absent_and_what_nobody_knows_is_ignored_at_every_level(worked: Trainee) -> None:
     new = {"novel": {"a": [1]}}
     model = worked.model(entity=None, return_existing=None, **new)
     bare = trajectory("hello", 1.0)
@@ -525,14 +476,14 @@ def test_null_is_as_good_as_absent_and_what_nobody_knows_is_ignored_at_every_lev
     assert worked.ok("POST", f"{MODELS}/{model['id']}/log", {"trajectory_groups": [group], "split": None, **new}) == {}
 
 
-def test_a_job_of_no_groups_at_all_advances_the_step(worked: Client) -> None:
+def test_a_job_of_no_groups_at_all_advances_the_step(worked: Trainee) -> None:
     job = worked.ok("POST", JOBS, {"model_id": worked.model()["id"], "trajectory_groups": []})
     worked.run_jobs()
     assert [event["type"] for event in poll(worked, job["id"])] == ["training_started", "training_ended"]
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
 
 
-def test_a_job_outlives_its_model_and_tells_why_it_ended(worked: Client) -> None:
+def test_a_job_outlives_its_model_and_tells_why_it_ended(worked: Trainee) -> None:
     model = worked.model()
     jobs = [worked.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]}) for _ in range(2)]
     runner = Runner(worked.platform.ports)
@@ -551,7 +502,7 @@ def test_a_job_outlives_its_model_and_tells_why_it_ended(worked: Client) -> None
     assert kept(worked) == []
 
 
-def test_a_job_tells_its_place_its_worker_s_last_sign_and_its_end(worked: Client) -> None:
+def test_a_job_tells_its_place_its_worker_s_last_sign_and_its_end(worked: Trainee) -> None:
     first, second = (
         worked.ok("POST", JOBS, {"model_id": worked.model(name)["id"], "trajectory_groups": [GROUP]})
         for name in ("a", "b")
@@ -571,7 +522,7 @@ def test_a_job_tells_its_place_its_worker_s_last_sign_and_its_end(worked: Client
     steps.close()
 
 
-def test_jobs_are_listed_by_model_and_status_and_cancelled(worked: Client) -> None:
+def test_jobs_are_listed_by_model_and_status_and_cancelled(worked: Trainee) -> None:
     first, second = worked.model("a"), worked.model("b")
     jobs = [
         worked.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]}) for model in (first, second)
@@ -586,7 +537,7 @@ def test_jobs_are_listed_by_model_and_status_and_cancelled(worked: Client) -> No
     assert "cancelled by" in event["data"]["error_message"]
 
 
-def test_the_same_sft_job_posted_again_is_the_first_one(worked: Client) -> None:
+def test_the_same_sft_job_posted_again_is_the_first_one(worked: Trainee) -> None:
     body = {"model_id": worked.model()["id"], "training_data_url": worked.dataset()}
     first, again = (worked.ok("POST", SFT_JOBS, body)["id"] for _ in range(2))
     other = worked.ok("POST", SFT_JOBS, body | {"config": {"batch_size": 1}})["id"]
@@ -605,7 +556,7 @@ def test_the_same_sft_job_posted_again_is_the_first_one(worked: Client) -> None:
     ],
 )
 def test_an_sft_job_that_cannot_be_is_refused(
-    worked: Client, change: dict[str, Any], status: int, loc: list[str] | None
+    worked: Trainee, change: dict[str, Any], status: int, loc: list[str] | None
 ) -> None:
     body = {"model_id": worked.model()["id"], "training_data_url": worked.dataset(), **change}
     answer = worked.send("POST", SFT_JOBS, body)
@@ -613,10 +564,10 @@ def test_an_sft_job_that_cannot_be_is_refused(
     assert loc is None or answer.locs == [loc]
 
 
-def test_a_path_is_never_looked_at_whoever_asks(worked: Client) -> None:
+def test_a_path_is_never_looked_at_whoever_asks(worked: Trainee) -> None:
     body = {"model_id": worked.model()["id"], "training_data_url": "/etc/passwd"}
     answer = worked.send("POST", SFT_JOBS, body)
-    assert answer.body["detail"][0]["msg"] == "must be the URL that the upload of a dataset answered"
+    assert answer.json["detail"][0]["msg"] == "must be the URL that the upload of a dataset answered"
 
 
 # ---- logs and datasets -----------------------------------------------------------------------------------------------
@@ -632,7 +583,7 @@ def test_a_path_is_never_looked_at_whoever_asks(worked: Client) -> None:
         ({"trajectory_groups": [{"trajectories": [{}]}]}, ["body", "trajectory_groups", "0", "trajectories", "0"]),
     ],
 )
-def test_a_bad_log_is_refused_and_nothing_is_kept(client: Client, change: dict[str, Any], loc: list[str]) -> None:
+def test_a_bad_log_is_refused_and_nothing_is_kept(client: Trainee, change: dict[str, Any], loc: list[str]) -> None:
     body = {"trajectory_groups": [GROUP], "split": "val", **change}
     answer = client.send("POST", f"{MODELS}/{client.model()['id']}/log", body)
     assert answer.status == 422
@@ -640,7 +591,7 @@ def test_a_bad_log_is_refused_and_nothing_is_kept(client: Client, change: dict[s
     assert kept(client) == []
 
 
-def test_a_dataset_is_uploaded_once_and_versioned(client: Client) -> None:
+def test_a_dataset_is_uploaded_once_and_versioned(client: Trainee) -> None:
     first = client.dataset(ROW)
     assert first == client.dataset(ROW) == "modelyard:///acme/bots/greetings:v0"
     assert client.dataset(ROW, ROW) == "modelyard:///acme/bots/greetings:v1"
@@ -658,7 +609,7 @@ def test_a_dataset_is_uploaded_once_and_versioned(client: Client) -> None:
     ],
 )
 def test_a_bad_dataset_is_refused_by_line_and_field(
-    client: Client, raw: bytes, query: dict[str, Any], loc: list[str]
+    client: Trainee, raw: bytes, query: dict[str, Any], loc: list[str]
 ) -> None:
     answer = client.send("POST", DATASETS, raw=raw, **{"project": "bots", "name": "x", **query})
     assert answer.status == 422
@@ -666,15 +617,15 @@ def test_a_bad_dataset_is_refused_by_line_and_field(
     assert kept(client) == []
 
 
-def test_a_dataset_needs_a_name_and_a_project(client: Client) -> None:
+def test_a_dataset_needs_a_name_and_a_project(client: Trainee) -> None:
     assert client.send("POST", DATASETS, raw=b"{}", name="x").locs == [["query", "project"]]
     assert client.send("POST", DATASETS, raw=b"{}", project="x").locs == [["query", "name"]]
     assert kept(client) == []
 
 
-def test_a_large_rl_body_needs_the_memory_of_a_trajectory_only(worked: Client, tmp_path: Path) -> None:
+def test_a_large_rl_body_needs_the_memory_of_a_trajectory_only(worked: Trainee, tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db", durability="process") as platform:
-        client = Client(platform, Endpoint(platform), platform.keys.create("acme").secret)
+        client = client_of(platform, kind=Trainee)
         platform.worker().beat()
         model = client.model()
         one = json.dumps({"trajectories": [trajectory("word " * 10_000, reward) for reward in (0.0, 1.0)]}).encode()
@@ -687,7 +638,7 @@ def test_a_large_rl_body_needs_the_memory_of_a_trajectory_only(worked: Client, t
 
         tracemalloc.start()
         try:
-            headers = [("authorization", f"Bearer {client.secret}")]
+            headers = client.credentials()
             response = client.endpoint.handle(Request("POST", JOBS, "", headers, chunks()))
             _, peak = tracemalloc.get_traced_memory()
         finally:

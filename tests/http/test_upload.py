@@ -60,9 +60,8 @@ class Uploader:
     key: str = ""
 
     def post(self, body: Any, host: str | None = urlsplit(ROOT).netloc) -> Any:
-        pair = base64.b64encode(f"api:{self.key or self.client.key}".encode()).decode()
         headers = [] if host is None else [("host", host)]
-        return self.client.send("POST", "/graphql", body, key=pair, auth="Basic", headers=headers)
+        return self.client.send("POST", "/graphql", body, key=self.key or None, auth="Basic", headers=headers)
 
     def send(self, operation: str, **variables: Any) -> Any:
         return self.post({"query": f"mutation {operation} {{ x }}", "operationName": operation, "variables": variables})
@@ -193,9 +192,8 @@ def test_the_recorded_upload_becomes_a_dataset_that_trains(client: Any, platform
             assert lacking(body["query"], answer.json["data"]) == []
             ours.update(pairs(recorded, answer.json))
         else:
-            pair = base64.b64encode(f"api:{uploader.key}".encode()).decode()
             piece = {"files": {"output.log": {"offset": 0, "content": ["x"]}}}
-            assert client.send("POST", asked["path"], piece, key=pair, auth="Basic").json == recorded
+            assert client.send("POST", asked["path"], piece, key=uploader.key, auth="Basic").json == recorded
     shown = uploader.by_id(ours["art-9b07c0592037491fa9a416afcdab9073"])
     assert (shown["versionIndex"], shown["state"]) == (0, "COMMITTED")
     platform.models.create("agent-001", project="proj", base_model="tabular-mini", entity="my-team")
@@ -412,8 +410,7 @@ def test_a_scope_that_the_key_lacks_is_refused_in_the_same_words(
     ):
         answer = uploader.send(operation, **variables)
         assert (answer.status, answer.json["errors"][0]["extensions"]) == (403, {"code": "forbidden"})
-    pair = base64.b64encode(f"api:{uploader.client.key}".encode()).decode()
-    stream = uploader.client.send("POST", f"/files/{entity}/proj/run/file_stream", {}, key=pair, auth="Basic")
+    stream = uploader.client.send("POST", f"/files/{entity}/proj/run/file_stream", {}, auth="Basic")
     assert stream.status == 403
 
 

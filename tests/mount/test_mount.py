@@ -1,4 +1,7 @@
-"""The platform inside of other people's applications: each framework, at the root and below a prefix."""
+"""The platform inside of other people's applications: each framework, at the root and below a prefix.
+
+Every exchange is checked against the OpenAPI document where it leaves the framework.
+"""
 
 import asyncio
 import json
@@ -11,10 +14,11 @@ import pytest
 
 from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
-from modelyard.http.route import Interface
+from modelyard.http.route import STANDARD, Interface
 from modelyard.wsgi import wsgi_app
+from openapi_check import described
 
-Send = Callable[[str, str, Any, dict[str, str]], tuple[int, bytes]]
+Send = Callable[[str, str, Any, dict[str, str]], httpx.Response]
 
 
 @attrs.frozen
@@ -32,9 +36,11 @@ class Mounted:
         return self.ask("POST", "/inference/v1/chat/completions", body)
 
     def ask(self, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, bytes]:
-        return self.send(
-            method, self.prefix + path, body, {"authorization": f"Bearer {self.key if key is None else key}"}
-        )
+        headers = {"authorization": f"Bearer {self.key if key is None else key}"}
+        answer = self.send(method, self.prefix + path, body, headers)
+        sent, media = answer.request.content, answer.headers["content-type"]
+        described(STANDARD).check(method, path, "", sent, answer.status_code, media, answer.content)
+        return answer.status_code, answer.content
 
 
 # ---- asynchronous ------------------------------------------------------------------------------------------------
@@ -43,10 +49,9 @@ class Mounted:
 def through_asgi(app: Any) -> Send:
     """Send by httpx's own ASGI transport."""
 
-    async def main(method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
+    async def main(method: str, path: str, body: Any, headers: dict[str, str]) -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
-            answer = await client.request(method, path, json=body, headers=headers)
-            return answer.status_code, answer.content
+            return await client.request(method, path, json=body, headers=headers)
 
     return lambda *request: asyncio.run(main(*request))
 
@@ -92,10 +97,9 @@ def fastapi(platform: Any, prefix: str) -> Send:
 def through_wsgi(app: Any) -> Send:
     """Send by httpx's own WSGI transport."""
 
-    def send(method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
+    def send(method: str, path: str, body: Any, headers: dict[str, str]) -> httpx.Response:
         with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://here") as client:
-            answer = client.request(method, path, json=body, headers=headers)
-            return answer.status_code, answer.content
+            return client.request(method, path, json=body, headers=headers)
 
     return send
 
@@ -199,7 +203,8 @@ def test_bad_input_is_told_in_the_platform_s_own_words(mounted: Mounted) -> None
 
 def test_the_rest_stays_with_the_framework(mounted: Mounted) -> None:
     if mounted.name != "plain_asgi":
-        assert mounted.send("GET", "/outer", None, {}) == (299, b"outer")
+        answer = mounted.send("GET", "/outer", None, {})
+        assert (answer.status_code, answer.content) == (299, b"outer")
 
 
 def test_two_platforms_can_lie_side_by_side() -> None:
@@ -210,11 +215,11 @@ def test_two_platforms_can_lie_side_by_side() -> None:
         mounts = [Mount("/one", asgi_app(one)), Mount("/other", asgi_app(other, [Interface.INFERENCE]))]
         send = through_asgi(Starlette(routes=mounts))
         key = {"authorization": f"Bearer {one.keys.create('acme').secret}"}
-        assert send("GET", "/one/v1/health", None, key)[0] == 200
-        assert send("GET", "/other/inference/v1/models", None, key)[0] == 401
+        assert send("GET", "/one/v1/health", None, key).status_code == 200
+        assert send("GET", "/other/inference/v1/models", None, key).status_code == 401
         key = {"authorization": f"Bearer {other.keys.create('acme').secret}"}
-        assert send("GET", "/other/inference/v1/models", None, key)[0] == 200
-        assert send("GET", "/other/v1/health", None, key)[0] == 404
+        assert send("GET", "/other/inference/v1/models", None, key).status_code == 200
+        assert send("GET", "/other/v1/health", None, key).status_code == 404
 
 
 def test_any_other_carrier_needs_a_dozen_lines() -> None:

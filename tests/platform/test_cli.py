@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
-from modelyard.cli import main
+from modelyard.cli import GRACE_SECONDS, main
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_key_is_made_shown_once_listed_without_its_secret_and_revoked(tmp_path
 
 
 def test_models_jobs_and_usage_are_listed_for_people_and_for_machines(store: Path) -> None:
-    assert [model["name"] for model in rows("models", "list", "--store", store)] == ["m"]
+    assert [model["name"] for model in rows("models", "--store", store)] == ["m"]
     assert [job["status"] for job in rows("jobs", "list", "--store", store)] == ["succeeded", "queued"]
     assert "succeeded" in call("jobs", "list", "--store", store).stdout
     (row,) = rows("usage", "--store", store, "--by", "model")
@@ -58,32 +58,33 @@ def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
     done, queued = (job["id"] for job in rows("jobs", "list", "--store", store))
     assert json.loads(call("jobs", "show", "--store", store, done, "--json").stdout)["step"] == 1
     assert "succeeded" in call("jobs", "watch", "--store", store, done).stdout
-    call("jobs", "cancel", "--store", store, queued)
+    assert call("jobs", "cancel", "--store", store, queued).stdout == f"{queued} is cancelled\n"
+    assert call("jobs", "cancel", "--store", store, done).stdout == f"{done} is succeeded\n"
     assert "cancelled" in call("jobs", "watch", "--store", store, queued).stdout
 
 
 def test_a_checkpoint_is_promoted_and_rolled_back(store: Path) -> None:
     words = ("--store", store, "local/p/m")
-    assert call("models", "promote", *words, 0).stdout == "prod points to step 0\n"
-    assert call("models", "promote", *words, 1).stdout == "prod points to step 1, before to step 0\n"
-    assert call("models", "promote", *words, 1, "--alias", "canary").stdout == "canary points to step 1\n"
-    assert call("models", "rollback", *words).stdout == "prod points to step 0, before to step 1\n"
-    assert "nothing before" in call("models", "rollback", *words, "--alias", "canary", status=1).output
-    assert "not found" in call("models", "promote", *words, 9, status=1).output
+    assert call("promote", *words, 0).stdout == "prod points to step 0\n"
+    assert call("promote", *words, 1).stdout == "prod points to step 1, before to step 0\n"
+    assert call("promote", *words, 1, "--alias", "canary").stdout == "canary points to step 1\n"
+    assert call("rollback", *words).stdout == "prod points to step 0, before to step 1\n"
+    assert "nothing before" in call("rollback", *words, "--alias", "canary", status=1).output
+    assert "not found" in call("promote", *words, 9, status=1).output
     with open_platform(store) as platform:
         aliases = {alias.name: alias.step for alias in platform.models.aliases("p/m")}
     assert aliases == {"prod": 0, "canary": 1}
 
 
 def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> None:
-    missing = call("models", "list", "--store", tmp_path / "none.db", status=1)
+    missing = call("models", "--store", tmp_path / "none.db", status=1)
     assert "there is no store at" in missing.output
     unknown = call("jobs", "show", "--store", store, "018f0000-0000-7000-8000-000000000000", status=1)
     assert "not found" in unknown.output
     assert "Traceback" not in unknown.output
     foreign = tmp_path / "foreign.db"
     foreign.write_text("this is no database, and it is long enough to be read as one" * 50)
-    assert "Traceback" not in call("models", "list", "--store", foreign, status=1).output
+    assert "Traceback" not in call("models", "--store", foreign, status=1).output
 
 
 @pytest.mark.parametrize("words", [(), ("--store", "a.db", "--factory", "a:b")])
@@ -107,3 +108,12 @@ def test_a_worker_runs_each_job_in_a_process_of_its_own_until_it_is_terminated(s
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=60)
     assert (worker.returncode, said) == (0, "stopping\n")
+
+
+def test_a_served_platform_ends_though_a_client_has_stopped_reading(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
+    call("serve", "--store", store)
+    assert asked["timeout_graceful_shutdown"] == GRACE_SECONDS

@@ -32,6 +32,7 @@ WAITING = {
     "modelyard.artifacts.folder",
     "modelyard.backends.structure",
     "modelyard.backends.tabular",
+    "modelyard.backends.upstream",
     "modelyard.domain.evaluation",
     "modelyard.domain.job",
     "modelyard.domain.tabular",
@@ -98,6 +99,23 @@ def test_public_names_are_listed_and_no_other_is_made_up() -> None:
     assert set(modelyard.__all__) <= set(found["names"])  # type: ignore[call-overload]
     with pytest.raises(AttributeError, match="no attribute 'Plattform'"):
         modelyard.Plattform  # noqa: B018 - it is the look-up that counts
+
+
+def test_the_upstream_backend_without_its_extra_says_how_to_get_it() -> None:
+    missing = """
+import sys, json
+sys.modules["httpx"] = None
+from modelyard import Pricing
+from modelyard.backends.fallback import Fallback
+from modelyard.backends.upstream import UpstreamBackend, offer
+from modelyard.errors import MissingExtra
+models = [offer("m", context_length=9, pricing=Pricing())]
+try:
+    UpstreamBackend("http://x/v1", models=models)
+except MissingExtra as error:
+    print(json.dumps({"says": str(error)}))
+"""
+    assert "pip install 'modelyard[upstream]'" in str(probe(missing)["says"])
 
 
 def test_a_missing_extra_says_which_command_installs_it() -> None:

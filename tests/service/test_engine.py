@@ -19,6 +19,7 @@ from modelyard.backends.scripted import ScriptedBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.evaluation import EvaluationRun, Outcome, RunState
+from modelyard.domain.identity import Limits as KeyLimits
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction, Score, Source
@@ -40,9 +41,11 @@ from modelyard.errors import (
 )
 from modelyard.executors.inline import InlineExecutor
 from modelyard.protocols import Capabilities, ServedModel, Store
+from modelyard.service.asker import asker_of
 from modelyard.service.catalogue import Catalogue
 from modelyard.service.evaluation import Evaluations
 from modelyard.service.evaluation_result import EvaluationResult
+from modelyard.service.identity import Keys
 from modelyard.service.ports import Ports, Settings
 from modelyard.service.worker import Worker
 from modelyard.stores.memory import MemoryStore
@@ -75,6 +78,10 @@ class HurriedClock(ManualClock):
             self.waited.append(seconds)
             self.advance(seconds)
         return event.is_set()
+
+    def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.advance(seconds)
 
 
 @attrs.define
@@ -708,14 +715,13 @@ class _Beating(ManualClock):
         super().__init__(START)
         self._store = world.ports.store
 
-    def wait(self, event: threading.Event, seconds: float) -> bool:
+    def sleep(self, seconds: float) -> None:
         def beat(tx: Any) -> None:
             (progress,) = tx.page(JobProgress, "by_held", True)
             tx.replace(attrs.evolve(progress, beat=progress.beat + 1))
 
         self._store.transact(beat)
         self.advance(seconds)
-        return event.is_set()
 
 
 # ---- what is published ----
@@ -980,12 +986,30 @@ def test_functions_cannot_be_submitted_to_workers(world: World) -> None:
 
 
 def test_a_job_of_a_key_that_was_revoked_is_not_done(world: World) -> None:
-    keyed = attrs.evolve(RED, key_id="gone")
-    run = world.runs(keyed).submit("e", "echo", ROWS, project="red")
+    key = Keys(world.ports, host()).create("acme", ["red"]).key
+    run = world.runs(key.principal()).submit("e", "echo", ROWS, project="red")
+    Keys(world.ports, host()).revoke(key.id)
     world.worker().run_until_idle()
     failed = world.runs().get(run.id)
     assert failed.state is RunState.FAILED
     assert "no longer valid" in str(failed.reason)
+    assert world.runs().submit_resume(run.id).state is RunState.RUNNING
+    world.worker().run_until_idle()
+    assert world.runs().get(run.id).state is RunState.COMPLETED
+
+
+@pytest.mark.parametrize("key_id", ["", "session-7"])
+def test_a_job_acts_for_whoever_asked_with_no_more_than_they_had(world: World, key_id: str) -> None:
+    """Nobody but the host is everybody, whoever let them in; what they have no right to is not there for their job."""
+    asker = attrs.evolve(RED, key_id=key_id, limits=KeyLimits(5, 2))
+    run = world.runs(asker).submit("e", "echo", ROWS, project="red")
+    (job,) = world.ports.store.read(lambda snapshot: snapshot.page(Job, "of_lane", run.id))
+    assert asker_of(world.ports, job) == asker
+    world.worker().run_until_idle()
+    assert world.runs().get(run.id).state is RunState.COMPLETED
+    everyone = world.runs().submit("e", "echo", ROWS, project="red")
+    (job,) = world.ports.store.read(lambda snapshot: snapshot.page(Job, "of_lane", everyone.id))
+    assert asker_of(world.ports, job) == host("acme")
 
 
 # ---- rescoring ----

@@ -10,7 +10,7 @@ import attrs
 from modelyard.errors import StorageFull
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing.store import CONTRACT_RECORDS
+from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Colour, Counter, Item, Specimen
 
 

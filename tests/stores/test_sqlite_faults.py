@@ -14,7 +14,7 @@ from modelyard.errors import StorageFull, StoreBusy, StoreError
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore, turnstile
 from modelyard.stores.sqlite.faults import fault_of, is_busy
-from modelyard.testing.store import CONTRACT_RECORDS
+from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Counter, Specimen
 
 

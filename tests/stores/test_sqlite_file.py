@@ -16,7 +16,7 @@ from modelyard.domain.record import Index, Record
 from modelyard.errors import StorageFull, StoreCorrupt, StoreError, StoreTooNew
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import Migration, SqliteStore
-from modelyard.testing.store import CONTRACT_RECORDS
+from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Colour, Counter, Item, Specimen
 
 

@@ -15,7 +15,7 @@ import pytest
 from modelyard.errors import StoreClosed, StoreError
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore, group
-from modelyard.testing.store import CONTRACT_RECORDS
+from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Counter, Item
 
 

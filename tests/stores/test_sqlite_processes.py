@@ -13,7 +13,7 @@ import pytest
 
 from modelyard.errors import UsedAfterFork
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing.store import CONTRACT_RECORDS
+from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Colour, Counter, Item
 
 CHILD = Path(__file__).with_name("store_child.py")

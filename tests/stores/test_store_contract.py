@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing.store import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
+from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
 
 QUICK = settings(max_examples=25, stateful_step_count=20, deadline=None, database=None)
 

@@ -68,7 +68,11 @@ def _at_most(value: int | None, limit: int | None) -> bool:
 
 @attrs.frozen
 class Principal:
-    """Who is acting. `entity` is the default where none is named; `key_id` is "" for the host."""
+    """Who is acting. `entity` is the default where none is named.
+
+    Limits and usage are counted under `key_id`: "" for the host, the id of an API key, or whatever tells the callers of
+    an authenticator of your own apart.
+    """
 
     name: str
     entity: str

@@ -133,13 +133,11 @@ class Adapter:
 
     def parameters(self) -> tuple["array[int]", "array[float]"]:
         """Two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights (float64)."""
-        ids, weights = array("q"), array("d")
-        for feature in sorted(self.rows):
-            row = self.rows[feature]
-            for token in sorted(row):
-                ids.append(feature << TOKEN_BITS | token)
-                weights.append(row[token])
-        return ids, weights
+        weights = {
+            feature << TOKEN_BITS | token: weight for feature, row in self.rows.items() for token, weight in row.items()
+        }
+        ids = array("q", sorted(weights))
+        return ids, array("d", map(weights.__getitem__, ids))
 
     @classmethod
     def from_parameters(cls, ids: Sequence[int], weights: Sequence[float]) -> "Adapter":

@@ -85,7 +85,7 @@ class JsonReader:
     def end(self) -> None:
         """Make sure that nothing follows."""
         if self._peek():
-            raise self._invalid((), "not valid JSON: something follows after its end")
+            raise self._invalid((), "is not valid JSON: something follows after its end")
 
     # ---- structure
 
@@ -97,10 +97,10 @@ class JsonReader:
 
     def _name(self, place: tuple[str | int, ...]) -> str:
         if self._peek() != b'"':
-            raise self._invalid(place, "not valid JSON: the name of a member is missing")
+            raise self._invalid(place, "is not valid JSON: the name of a member is missing")
         name = loads(self._raw(place), at=(*self._at, *place))
         if not self._skip(b":"):
-            raise self._invalid(place, "not valid JSON: ':' is missing after the name of a member")
+            raise self._invalid(place, "is not valid JSON: ':' is missing after the name of a member")
         return str(name)
 
     def _goes_on(self, closing: bytes, place: tuple[str | int, ...]) -> bool:
@@ -108,7 +108,7 @@ class JsonReader:
             return True
         if self._skip(closing):
             return False
-        raise self._invalid(place, f"not valid JSON: ',' or '{closing.decode()}' is missing")
+        raise self._invalid(place, f"is not valid JSON: ',' or '{closing.decode()}' is missing")
 
     def _skip(self, character: bytes) -> bool:
         """Whether this character comes next; then it is read."""
@@ -168,7 +168,7 @@ class JsonReader:
                     raise self._invalid(place, "is nested too deep or holds too many objects and lists")
             scanned = position - self._position
             if not self._read_on():
-                raise self._invalid(place, "not valid JSON: the text ends too early")
+                raise self._invalid(place, "is not valid JSON: the text ends too early")
             position = self._position + scanned
 
     def _read_on(self) -> bool:

@@ -50,17 +50,17 @@ def loads(
     except _Refused as error:
         raise InvalidInput.at(*at, msg=str(error), type="json_invalid") from None
     except json.JSONDecodeError as error:
-        message = f"not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        message = f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise InvalidInput.at(*at, msg=message, type="json_invalid") from None
     except (RecursionError, MemoryError):
-        raise InvalidInput.at(*at, msg="too large to be parsed", type="json_invalid") from None
+        raise InvalidInput.at(*at, msg="is too large to be parsed", type="json_invalid") from None
 
 
 def _text(raw: bytes) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise _Refused(f"not UTF-8: byte {error.start} does not belong to any character") from None
+        raise _Refused(f"is not UTF-8: byte {error.start} does not belong to any character") from None
     if text.startswith("\ufeff"):
         raise _Refused("must not begin with a byte order mark")
     return text

@@ -80,7 +80,7 @@ def _entries(header: bytes, size: int) -> Mapping[str, Entry]:
     try:
         listed = loads(header, max_depth=3)
     except InvalidInput as wrong:
-        raise ValueError(f"no safetensors file: its header is {wrong}") from None
+        raise ValueError(f"no safetensors file: its header {wrong}") from None
     if not isinstance(listed, dict):
         raise ValueError("no safetensors file: its header is no object")
     listed.pop("__metadata__", None)

@@ -11,13 +11,12 @@ from modelyard.errors import Unauthenticated
 from modelyard.http.message import Headers
 from modelyard.http.refusal import MalformedRequest
 from modelyard.http.route import Auth
+from modelyard.protocols import Authenticator
 from modelyard.service.platform import Platform
 from modelyard.service.upload import Uploads
 
 REMEMBERED_SECONDS = 1.0
 MAX_REMEMBERED = 4096
-MAX_TOKEN = 512
-MAX_BASIC = 1024
 
 CHALLENGES: Mapping[Auth, tuple[str, str]] = {
     Auth.BEARER: ("www-authenticate", "Bearer"),
@@ -27,17 +26,17 @@ _CREDENTIALS = re.compile(r"([A-Za-z]+) ([A-Za-z0-9._~+/-]+={0,2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def secret_in(header: str | None, auth: Auth) -> str:
-    """The API key in an Authorization header of the route's scheme. Raises `Unauthenticated`."""
+def secret_in(header: str | None, auth: Auth, longest: int) -> str:
+    """The secret in an Authorization header of the route's scheme, of so many characters. Raises `Unauthenticated`."""
     if header is None:
         raise Unauthenticated(f"this needs an API key: send it as Authorization: {_example(auth)}")
-    parts = _CREDENTIALS.fullmatch(header) if len(header) <= MAX_BASIC + 8 else None
+    parts = _CREDENTIALS.fullmatch(header) if len(header) <= 2 * longest + 8 else None
     if parts is None or parts[1].lower() != auth.value:
         raise Unauthenticated(f"this Authorization header cannot be read: send Authorization: {_example(auth)}")
     if auth is Auth.BASIC:
-        return _password(parts[2])
-    if len(parts[2]) > MAX_TOKEN:
-        raise Unauthenticated(f"an API key has at most {MAX_TOKEN} characters")
+        return _password(parts[2], 2 * longest)
+    if len(parts[2]) > longest:
+        raise Unauthenticated(f"an API key has at most {longest} characters")
     return parts[2]
 
 
@@ -45,29 +44,33 @@ def _example(auth: Auth) -> str:
     return "Bearer <API key>" if auth is Auth.BEARER else "Basic <base64 of name:API key>"
 
 
-def _password(encoded: str) -> str:
+def _password(encoded: str, longest: int) -> str:
     """What follows the first colon. The name before it does not matter."""
     try:
         pair = base64.b64decode(encoded, validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
         raise Unauthenticated("the Basic credentials are no base64 of UTF-8 text") from None
     _, colon, password = pair.partition(":")
-    if not colon or not password or len(encoded) > MAX_BASIC or _CONTROL.search(pair):
+    if not colon or not password or len(encoded) > longest or _CONTROL.search(pair):
         raise Unauthenticated("the Basic credentials must be name:API key")
     return password
 
 
 class Callers:
-    """Views of a platform for those who call it, each remembered for a second.
+    """Views of a platform for those who call it, each remembered for a second. The authenticator says who they are.
 
     So a revoked key is refused at the latest a second after; what a view may do is checked at every use. Headers are
     remembered by their digest, so that no secret stays in memory.
     """
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
+    def __init__(self, platform: Platform, authenticator: Authenticator) -> None:
+        self._platform, self._authenticator = platform, authenticator
         self._now = platform.ports.clock.monotonic
         self._views: dict[tuple[Auth, bytes], tuple[float, Platform]] = {}
+
+    def waits(self, auth: Auth) -> bool:
+        """Whether finding out who calls may wait."""
+        return self._platform.ports.store.blocking if auth is Auth.ADDRESS else self._authenticator.blocking
 
     def remembered(self, auth: Auth, header: str | None) -> Platform | None:
         """The view that `find` gave to the same header a moment ago."""
@@ -77,8 +80,8 @@ class Callers:
         return known[1] if known is not None and self._now() < known[0] else None
 
     def find(self, auth: Auth, header: str | None) -> Platform:
-        """The platform as the caller sees it. May wait for the store. Raises `Unauthenticated`."""
-        principal = self._authenticate(secret_in(header, auth))
+        """The platform as the caller sees it. May wait. Raises `Unauthenticated`."""
+        principal = self._authenticate(secret_in(header, auth, self._authenticator.longest))
         view = self._platform.acting_as(principal)
         if len(self._views) >= MAX_REMEMBERED:
             self._views.clear()
@@ -93,7 +96,11 @@ class Callers:
         return self._platform.acting_as(uploads.authenticate(part, secret))
 
     def _authenticate(self, secret: str) -> Principal:
-        return self._platform.keys.authenticate(secret)
+        """One that answers anything but a principal lets nobody in: not every route would notice. Raises TypeError."""
+        answer: object = self._authenticator.authenticate(secret)
+        if not isinstance(answer, Principal):
+            raise TypeError(f"the authenticator answered a {type(answer).__name__} where a Principal is due")
+        return answer
 
 
 def _digest(header: str) -> bytes:

@@ -4,14 +4,12 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
-
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.page import MAX_LIMIT
 from modelyard.domain.training import Model
 from modelyard.http.message import JSON_HEADER, Header, Response, json_response
 from modelyard.http.route import Auth, Call, Dialect, Interface, Route
-from modelyard.service.catalogue import Catalogue, resolve
+from modelyard.service.catalogue import resolve
 from modelyard.service.platform import Platform
 from modelyard.wire.catalogue import CatalogueBody, ListedModel, ModelList, catalogue_body, listed_model, model_list
 from modelyard.wire.json import dump
@@ -21,33 +19,22 @@ _OWNER = "modelyard"
 _CACHEABLE: Header = ("cache-control", "public, max-age=0, must-revalidate")
 
 
-@attrs.frozen
-class _Kept:
-    version: object
-    body: bytes
-    etag: str
+def show_catalogue(call: Call) -> Response:
+    """Answer with the catalogue, or with 304 to a client that has it. Its bytes are kept until it changes."""
+    body, etag = _listing(call.platform)
+    headers = [("etag", etag), _CACHEABLE]
+    if _knows(call.headers.get("if-none-match") or "", etag):
+        return Response(304, headers, b"")
+    return Response(200, [JSON_HEADER, *headers], body)
 
 
-class Listing:
-    """The catalogue's bytes, kept until the catalogue changes."""
-
-    def __init__(self) -> None:
-        self._kept: _Kept | None = None
-
-    def __call__(self, call: Call) -> Response:
-        """Answer with the catalogue, or with 304 to a client that has it."""
-        kept = self._fresh(call.platform.catalogue)
-        headers = [("etag", kept.etag), _CACHEABLE]
-        if _knows(call.headers.get("if-none-match") or "", kept.etag):
-            return Response(304, headers, b"")
-        return Response(200, [JSON_HEADER, *headers], kept.body)
-
-    def _fresh(self, catalogue: Catalogue) -> _Kept:
-        kept, version = self._kept, catalogue.version
-        if kept is None or kept.version != version:
-            body = dump(catalogue_body(catalogue.entries()))
-            kept = self._kept = _Kept(version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
-        return kept
+def _listing(platform: Platform) -> tuple[bytes, str]:
+    """The bytes and their tag, kept with the platform: endpoints of others have the same routes."""
+    memory, version = platform.ports.memory, platform.catalogue.version
+    if memory.listing is None or memory.listing[0] != version:
+        body = dump(catalogue_body(platform.catalogue.entries()))
+        memory.listing = version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return memory.listing[1:]
 
 
 def _knows(if_none_match: str, etag: str) -> bool:
@@ -89,21 +76,6 @@ def _models(platform: Platform) -> Iterator[Model]:
         after = page.items[-1].id
 
 
-def routes() -> tuple[Route, ...]:
-    """The routes, with a catalogue listing of their own."""
-    listing = Route(
-        "GET",
-        PATH,
-        Interface.BASE,
-        Auth.PUBLIC,
-        Listing(),
-        response=CatalogueBody,
-        statuses=(200, 304),
-        summary="List every model of the catalogue.",
-    )
-    return (listing, *_model_routes("/v1", Interface.TRAINING), *_model_routes("/inference/v1", Interface.INFERENCE))
-
-
 def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
     return (
         Route(
@@ -127,3 +99,19 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             dialect=Dialect.ERROR,
         ),
     )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        PATH,
+        Interface.BASE,
+        Auth.PUBLIC,
+        show_catalogue,
+        response=CatalogueBody,
+        statuses=(200, 304),
+        summary="List every model of the catalogue.",
+    ),
+    *_model_routes("/v1", Interface.TRAINING),
+    *_model_routes("/inference/v1", Interface.INFERENCE),
+)

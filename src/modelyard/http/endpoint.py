@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import cache
 from itertools import count
 
 from modelyard.http import (
@@ -25,6 +26,7 @@ from modelyard.http.message import FOLLOWING, Headers, Request, Response, header
 from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.table import Table
+from modelyard.protocols import Authenticator
 from modelyard.service.flow import aiterate, in_executor, iterate
 from modelyard.service.platform import Platform
 
@@ -36,29 +38,40 @@ def routes() -> tuple[Route, ...]:
     trained = (*training.ROUTES, *promotion.ROUTES)
     runs = (*evaluation.ROUTES, *lineage.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*runs, *evaluation_job.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
-    base = (*catalogue.routes(), *completion.ROUTES, *trained, *judging, *health.ROUTES)
+    base = (*catalogue.ROUTES, *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
+
+
+@cache
+def _table(interfaces: frozenset[Interface]) -> Table:
+    """Never changed, so that all endpoints of a process may share it: a test opens many."""
+    mounted = [route for route in routes() if route.interface in interfaces]
+    return Table([*mounted, document_route(mounted)])
 
 
 class Endpoint:
     """A platform behind HTTP.
 
     `handle` and `ahandle` turn a `Request` into a `Response`; they raise nothing that a client could cause. `platform`
-    must be the host's own view. `interfaces` are those that are mounted.
+    must be the host's own view. `interfaces` are those that are mounted. `authenticator` says who calls; without one,
+    the platform's API keys do.
 
         endpoint = Endpoint(platform, interfaces=[Interface.BASE])
         endpoint.handle(Request("GET", "/inference/analysis/partner/models", "", [], iter(()))).status  # 200
     """
 
-    def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
-        wanted = frozenset(interfaces)
-        mounted = [route for route in routes() if route.interface in wanted]
-        self.table = Table([*mounted, document_route(mounted)])
+    def __init__(
+        self,
+        platform: Platform,
+        interfaces: Iterable[Interface] = STANDARD,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        self.table = _table(frozenset(interfaces))
         settings, random = platform.ports.settings, platform.ports.randomness
         self._served = Served(
             platform,
             platform.acting_as(ANYONE),
-            Callers(platform),
+            Callers(platform, authenticator or platform.keys),
             {
                 Body.CONTROL: settings.max_control_body,
                 Body.CHAT: settings.max_chat_body,

@@ -87,7 +87,7 @@ class Exchange:
     def _answer(self) -> Flow[Response | None]:
         if self.doubled and self.match.auth is not Auth.PUBLIC:
             check_singular(self.doubled)
-        view = self._known_caller() or (yield flow.Call(self._find_caller, self._store_waits))
+        view = self._known_caller() or (yield flow.Call(self._find_caller, self.served.callers.waits(self.match.auth)))
         method = self.request.method
         if method == "OPTIONS" and self.match.routes:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")

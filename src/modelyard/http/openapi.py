@@ -88,8 +88,13 @@ def _operation(route: Route, schemas: "Schemas") -> Schema:
         "responses": _responses(route, schemas),
     }
     if route.body is not Body.NONE:
-        operation["requestBody"] = {"required": route.body is not Body.CONTROL, "content": _taken(route, schemas)}
+        operation["requestBody"] = {"required": _needs_body(route), "content": _taken(route, schemas)}
     return operation
+
+
+def _needs_body(route: Route) -> bool:
+    """A small body whose members may all be left out may be left out itself."""
+    return route.body is not Body.CONTROL or route.request is None or bool(_required(route.request))
 
 
 def _taken(route: Route, schemas: "Schemas") -> Schema:
@@ -187,7 +192,7 @@ class Schemas:
             "description": inspect.cleandoc(cls.__doc__ or ""),
             "properties": {field.name: self._field(field) for field in fields},
         }
-        required = [field.name for field in fields if field.default is attrs.NOTHING]
+        required = _required(cls)
         return {**schema, "required": required} if required else schema
 
     def _field(self, field: Any) -> Schema:
@@ -204,6 +209,11 @@ class Schemas:
         if field.default is attrs.NOTHING or "null" in _types(schema):
             return schema
         return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _required(cls: type) -> list[str]:
+    """The members that a value of this class cannot do without."""
+    return [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
 
 
 def _types(schema: Schema) -> list[str]:

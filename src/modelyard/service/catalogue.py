@@ -45,6 +45,13 @@ class Catalogue:
             raise _missing(id)
         return found.entry
 
+    def resolve(self, name: str) -> ServedModel:
+        """What a backend is given when this name is asked for: a catalogue id, or a trained model's.
+
+        Raises `Forbidden`, `ModelNotFound`.
+        """
+        return resolve(self.ports, name, self.principal)
+
     @property
     def version(self) -> tuple[int, int]:
         """The same for as long as the list is the same, also when another process changes it; of use in this process

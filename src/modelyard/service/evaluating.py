@@ -7,7 +7,7 @@ takes it; when its owner is gone, a worker finishes it, or fails it where it nee
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from datetime import datetime
+from functools import partial
 from typing import Any, Unpack, overload
 
 import attrs
@@ -20,6 +20,7 @@ from modelyard.domain.tally import Tally
 from modelyard.errors import Conflict, LeaseLost
 from modelyard.protocols import Tx
 from modelyard.report.progress import Show, progress_bar
+from modelyard.service.asker import asked_by
 from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_job import Crew, evaluate
 from modelyard.service.evaluation_order import (
@@ -202,11 +203,11 @@ class Evaluating(Watching):
         the engine did not make, and for one that needs functions.
         """
         check_portable(self._job(run_id))
-        job_id, now = self.ports.ids(), self.ports.clock.now()
+        go_on = self._going_on()
 
         def step(tx: Tx) -> Job:
             check_idle(tx, run_id)
-            return self._reopen(tx, run_id, job_id, now)
+            return self._reopen(tx, run_id, go_on)
 
         announce(self.ports, self.ports.store.transact(step))
         return self._run(run_id)
@@ -310,16 +311,16 @@ class Evaluating(Watching):
             if mark != first:
                 raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
             runner.take_over()
-            self.ports.clock.wait(threading.Event(), self.ports.settings.poll)
+            self.ports.clock.sleep(self.ports.settings.poll)
         return job
 
     def _reclaimed(self, run_id: str, runner: Runner) -> Hold:
         """A hold on what is left of a run. Raises `RunAlreadyFinished`, `Conflict`."""
-        job_id, now = self.ports.ids(), self.ports.clock.now()
+        go_on, now = self._going_on(), self.ports.clock.now()
 
         def step(tx: Tx) -> tuple[Job, JobProgress] | None:
             if engine_job(tx, run_id).ended:
-                self._reopen(tx, run_id, job_id, now)
+                self._reopen(tx, run_id, go_on)
             return claim(tx, runner.id, now, run_id)
 
         claimed = self.ports.store.transact(step)
@@ -327,9 +328,14 @@ class Evaluating(Watching):
             raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
         return runner.hold(*claimed)
 
-    def _reopen(self, tx: Tx, run_id: str, job_id: str, now: datetime) -> Job:
+    def _going_on(self) -> Callable[[Job], Job]:
+        """What makes, of a job that failed, the one that goes on for this principal."""
+        asker = asked_by(self.ports, self.principal)
+        return partial(again, job_id=self.ports.ids(), asker=asker, now=self.ports.clock.now())
+
+    def _reopen(self, tx: Tx, run_id: str, go_on: Callable[[Job], Job]) -> Job:
         """Let a run that has ended run again, by a new job. Raises `RunAlreadyFinished`, `RateLimited`."""
-        job = again(engine_job(tx, run_id), job_id, self.principal.key_id, now)
+        job = go_on(engine_job(tx, run_id))
         tx.replace(tx.get(EvaluationRun, run_id).reopened())
         return enqueue(tx, job, self.ports.settings.max_queued_jobs)
 

@@ -15,7 +15,7 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.identity import ApiKey, Principal, Scope
+from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.observed import JobEventRecorded
 from modelyard.domain.prediction import Prediction, Score, Source
@@ -25,6 +25,7 @@ from modelyard.domain.tally import VALUE, Tally
 from modelyard.errors import EvaluationError
 from modelyard.formats.rows import read_rows
 from modelyard.protocols import Snapshot, Tx
+from modelyard.service.asker import asker_of
 from modelyard.service.engine import Engine, Item, Limits, Row
 from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loop
 from modelyard.service.engine_row import FunctionModel, RowScorer, Subject
@@ -78,7 +79,7 @@ class _Work:
         self.ports, self.hold, self.crew, self.spec = hold.ports, hold, crew, hold.job.spec
         self.place: Place = (hold.job.entity, hold.job.project)
         self.limits = Limits(**self.spec["limits"])
-        self.principal = crew.principal or _asker(self.ports, hold.job)
+        self.principal = crew.principal or asker_of(self.ports, hold.job)
         self.subject, self.scorers = self._subject(), tuple(map(self._scorer, self.spec["scorers"]))
         self.refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
         self.tally = Tally(self.refs)
@@ -302,16 +303,6 @@ class _Work:
             finished_at=max(now, done.started_at),
             possibly_repeated=0,
         )
-
-
-def _asker(ports: Ports, job: Job) -> Principal:
-    """Who asked for a job: whoever holds the key now, or the host. Raises `EvaluationError`."""
-    if not job.spec["key_id"]:
-        return Principal("host", job.entity, Scope(None))
-    key = ports.store.read(lambda snapshot: maybe(snapshot, ApiKey, job.spec["key_id"]))
-    if key is None or not key.alive(ports.clock.now()):
-        raise EvaluationError("the key that asked for this run is no longer valid; ask for it with another")
-    return key.principal()
 
 
 def _needs_loop(worker: object) -> bool:

@@ -19,6 +19,7 @@ from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem
 from modelyard.formats.json_text import checked_dumps
 from modelyard.formats.rows import dump_row, in_chunks
 from modelyard.protocols import Tx
+from modelyard.service.asker import asked_by
 from modelyard.service.engine import Limits
 from modelyard.service.evaluation_job import Crew
 from modelyard.service.judging import PlatformModel, evaluation_ref
@@ -180,7 +181,7 @@ def _judged_by(
         "scorers": plain,
         "limits": attrs.asdict(limits),
         "error_budget": error_budget,
-        "key_id": principal.key_id,
+        "asker": asked_by(ports, principal),
     }
 
 

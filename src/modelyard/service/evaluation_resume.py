@@ -1,7 +1,8 @@
 """Going on with a run: the job that does, and the functions that it needs again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from modelyard.domain.job import Job, JobKind
 from modelyard.errors import Conflict, InvalidInput, Problem
@@ -10,9 +11,9 @@ from modelyard.service.evaluation_order import ModelFunction, crew_of
 from modelyard.service.scorers import NamedScorer
 
 
-def again(job: Job, job_id: str, key_id: str, now: datetime) -> Job:
-    """A new job that goes on, for the owner of a key, where one that failed has ended."""
-    spec = {**job.spec, "key_id": key_id, "resumed": True, "drained": job.result.get("drained", False)}
+def again(job: Job, job_id: str, asker: Mapping[str, Any], now: datetime) -> Job:
+    """A new job that goes on, for an asker, where one that failed has ended."""
+    spec = {**job.spec, "asker": asker, "resumed": True, "drained": job.result.get("drained", False)}
     return Job(job_id, job.kind, job.entity, job.project, job.lane, now, spec)
 
 

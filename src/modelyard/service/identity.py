@@ -9,17 +9,20 @@ import attrs
 from modelyard.domain.identity import ApiKey, NewKey, Principal, check_name
 from modelyard.domain.secret import SECRET_BYTES, secret_digest, secret_of, secret_prefix
 from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem, RecordNotFound, Unauthenticated
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Authenticator, Snapshot, Tx
 from modelyard.service.ports import Ports
 
 MAX_NAME = 128
 MAX_PROJECTS = 1000
 MAX_LIMIT = 2**31
+MAX_SECRET = 512
 _PAGE = 1000
 
 
 class Keys:
-    """The API keys that a principal may see. A secret exists in clear only in what `create` returns.
+    """The API keys that a principal may see, and the authenticator of whoever shows one.
+
+    A secret exists in clear only in what `create` returns.
 
     new = platform.keys.create("acme", ["support"], expires_in=timedelta(days=30))
     new.secret      # shown once; the store keeps its digest
@@ -27,6 +30,16 @@ class Keys:
 
     def __init__(self, ports: Ports, principal: Principal) -> None:
         self.ports, self.principal = ports, principal
+
+    @property
+    def blocking(self) -> bool:
+        """Whether looking a key up may wait."""
+        return self.ports.store.blocking
+
+    @property
+    def longest(self) -> int:
+        """Far more than a key has."""
+        return MAX_SECRET
 
     def create(
         self,
@@ -189,3 +202,6 @@ def _check(key: ApiKey) -> None:
             problems.append(Problem((field,), f"must be a whole number from 1 to {MAX_LIMIT}"))
     if problems:
         raise InvalidInput(problems)
+
+
+_conforms: type[Authenticator] = Keys

@@ -1,6 +1,6 @@
 """The contract of every artifact store, to be run on your own:
 
-class TestMyArtifacts(ArtifactContract):
+class TestMyArtifacts(ArtifactStoreContract):
     @pytest.fixture
     def artifacts(self):
         return MyArtifacts()
@@ -9,10 +9,13 @@ class TestMyArtifacts(ArtifactContract):
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from modelyard.errors import ArtifactMissing
+from modelyard.errors import ArtifactMissing, StoreError
 from modelyard.protocols import ArtifactStore
 
 HOSTILE_NAMES = ("", ".", "..", "../x", "/etc/hostname", "a/b", "x\0", "\ud800", "CON", "~", "0" * 4000, "0" * 32)
@@ -24,8 +27,8 @@ def read(artifacts: ArtifactStore, name: str) -> bytes:
         return file.read()
 
 
-class ArtifactContract:
-    """What `put` returned is there, whole and alone, until it is removed."""
+class ArtifactStoreContract:
+    """The laws of `modelyard.protocols.ArtifactStore`, for the fixture `artifacts`, which holds nothing yet."""
 
     @pytest.mark.parametrize("chunks", [[], [b""], [b"one"], [b"t", b"", b"wo\0\xff"], [b"x" * 100_000] * 30])
     def test_bytes_come_back_as_they_were_put(self, artifacts: ArtifactStore, chunks: list[bytes]) -> None:
@@ -104,3 +107,12 @@ class ArtifactContract:
     def test_a_healthy_store_passes_its_check_and_keeps_nothing_of_it(self, artifacts: ArtifactStore) -> None:
         artifacts.check()
         assert list(artifacts.names()) == []
+
+    def test_a_backup_has_every_artifact_in_a_file_of_its_name(self, artifacts: ArtifactStore) -> None:
+        """One that has no backups raises `StoreError`. A second backup adds what is new."""
+        kept = {artifacts.put([data]).name: data for data in (b"one", b"", b"three")}
+        with TemporaryDirectory() as folder, suppress(StoreError):
+            for _ in range(2):
+                artifacts.backup(folder)
+                assert {name: Path(folder, name).read_bytes() for name in kept} == kept
+                kept[artifacts.put([b"new"]).name] = b"new"

@@ -9,41 +9,53 @@ It asks each law of one offered model, the first one unless the fixture `model` 
 backend does not declare.
 """
 
-import asyncio
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from typing import Any
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 
 from modelyard.domain.catalogue import SamplingParameter, check_entry
 from modelyard.domain.completion import (
-    Choice,
     CompletionRequest,
     Delta,
     FinishReason,
-    Message,
     ResponseFormat,
     ResponseType,
-    Role,
     Sampling,
     TokenLogprob,
     Tool,
     ToolChoice,
     ToolMode,
-    fold_choice,
 )
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
-
-AnyBackend = Backend | AsyncBackend
-
-QUESTION = (
-    Message(Role.SYSTEM, "You are brief."),
-    Message(Role.USER, "What do the sea, the sky and the night have in common? Größe ≠ 深さ 🌊"),
+from modelyard.protocols import Capabilities
+from modelyard.testing import strategies
+from modelyard.testing.backend_asking import (
+    MAX_TOKENS,
+    AnyBackend,
+    choice_of,
+    close,
+    deltas_of,
+    opened,
+    request_for,
+    served,
 )
+
+# The same requests each time; and as a backend may be slow, no smaller one is looked for when one has failed.
+_quick = settings(
+    max_examples=50,
+    derandomize=True,
+    phases=[Phase.generate],
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {"found": {"type": "boolean"}, "count": {"type": "integer", "minimum": 2}},
@@ -51,36 +63,6 @@ SCHEMA: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 LOOK_UP = Tool("look_up", "looks a thing up", SCHEMA)
-MAX_TOKENS = 24
-
-
-def request_for(model: str, **fields: Any) -> CompletionRequest:
-    """A question for the model, seeded, with at most 24 tokens to answer."""
-    asked = CompletionRequest(model, QUESTION, sampling=Sampling(seed=7), max_tokens=MAX_TOKENS)
-    return attrs.evolve(asked, **fields)
-
-
-def served(backend: AnyBackend, model: str) -> ServedModel:
-    """The model as the catalogue lists it."""
-    (entry,) = [entry for entry in backend.entries() if entry.id == model]
-    return ServedModel(model, entry)
-
-
-def deltas_of(backend: AnyBackend, request: CompletionRequest) -> list[Delta]:
-    """The whole answer, delta by delta."""
-    model = served(backend, request.model)
-    if hasattr(backend, "stream"):
-        return list(backend.stream(request, model))
-    return asyncio.run(_collect(backend, request, model))
-
-
-async def _collect(backend: AsyncBackend, request: CompletionRequest, model: ServedModel) -> list[Delta]:
-    return [delta async for delta in backend.astream(request, model)]
-
-
-def choice_of(deltas: Iterable[Delta]) -> Choice:
-    """What the deltas fold into."""
-    return fold_choice(0, deltas, with_logprobs=True)
 
 
 def needs(declared: object, what: str) -> None:
@@ -185,13 +167,27 @@ class BackendContract:
             assert own[-1] is not None
             assert set(own[:-1]) <= {None}
 
+    def test_whatever_the_core_may_ask_is_answered_lawfully(
+        self, backend: AnyBackend, model: str, can: Capabilities
+    ) -> None:
+        """Any conversation, any parameters that are declared; see `modelyard.testing.strategies.requests`."""
+
+        @_quick
+        @given(strategies.requests(model, can))
+        def ask(request: CompletionRequest) -> None:
+            deltas = deltas_of(backend, request)
+            assert {delta.index for delta in deltas} == set(range(request.n))
+            for index in range(request.n):
+                _check_choice([delta for delta in deltas if delta.index == index], request)
+
+        ask()
+
     # ---- side by side ----
 
     def test_answers_do_not_depend_on_what_is_answered_meanwhile(
         self, backend: AnyBackend, model: str, can: Capabilities
     ) -> None:
         needs("seed" in can.parameters, "seeds")
-        needs(hasattr(backend, "stream"), "a synchronous stream")
         requests = [request_for(model, streamed=True, sampling=Sampling(seed=seed)) for seed in range(4)]
         apart = [deltas_of(backend, request) for request in requests]
         assert _interleaved(backend, requests) == apart
@@ -204,14 +200,13 @@ class BackendContract:
         assert together == [deltas_of(backend, request) for request in requests]
 
     def test_a_stream_may_be_closed_at_any_time(self, backend: AnyBackend, model: str) -> None:
-        needs(hasattr(backend, "stream"), "a synchronous stream")
         before = deltas_of(backend, request_for(model))
         for taken in range(3):
-            stream: Any = backend.stream(request_for(model, streamed=True), served(backend, model))  # type: ignore[union-attr]
-            for _ in range(taken):
-                next(stream, None)
-            stream.close()
-            assert next(stream, None) is None
+            with opened(backend, [request_for(model, streamed=True)]) as (stream,):
+                for _ in range(taken):
+                    next(stream, None)
+                close(stream)
+                assert next(stream, None) is None, "a closed answer goes on"
         assert bool(deltas_of(backend, request_for(model))) == bool(before)
 
     # ---- tokens ----
@@ -304,17 +299,22 @@ class BackendContract:
             assert call.name == LOOK_UP.name
 
 
-def _interleaved(backend: Any, requests: list[CompletionRequest]) -> list[list[Delta]]:
+def _interleaved(backend: AnyBackend, requests: list[CompletionRequest]) -> list[list[Delta]]:
     """All answers, read in turns of one delta each."""
-    streams = [iter(backend.stream(request, served(backend, request.model))) for request in requests]
-    answers: list[list[Delta]] = [[] for _ in streams]
-    going = True
-    while going:
-        taken = [next(stream, None) for stream in streams]
-        going = any(taken)
-        for answer, delta in zip(answers, taken, strict=True):
-            answer += [delta] if delta else []
-    return answers
+    with opened(backend, requests) as streams:
+        rounds = list(zip_longest(*streams))
+    return [[delta for delta in answer if delta is not None] for answer in zip(*rounds, strict=True)]
+
+
+def _check_choice(deltas: list[Delta], request: CompletionRequest) -> None:
+    reasons = [delta.finish_reason for delta in deltas]
+    assert isinstance(reasons[-1], FinishReason)
+    assert set(reasons[:-1]) <= {None}
+    assert sum(delta.tokens for delta in deltas) <= (request.max_tokens or MAX_TOKENS)
+    for delta in deltas:
+        delta.text.encode()  # no half of a character
+        assert len(delta.logprobs) == (delta.tokens if request.logprobs else 0)
+        assert len(delta.token_ids) == (delta.tokens if request.return_token_ids else 0)
 
 
 def _bytes(token: TokenLogprob) -> bytes:

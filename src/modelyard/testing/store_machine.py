@@ -69,6 +69,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     open_store: Callable[[], Store]
     reopen_store: Callable[[Store], Store]
+    close_store: Callable[[Store], None]
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,8 +77,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.model: Model = {}
 
     def teardown(self) -> None:
-        """Close the store."""
-        self.store.close()
+        """Leave the store."""
+        self.close_store(self.store)
 
     @rule(chosen=st.lists(actions, max_size=4), durable=st.booleans())
     def step(self, chosen: list[Action], durable: bool) -> None:
@@ -168,5 +169,29 @@ def machine_over(open_store: Callable[[], Store], reopen_store: Callable[[Store]
 
     `open_store` opens an empty store with `CONTRACT_RECORDS`; `reopen_store` closes one and opens its records anew.
     """
-    members = {"open_store": staticmethod(open_store), "reopen_store": staticmethod(reopen_store)}
+    return _machine(open_store, reopen_store, lambda store: store.close())
+
+
+def machine_on(store: Store) -> type[StoreMachine]:
+    """The same for one store, which is emptied before each history and stays open."""
+    return _machine(lambda: _emptied(store), _same, lambda store: None)
+
+
+def _machine(
+    open_store: Callable[[], Store], reopen_store: Callable[[Store], Store], close_store: Callable[[Store], None]
+) -> type[StoreMachine]:
+    members = {
+        "open_store": staticmethod(open_store),
+        "reopen_store": staticmethod(reopen_store),
+        "close_store": staticmethod(close_store),
+    }
     return type("StoreMachineOver", (StoreMachine,), members)
+
+
+def _emptied(store: Store) -> Store:
+    def step(tx: Tx) -> None:
+        for item in tx.page(Item, "by_label", limit=1000):
+            tx.remove(Item, item.shelf, item.number)
+
+    store.transact(step)
+    return store

@@ -5,12 +5,14 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
 import pytest
 
-from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed
+from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.testing.store_machine import Refused
 from modelyard.testing.store_records import all_items, keep
@@ -208,12 +210,23 @@ class StepLaws:
         keep(store, Item("a", 1, "x"))
         store.transact(lambda tx: tx.add(Item("a", 2)), durable=False)
         again = self.reopen(store)
-        if again is not None:
-            assert again.read(lambda snapshot: snapshot.page(Item, "by_shelf", "a")) == [
-                Item("a", 1, "x"),
-                Item("a", 2),
-            ]
-            again.close()
+        if again is None:
+            pytest.skip("`reopen` is not overridden: this store keeps its records for as long as it is open")
+        assert again.read(lambda snapshot: snapshot.page(Item, "by_shelf", "a")) == [Item("a", 1, "x"), Item("a", 2)]
+        again.close()
+
+    def test_a_backup_overwrites_nothing_and_changes_nothing(self, store: Store) -> None:
+        keep(store, Item("a", 1, "x"))
+        with TemporaryDirectory() as folder:
+            taken, new = Path(folder, "taken"), Path(folder, "new")
+            taken.write_bytes(b"mine")
+            with pytest.raises((FileExistsError, StoreError)):
+                store.backup(str(taken))
+            assert taken.read_bytes() == b"mine"
+            with suppress(StoreError):
+                store.backup(str(new))
+                assert new.exists(), "a store without backups says so with StoreError"
+        assert all_items(store) == [Item("a", 1, "x")]
 
     def test_check_tells_the_durability_in_force(self, store: Store) -> None:
         facts = store.check()

@@ -1,0 +1,215 @@
+"""Several backends for the same models: where one fails before it has said anything, the next is asked."""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial
+from typing import TypeVar, cast
+
+import attrs
+
+from modelyard import event_loop
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import CompletionRequest, Delta, Usage
+from modelyard.errors import BackendError, InvalidInput, ModelNotFound
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+
+log = logging.getLogger("modelyard.backends.fallback")
+log.addHandler(logging.NullHandler())
+
+T = TypeVar("T")
+AnyBackend = Backend | AsyncBackend
+
+
+class Fallback:
+    """Asks the first backend that offers a model, and the next one where that raises `BackendError`, `Overloaded` too,
+    before its first delta. What is the caller's own fault is raised at once.
+
+    Fallback([UpstreamBackend(local, ...), UpstreamBackend(hosted, ...)])
+
+    The entries are those of the first that offers each, as the backends offer them when this is made; a model can what
+    all of them can. Raises `InvalidInput` without backends.
+    """
+
+    def __init__(self, backends: Sequence[AnyBackend]) -> None:
+        if not backends:
+            raise InvalidInput.at("backends", msg="must hold at least one backend")
+        self._entries: dict[str, CatalogueEntry] = {}
+        self._by_model: dict[str, list[AnyBackend]] = {}
+        for backend in backends:
+            for entry in backend.entries():
+                self._entries.setdefault(entry.id, entry)
+                self._by_model.setdefault(entry.id, []).append(backend)
+        self._offered = tuple(self._entries.values())
+        self._backends = tuple(backends)
+
+    @property
+    def blocking(self) -> bool:
+        """Whether any of them may wait."""
+        return any(getattr(backend, "blocking", True) for backend in self._backends)
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """What they offer, each model once."""
+        return self._offered
+
+    def capabilities(self, model: str) -> Capabilities:
+        """What every backend of the model can do."""
+        first, *others = (backend.capabilities(model) for backend in self._for(model))
+        for other in others:
+            first = _both(first, other)
+        return first
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
+        """The most that any of them counts, or None where one cannot say."""
+        counts = [backend.prompt_tokens(request, model) for backend in self._for(model.base_model)]
+        known = [count for count in counts if count is not None]
+        return max(known) if len(known) == len(counts) else None
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """What the first one answers that does not fail. Raises what the last one raises."""
+        *others, last = self._for(model.base_model)
+        for backend in others:
+            with _closed_at_the_end(_stream(backend, request, model)) as deltas:
+                try:
+                    first = next(deltas, None)
+                except BackendError as error:
+                    _tell(model, error)
+                    continue
+                if first is not None:
+                    yield first
+                    yield from deltas
+                return
+        yield from _stream(last, request, model)
+
+    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        """The same on an event loop, which a backend that blocks does not keep waiting."""
+        *others, last = self._for(model.base_model)
+        for backend in others:
+            async with aclosing(_astream(backend, request, model)) as deltas:
+                try:
+                    first = await anext(deltas, None)
+                except BackendError as error:
+                    _tell(model, error)
+                    continue
+                if first is not None:
+                    yield first
+                    async for delta in deltas:
+                        yield delta
+                return
+        async with aclosing(_astream(last, request, model)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def _for(self, model: str) -> list[AnyBackend]:
+        try:
+            return self._by_model[model]
+        except KeyError:
+            raise ModelNotFound("model", model) from None
+
+
+def _both(one: Capabilities, other: Capabilities) -> Capabilities:
+    """What both can do."""
+    one, other = _beside(one, other), _beside(other, one)
+    least = {
+        field.name: min(getattr(one, field.name), getattr(other, field.name))
+        for field in attrs.fields(Capabilities)
+        if field.name != "parameters"
+    }
+    return Capabilities(one.parameters & other.parameters, **least)
+
+
+def _beside(one: Capabilities, other: Capabilities) -> Capabilities:
+    """A double's capabilities beside those of a backend that really constrains its output: it answers the same."""
+    if not one.synthesises_structure or other.synthesises_structure:
+        return one
+    return attrs.evolve(
+        one, forced_tools=one.tools, json_mode=True, structured_outputs=True, synthesises_structure=False
+    )
+
+
+def _tell(model: ServedModel, error: BackendError) -> None:
+    log.warning("a backend of %r failed before its first token, the next is asked: %s", model.base_model, error)
+
+
+# ---- one stream, of either kind of backend -----------------------------------------------------------------------
+
+
+class _Reported:
+    """Adds what was used to an answer's ends, where only the backend that gives it can tell: see `prompt_tokens`."""
+
+    def __init__(self, prompt_tokens: int | None) -> None:
+        self._prompt, self._produced = prompt_tokens, 0
+
+    def told(self, delta: Delta) -> Delta:
+        self._produced += delta.tokens
+        if delta.usage is not None:
+            self._prompt = None
+        if self._prompt is None or delta.finish_reason is None:
+            return delta
+        return attrs.evolve(delta, usage=Usage(self._prompt, self._produced))
+
+
+def _stream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+    if not hasattr(backend, "stream"):
+        raise BackendError(f"{model.base_model!r} is answered asynchronously only; ask on an event loop")
+    told = _Reported(backend.prompt_tokens(request, model)).told
+    with _closed_at_the_end(iter(cast(Backend, backend).stream(request, model))) as deltas:
+        yield from map(told, deltas)
+
+
+async def _astream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncGenerator[Delta, None]:
+    told = _Reported(backend.prompt_tokens(request, model)).told
+    async with _aclosed_at_the_end(_on_loop(backend, request, model)) as deltas:
+        async for delta in deltas:
+            yield told(delta)
+
+
+def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+    return backend.astream(request, model) if hasattr(backend, "astream") else _driven(backend, request, model)
+
+
+async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+    """A synchronous backend's deltas, each got in a thread where that may wait."""
+    call = _in_thread if backend.blocking else _in_place
+    deltas = await call(lambda: iter(backend.stream(request, model)))
+    try:
+        while (found := await call(partial(next, deltas, None))) is not None:
+            yield found
+    finally:
+        await call(getattr(deltas, "close", _nothing))
+
+
+@contextmanager
+def _closed_at_the_end(deltas: Iterator[Delta]) -> Iterator[Iterator[Delta]]:
+    try:
+        yield deltas
+    finally:
+        getattr(deltas, "close", _nothing)()
+
+
+@asynccontextmanager
+async def _aclosed_at_the_end(deltas: AsyncIterator[Delta]) -> AsyncIterator[AsyncIterator[Delta]]:
+    try:
+        yield deltas
+    finally:
+        aclose = getattr(deltas, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
+def _nothing() -> None:
+    """How to close what cannot be closed."""
+
+
+async def _in_place(function: Callable[[], T]) -> T:
+    return function()
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """What it returns. A task that is cancelled meanwhile waits for it: it cannot be stopped half way."""
+    work = event_loop.get_running_loop().run_in_executor(None, function)
+    try:
+        return await event_loop.shield(work)
+    except event_loop.CancelledError:
+        await event_loop.wait([work])
+        raise

@@ -1,0 +1,46 @@
+"""Any server of the chat-completion format as a backend: vLLM, SGLang, llama.cpp, Ollama, a hosted one."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from modelyard.deferred import defer_modules
+
+if TYPE_CHECKING:
+    from modelyard.backends.upstream.adapters import LoraAdapters
+    from modelyard.backends.upstream.backend import UpstreamBackend, discover
+    from modelyard.backends.upstream.flow import Adapters
+    from modelyard.backends.upstream.offers import COMMON, VLLM, UpstreamModel, offer
+    from modelyard.backends.upstream.patience import Patience
+
+__all__ = [
+    "COMMON",
+    "VLLM",
+    "Adapters",
+    "LoraAdapters",
+    "Patience",
+    "UpstreamBackend",
+    "UpstreamModel",
+    "discover",
+    "offer",
+]
+
+_HOMES = {
+    "COMMON": "offers",
+    "VLLM": "offers",
+    "Adapters": "flow",
+    "LoraAdapters": "adapters",
+    "Patience": "patience",
+    "UpstreamBackend": "backend",
+    "UpstreamModel": "offers",
+    "discover": "backend",
+    "offer": "offers",
+}
+"""Where the names of this package live: each module is loaded when the first of its names is asked for."""
+
+defer_modules(__name__, "carrier")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOMES[name]}"), name))

@@ -1,0 +1,312 @@
+"""Which adapters a server holds, and what to do next: decided here, done elsewhere. No I/O, no clock, no threads.
+
+A slot is an adapter on the server, or on its way there or back. Whoever wants one makes a `Claim` and asks `next` until
+that says `Serve`; every other answer is something to be done, or to wait for. What is in use is pinned, and never
+unloaded. When all are in use and somebody waits, the one that was least recently asked for drains: it takes nobody new,
+and makes room when its last user has gone. So everyone who waits is served, in order, as long as answers come to an
+end.
+
+What the server really holds is known only from its list. It is asked for first of all, and again whenever something
+speaks against what is believed (`suspect`): a name that it did not know, a call whose outcome is unknown.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from enum import Enum, auto
+
+import attrs
+
+
+class State(Enum):
+    """Where an adapter is."""
+
+    LOADING = auto()
+    LOADED = auto()
+    UNLOADING = auto()
+
+
+@attrs.define(eq=False)
+class Slot:
+    """An adapter by its `name`. `path` is the folder that the server was given; `used` counts up with each claim.
+
+    A `leftover` was found on the server, loaded in an earlier life of this process or by another one.
+    """
+
+    name: str
+    path: str
+    state: State = State.LOADING
+    pins: int = 0
+    used: int = 0
+    draining: bool = False
+    leftover: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be unloaded."""
+        return self.state is State.LOADED and not self.pins
+
+
+@attrs.define(eq=False)
+class Waiter:
+    """Somebody who waits; `bell` rings when it is worth asking again."""
+
+    bell: "Future[None]" = attrs.field(factory=Future, init=False)
+
+    def ring(self) -> None:
+        """Wake whoever waits."""
+        with suppress(InvalidStateError):
+            self.bell.set_result(None)
+
+
+@attrs.define(eq=False)
+class Claim(Waiter):
+    """Somebody who wants an adapter; `slot` is the one that was pinned for them, `error` why there will be none."""
+
+    name: str
+    path: str
+    slot: Slot | None = attrs.field(default=None, init=False)
+    error: Exception | None = attrs.field(default=None, init=False)
+
+
+@attrs.define(eq=False)
+class Removal(Waiter):
+    """Somebody who wants adapters gone, those that `covers` says of what is there when it is first asked."""
+
+    covers: Callable[[str], bool]
+    slots: list[Slot] | None = attrs.field(default=None, init=False)
+
+
+@attrs.frozen
+class Serve:
+    """The adapter is there, and pinned."""
+
+    slot: Slot
+
+
+@attrs.frozen
+class List:
+    """Ask the server what it holds; then `listed` or `not_listed`."""
+
+
+@attrs.frozen
+class Load:
+    """Load it; then `loaded`, `refused` or `unsure`."""
+
+    slot: Slot
+
+
+@attrs.frozen
+class Unload:
+    """Unload it; then `unloaded` or `unsure`."""
+
+    slot: Slot
+
+
+@attrs.frozen
+class Wait:
+    """Wait for the bell."""
+
+    bell: "Future[None]"
+
+
+@attrs.frozen
+class Done:
+    """Nothing is left to remove."""
+
+
+class Slots:
+    """The adapters of one server, at most `capacity` at a time."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.slots: dict[str, Slot] = {}
+        self.waiting: list[Waiter] = []
+        self.suspect = True
+        self._listing: frozenset[str] | None = None
+        self._clock = 0
+
+    # ---- what next
+
+    def next(self, claim: Claim) -> Serve | List | Load | Unload | Wait:
+        """What is to be done for a claim. Raises its error when its adapter was refused."""
+        if claim.error is not None:
+            raise claim.error
+        if claim.slot is not None:
+            return Serve(claim.slot)
+        if claim not in self.waiting:
+            self.waiting.append(claim)
+        return self._look() or self._served(claim) or self._drained() or self._make(claim) or self._wait(claim)
+
+    def next_removal(self, removal: Removal) -> List | Unload | Wait | Done:
+        """What is to be done to be rid of adapters; those in use drain first."""
+        if removal not in self.waiting:
+            self.waiting.append(removal)
+        looking = self._look()
+        if looking is not None:
+            return looking
+        if removal.slots is None:
+            removal.slots = [slot for slot in self.slots.values() if removal.covers(slot.name)]
+        for slot in removal.slots:
+            slot.draining = True
+        there = [slot for slot in removal.slots if self.slots.get(slot.name) is slot]
+        if not there:
+            self.waiting.remove(removal)
+            return Done()
+        return self._drained() or self._wait(removal)
+
+    def _look(self) -> List | None:
+        """Look first, where what is believed may be wrong."""
+        if not self.suspect or self._listing is not None:
+            return None
+        self.suspect = False
+        self._listing = frozenset(slot.name for slot in self.slots.values() if slot.state is not State.LOADED)
+        return List()
+
+    def _served(self, claim: Claim) -> Serve | None:
+        slot = self.slots.get(claim.name)
+        if self._listing is not None or slot is None or slot.state is not State.LOADED:
+            return None
+        if slot.draining or slot.leftover:
+            return None
+        self._pin(slot, claim)
+        return Serve(slot)
+
+    def _drained(self) -> Unload | None:
+        """Unload what takes nobody new and has nobody left."""
+        if self._listing is None:
+            for slot in self.slots.values():
+                if slot.draining and slot.idle:
+                    return self._unload(slot)
+        return None
+
+    def _make(self, claim: Claim) -> Load | Unload | None:
+        """Load the claim's adapter, or make room for it when it is the claim's turn."""
+        if self._listing is not None:
+            return None
+        slot = self.slots.get(claim.name)
+        if slot is not None:
+            return self._adopt(slot, claim) if slot.leftover and slot.idle else None
+        if claim is not self._first():
+            return None
+        if len(self.slots) < self.capacity:
+            slot = self.slots[claim.name] = Slot(claim.name, claim.path)
+            return Load(slot)
+        return self._make_room(self.slots.values())
+
+    def _adopt(self, slot: Slot, claim: Claim) -> Load | Unload | None:
+        """To load it again is harmless, and makes sure of its files; it must go when its files lie elsewhere.
+
+        Where an earlier life with more room has left too many, others go first.
+        """
+        if len(self.slots) > self.capacity:
+            return self._make_room(other for other in self.slots.values() if other is not slot)
+        if slot.path != claim.path:
+            return self._unload(slot)
+        slot.state = State.LOADING
+        return Load(slot)
+
+    def _first(self) -> Waiter | None:
+        """Whose turn it is to get room: the first who waits for what is not there at all."""
+        for waiter in self.waiting:
+            if isinstance(waiter, Claim) and waiter.name not in self.slots:
+                return waiter
+        return None
+
+    def _make_room(self, among: Iterable[Slot]) -> Unload | None:
+        by_age = sorted(among, key=lambda slot: slot.used)
+        for slot in by_age:
+            if slot.idle:
+                return self._unload(slot)
+        if not any(slot.draining or slot.state is State.UNLOADING for slot in by_age):
+            for slot in by_age:
+                if slot.state is State.LOADED:
+                    slot.draining = True
+                    break
+        return None
+
+    def _unload(self, slot: Slot) -> Unload:
+        slot.state = State.UNLOADING
+        return Unload(slot)
+
+    def _wait(self, waiter: Waiter) -> Wait:
+        if waiter.bell.done():
+            waiter.bell = Future()
+        return Wait(waiter.bell)
+
+    # ---- what came of it
+
+    def listed(self, found: Mapping[str, str]) -> None:
+        """The server holds these adapters of ours, by name, each with the folder that it was loaded from.
+
+        What was on its way when the list was asked for may be told of in either way, and is left as it is.
+        """
+        moving = self._listing or frozenset()
+        self._listing = None
+        for name, slot in list(self.slots.items()):
+            if slot.state is State.LOADED and name not in found and name not in moving:
+                del self.slots[name]
+        for name, path in found.items():
+            if name not in self.slots and name not in moving:
+                self.slots[name] = Slot(name, path, State.LOADED, leftover=True)
+        self._changed()
+
+    def not_listed(self) -> None:
+        """The server could not be asked."""
+        self._listing, self.suspect = None, True
+        self._changed()
+
+    def loaded(self, slot: Slot) -> None:
+        """It is there, and pinned for everyone who waits for it."""
+        slot.state, slot.leftover = State.LOADED, False
+        self._changed()
+        for claim in self._claims(slot.name):
+            self._pin(slot, claim)
+
+    def refused(self, slot: Slot, error: Exception) -> None:
+        """It cannot be loaded: everyone who waits for it hears why. What was left over is there as before."""
+        del self.slots[slot.name]
+        self.suspect |= slot.leftover
+        self._changed()
+        for claim in self._claims(slot.name):
+            claim.error = error
+            self.waiting.remove(claim)
+
+    def unloaded(self, slot: Slot) -> None:
+        """It is gone."""
+        del self.slots[slot.name]
+        self._changed()
+
+    def unsure(self, slot: Slot) -> None:
+        """Nobody knows whether it is there: the server must be asked before anything else is done."""
+        del self.slots[slot.name]
+        self.suspect = True
+        self._changed()
+
+    # ---- those who use them
+
+    def release(self, slot: Slot) -> None:
+        """One user has gone."""
+        slot.pins -= 1
+        if not slot.pins:
+            self._changed()
+
+    def cancel(self, waiter: Waiter) -> None:
+        """Somebody waits no longer."""
+        if waiter in self.waiting:
+            self.waiting.remove(waiter)
+        if isinstance(waiter, Claim) and waiter.slot is not None:
+            self.release(waiter.slot)
+        self._changed()
+
+    def _pin(self, slot: Slot, claim: Claim) -> None:
+        self._clock += 1
+        slot.used, slot.pins, claim.slot = self._clock, slot.pins + 1, slot
+        self.waiting.remove(claim)
+
+    def _claims(self, name: str) -> Collection[Claim]:
+        return [waiter for waiter in self.waiting if isinstance(waiter, Claim) and waiter.name == name]
+
+    def _changed(self) -> None:
+        for waiter in self.waiting:
+            waiter.ring()

@@ -1,0 +1,39 @@
+"""How long a server is waited for, and how often it is asked."""
+
+import attrs
+
+from modelyard.errors import InvalidInput
+
+_LONGEST_PAUSE = 8.0
+
+
+@attrs.frozen
+class Patience:
+    """Times are in seconds.
+
+    `connect` is for a connection, `first_token` for the first token once the request is sent (for a whole answer: for
+    all of it), `between_tokens` for the next one; a synchronous stream that falls silent altogether is noticed after
+    the longer of these two. A request that fails before its first token, and may succeed later, is asked `retries`
+    times more, with pauses of about `backoff`, doubled each time, or as long as the server says; `deadline` is until
+    when a request may wait for its turn or begin another attempt.
+    """
+
+    connect: float = 5.0
+    first_token: float = 600.0
+    between_tokens: float = 60.0
+    retries: int = 2
+    backoff: float = 0.5
+    deadline: float = 30.0
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("connect", "first_token", "between_tokens", "backoff", "deadline"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InvalidInput.at(name, msg="must be a number of seconds above 0")
+        if self.retries < 0:
+            raise InvalidInput.at("retries", msg="must be 0 or more")
+
+    def pause(self, attempt: int, asked: float | None, jitter: float) -> float:
+        """How long to wait after the attempt of this number (from 0). `jitter`, from 0 to 1, keeps callers apart."""
+        if asked is not None:
+            return asked + self.backoff * jitter
+        return float(min(self.backoff * 2**attempt, _LONGEST_PAUSE)) * (0.5 + jitter / 2)

@@ -1,0 +1,84 @@
+"""Asking a backend, synchronous or asynchronous, without a platform: for its contract, and for your own tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import Choice, CompletionRequest, Delta, Message, Role, Sampling, fold_choice
+from modelyard.protocols import AsyncBackend, Backend, ServedModel
+
+AnyBackend = Backend | AsyncBackend
+
+QUESTION = (
+    Message(Role.SYSTEM, "You are brief."),
+    Message(Role.USER, "What do the sea, the sky and the night have in common? Größe ≠ 深さ 🌊"),
+)
+MAX_TOKENS = 24
+
+
+def request_for(model: str, **fields: Any) -> CompletionRequest:
+    """A question for the model, seeded, with at most 24 tokens to answer."""
+    asked = CompletionRequest(model, QUESTION, sampling=Sampling(seed=7), max_tokens=MAX_TOKENS)
+    return attrs.evolve(asked, **fields)
+
+
+def served(backend: AnyBackend, model: str) -> ServedModel:
+    """The model as the catalogue lists it."""
+    (entry,) = [entry for entry in backend.entries() if entry.id == model]
+    return ServedModel(model, entry)
+
+
+def deltas_of(backend: AnyBackend, request: CompletionRequest) -> list[Delta]:
+    """The whole answer, delta by delta."""
+    with opened(backend, [request]) as (stream,):
+        return list(stream)
+
+
+@contextmanager
+def opened(backend: AnyBackend, requests: Iterable[CompletionRequest]) -> Iterator[list[Iterator[Delta]]]:
+    """Answers that can be read in turns and closed, whichever kind of backend gives them; it has one event loop."""
+    chosen = [(request, served(backend, request.model)) for request in requests]
+    if hasattr(backend, "stream"):
+        yield [backend.stream(request, model) for request, model in chosen]
+        return
+    with asyncio.Runner() as runner:
+        yield [_Turns(runner, backend.astream(request, model)) for request, model in chosen]
+
+
+class _Turns:
+    """An asynchronous answer, of which each delta is waited for."""
+
+    def __init__(self, runner: asyncio.Runner, deltas: AsyncIterator[Delta]) -> None:
+        self._runner, self._deltas = runner, deltas
+
+    def __iter__(self) -> Iterator[Delta]:
+        return self
+
+    def __next__(self) -> Delta:
+        try:
+            return self._runner.run(self._next())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    async def _next(self) -> Delta:
+        return await anext(self._deltas)
+
+    def close(self) -> None:
+        close = getattr(self._deltas, "aclose", None)
+        assert close is not None, "closing the answer stops the work: make `astream` a generator"
+        self._runner.run(close())
+
+
+def close(stream: Iterator[Delta]) -> None:
+    """Close an answer."""
+    stop = getattr(stream, "close", None)
+    assert stop is not None, "closing the answer stops the work: make `stream` a generator"
+    stop()
+
+
+def choice_of(deltas: Iterable[Delta]) -> Choice:
+    """What the deltas fold into."""
+    return fold_choice(0, deltas, with_logprobs=True)

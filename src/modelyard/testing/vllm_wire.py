@@ -1,0 +1,181 @@
+"""Completions in the shapes in which vLLM sends them, where those are not the chat-completion format's own.
+
+Its chunks leave out what is unset, so there is no `usage` before the last; the finish reason comes with the last text
+and not after it; a named tool that was called ends with "stop"; the prompt's ids stand beside the choices; non-ASCII
+text is not escaped.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import (
+    Choice,
+    Completion,
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+
+Json = dict[str, Any]
+
+
+def dump(value: object) -> str:
+    """One compact JSON text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@attrs.frozen
+class Answering:
+    """What is the same in all that is said in answer to one request; `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    request: CompletionRequest
+    with_logprobs: bool
+    with_ids: bool
+
+    # ---- whole
+
+    def completion(self, completion: Completion) -> Json:
+        """The answer of a request that does not stream."""
+        ids = completion.choices[0].prompt_token_ids
+        return {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [self._choice(choice) for choice in completion.choices],
+            "service_tier": None,
+            "system_fingerprint": None,
+            "usage": {**_usage(completion.usage), "prompt_tokens_details": None},
+            "prompt_logprobs": None,
+            "prompt_token_ids": list(ids) if self.with_ids else None,
+            "kv_transfer_params": None,
+        }
+
+    def _choice(self, choice: Choice) -> Json:
+        message = {
+            "role": "assistant",
+            "content": choice.message.content,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "tool_calls": [_call(call) for call in choice.message.tool_calls],
+            "reasoning": None,
+        }
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": self._logprobs(choice.logprobs or ()),
+            "finish_reason": self._reason(choice.finish_reason),
+            "stop_reason": None,
+            "token_ids": list(choice.token_ids) if self.with_ids else None,
+        }
+
+    # ---- streamed
+
+    def opening(self, first: Delta) -> Iterator[Json]:
+        """A chunk with the role for each choice, when the first token is there."""
+        ids = list(first.prompt_token_ids) if self.with_ids else None
+        for index in range(self.request.n):
+            said = {"role": "assistant", "content": ""}
+            choice = {"index": index, "delta": said, "logprobs": None, "finish_reason": None}
+            yield {**self._chunk([choice]), "prompt_token_ids": ids}
+
+    def chunk(self, delta: Delta) -> Json:
+        """What one delta says."""
+        choice: Json = {
+            "index": delta.index,
+            "delta": _said(delta),
+            "logprobs": self._logprobs(delta.logprobs),
+            "finish_reason": None,
+        }
+        if delta.finish_reason is not None:
+            choice |= {"finish_reason": self._reason(delta.finish_reason), "stop_reason": None}
+        choice["token_ids"] = list(delta.token_ids) if self.with_ids else None
+        return self._chunk([choice])
+
+    def usage(self, usage: Usage) -> Json:
+        """The last chunk, where usage was asked for."""
+        return {**self._chunk([]), "usage": _usage(usage)}
+
+    def _chunk(self, choices: list[Json]) -> Json:
+        head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model}
+        return {**head, "choices": choices}
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json | None:
+        if not self.with_logprobs:
+            return None
+        content = [{**_token(entry), "top_logprobs": [_token(other) for other in entry.top]} for entry in entries]
+        return {"content": content}
+
+    def _reason(self, reason: FinishReason) -> str:
+        named = self.request.tool_choice.name is not None
+        return "stop" if named and reason is FinishReason.TOOL_CALLS else str(reason)
+
+
+def _usage(usage: Usage) -> Json:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "total_tokens": usage.total_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
+
+
+def _call(call: ToolCall) -> Json:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _said(delta: Delta) -> Json:
+    return {"content": delta.text} if delta.tool_call is None else {"tool_calls": [_piece(delta.tool_call)]}
+
+
+def _piece(piece: ToolCallDelta) -> Json:
+    if piece.id is None:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {"id": piece.id, "type": "function", "index": piece.index, "function": function}
+
+
+def _token(entry: TokenLogprob) -> Json:
+    return {"token": entry.token, "logprob": entry.logprob, "bytes": entry.bytes and list(entry.bytes)}
+
+
+# ---- errors and models ---------------------------------------------------------------------------------------------
+
+_TYPES: Mapping[int, str] = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+}
+
+
+def error_body(status: int, message: str, *, type: str | None = None, param: str | None = None, old: bool) -> Json:
+    """An error, as releases since 0.10.2 wrap it, or bare as those before did (`old`)."""
+    told = type or _TYPES.get(status, "InternalServerError")
+    error = {"message": message, "type": told, "param": param, "code": status}
+    return {"object": "error", **error} if old else {"error": error}
+
+
+def model_card(id: str, created: int, *, root: str, parent: str | None, max_model_len: int | None) -> Json:
+    """An entry of the list of models; `parent` is the base of an adapter, whose `root` is its folder."""
+    return {
+        "id": id,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": root,
+        "parent": parent,
+        "max_model_len": max_model_len,
+        "permission": [],
+    }

@@ -1,0 +1,41 @@
+"""The door before a server: so many inside, so many waiting, first come, first served."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.backends.upstream.gate import Gate, Place
+from modelyard.errors import Overloaded
+
+
+@given(st.integers(1, 3), st.integers(0, 3), st.lists(st.none() | st.integers(0, 20), max_size=40))
+def test_whoever_comes_and_goes_the_door_keeps_its_order(room: int, queue: int, moves: list[int | None]) -> None:
+    """None is somebody who comes; a number is somebody, inside or waiting, who goes."""
+    gate, there, woken = Gate(room, queue), list[Place](), list[Place]()
+    for move in moves:
+        if move is None and len(there) < room + queue:
+            place = gate.come(lambda: None)
+            place.wake = lambda place=place: woken.append(place)
+            there.append(place)
+            assert place.inside is (len(there) <= room)
+        elif move is None:
+            with pytest.raises(Overloaded):
+                gate.come(lambda: None)
+        elif there:
+            waiting = [place for place in there if not place.inside]
+            gone = there.pop(move % len(there))
+            was_inside = gone.inside
+            gate.leave(gone)
+            assert woken == (waiting[:1] if was_inside else [])
+            woken.clear()
+        assert [place.inside for place in there] == [at < room for at in range(len(there))]
+
+
+def test_a_place_that_is_left_twice_is_left_once() -> None:
+    gate = Gate(1, 0)
+    place = gate.come(lambda: None)
+    gate.leave(place)
+    gate.leave(place)
+    assert gate.come(lambda: None).inside
+    with pytest.raises(Overloaded):
+        gate.come(lambda: None)

@@ -1,0 +1,186 @@
+"""modelyard behind modelyard: asked over HTTP, it answers as it does in process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard import Platform, Pricing, open_platform
+from modelyard.asgi import asgi_app
+from modelyard.backends.echo import EchoBackend
+from modelyard.backends.router import Router
+from modelyard.backends.tabular import TabularBackend
+from modelyard.backends.upstream import VLLM, UpstreamBackend, UpstreamModel
+from modelyard.domain.completion import Completion, CompletionRequest, Delta
+from modelyard.domain.observed import CompletionBooked
+from modelyard.errors import InvalidInput, ModelyardError
+from modelyard.protocols import AsyncBackend, Capabilities, ServedModel
+from modelyard.testing.asgi_server import asgi_server
+from modelyard.testing.backend import BackendContract
+
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "found", "schema": {"type": "integer", "minimum": 3}}}
+
+
+Happenings = SimpleQueue[object]
+
+
+@pytest.fixture(scope="module")
+def happened() -> Happenings:
+    """What the platform in this process tells its observer."""
+    return SimpleQueue()
+
+
+@pytest.fixture(scope="module")
+def near(happened: Happenings) -> Iterator[Platform]:
+    """The platform in this process."""
+    with open_platform(backend=Router([EchoBackend(), TabularBackend()]), observer=happened.put) as platform:
+        yield platform
+
+
+@pytest.fixture(scope="module")
+def upstream(near: Platform) -> Iterator[UpstreamBackend]:
+    """The same one, asked over HTTP."""
+    key = near.keys.create("acme").secret
+    free = [attrs.evolve(entry, pricing=Pricing()) for entry in near.catalogue.entries()]
+    sampling = attrs.evolve(VLLM, forced_tools=False, json_mode=False, structured_outputs=False)
+    can = {"echo": VLLM, "tabular-mini": sampling}
+    models = [UpstreamModel(entry, can[entry.id]) for entry in free]
+    with (
+        asgi_server(asgi_app(near)) as server,
+        UpstreamBackend(f"{server.url}/inference/v1", key, models=models) as backend,
+    ):
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def far(upstream: UpstreamBackend) -> Iterator[Platform]:
+    """A platform that has its answers from the other one."""
+    with open_platform(backend=upstream) as platform:
+        yield platform
+
+
+class TestEchoFromAfar(BackendContract):
+    @pytest.fixture
+    def backend(self, upstream: UpstreamBackend) -> UpstreamBackend:
+        return upstream
+
+
+class OnlyAsynchronous:
+    """An upstream backend without its blocking face."""
+
+    def __init__(self, inner: UpstreamBackend) -> None:
+        self.inner = inner
+
+    def entries(self) -> Any:
+        return self.inner.entries()
+
+    def capabilities(self, model: str) -> Capabilities:
+        return self.inner.capabilities(model)
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> None:
+        return self.inner.prompt_tokens(request, model)
+
+    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        return self.inner.astream(request, model)
+
+
+class TestSamplingFromAfarOnLoops(BackendContract):
+    """Each answer on an event loop of its own."""
+
+    @pytest.fixture
+    def backend(self, upstream: UpstreamBackend) -> AsyncBackend:
+        return OnlyAsynchronous(upstream)
+
+    @pytest.fixture
+    def model(self) -> str:
+        return "tabular-mini"
+
+
+QUESTIONS: list[dict[str, Any]] = [
+    {"model": "echo", "messages": "hello there 🌊"},
+    {"model": "echo", "messages": "a b c d", "n": 3, "max_tokens": 3},
+    {"model": "echo", "messages": "one two three", "stop": [" three"], "logprobs": True},
+    {"model": "echo", "messages": "x", "tools": TOOLS, "tool_choice": "required"},
+    {
+        "model": "echo",
+        "messages": "x",
+        "tools": TOOLS,
+        "tool_choice": {"type": "function", "function": {"name": "look_up"}},
+    },
+    {"model": "echo", "messages": "x", "response_format": SCHEMA},
+    {"model": "echo", "messages": "", "max_tokens": 5},
+    {"model": "tabular-mini", "messages": "say", "logprobs": True, "top_logprobs": 4, "return_token_ids": True},
+    {"model": "tabular-mini", "messages": "say", "n": 2, "temperature": 0.5, "top_k": 40, "min_p": 0.01},
+    {"model": "tabular-mini", "messages": "say", "logit_bias": {101: 50.0}, "repetition_penalty": 1.3, "top_p": 0.9},
+]
+
+
+def ask(platform: Platform, question: dict[str, Any]) -> Completion:
+    return platform.chat.complete(**{"seed": 11, "max_tokens": 30, **question})
+
+
+def ask_streaming(platform: Platform, question: dict[str, Any]) -> Completion:
+    with platform.chat.stream(**{"seed": 11, "max_tokens": 30, **question}) as stream:
+        assert list(stream)
+    assert stream.completion is not None
+    return stream.completion
+
+
+def ask_on_loop(platform: Platform, question: dict[str, Any]) -> Completion:
+    return asyncio.run(platform.chat.acomplete(**{"seed": 11, "max_tokens": 30, **question}))
+
+
+def content(completion: Completion) -> Any:
+    """What an answer says, but for the ids of tokens that nobody asked for."""
+
+    def bare(entry: Any) -> Any:
+        return attrs.evolve(entry, id=None, top=tuple(map(bare, entry.top)))
+
+    choices = [
+        attrs.evolve(choice, logprobs=choice.logprobs and tuple(map(bare, choice.logprobs)))
+        for choice in completion.choices
+    ]
+    return choices, completion.usage
+
+
+@pytest.mark.parametrize("way", [ask, ask_streaming, ask_on_loop])
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: ",".join(question))
+def test_an_answer_from_afar_is_the_answer_in_process(
+    near: Platform, far: Platform, question: dict[str, Any], way: Any
+) -> None:
+    assert content(way(far, question)) == content(ask(near, question))
+
+
+FAULTS: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": "x " * 200_000}]},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#/nowhere"}}}},
+    {"tools": [{"type": "function", "function": {"name": "not a name"}}]},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "no such"}}}},
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: next(iter(fault)))
+def test_the_callers_fault_is_his_from_afar_too(near: Platform, far: Platform, fault: dict[str, Any]) -> None:
+    question = {"model": "echo", "messages": "x", "max_tokens": None, **fault}
+    with pytest.raises(InvalidInput) as told:
+        ask(far, question)
+    try:
+        ask(near, question)
+    except ModelyardError as here:
+        assert (told.type, told.value.code) == (type(here), here.code)
+        assert str(told.value).endswith(str(here).partition(": ")[2])
+
+
+def test_who_goes_away_stops_the_work_two_servers_on(far: Platform, happened: Happenings) -> None:
+    words = 60_000
+    with far.chat.stream(model="echo", messages="w " * words, max_tokens=words) as stream:
+        next(stream)
+        while not happened.empty():
+            happened.get()
+    booked = happened.get(timeout=30)
+    assert isinstance(booked, CompletionBooked)
+    assert 0 < booked.completion_tokens < words

@@ -1,0 +1,289 @@
+"""An answer as a server gives it, read as deltas."""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.backends.words import say_message
+from modelyard.domain.completion import (
+    Completion,
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    Role,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+    fold_choice,
+)
+from modelyard.errors import InvalidInput
+from modelyard.formats.chat_answer import AnswerReader
+from modelyard.formats.json_text import loads
+from modelyard.formats.sse import EventReader
+from modelyard.wire.answer import DONE, Chunks, completion_json
+
+ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens=100)
+STREAMED = attrs.evolve(ASKED, streamed=True)
+
+
+def chunk(said: Any = None, reason: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": said or {}, "finish_reason": reason, **more}]}
+
+
+def whole(text: str | None, reason: str = "stop", usage: Any = None, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text, **more}, "finish_reason": reason}
+    return {"choices": [choice], "usage": usage}
+
+
+def read(request: CompletionRequest, *answers: Any) -> list[Delta]:
+    reader = AnswerReader(request)
+    return [*(delta for answer in answers for delta in reader.take(answer)), reader.end()]
+
+
+# ---- what our own server says --------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(codec="utf-8"), max_size=60)
+calls = st.lists(st.builds(ToolCall, st.just("call_1"), st.just("look_up"), texts), max_size=2)
+contents = st.tuples(texts, calls).filter(lambda made: made[0] or made[1])
+USAGE = Usage(7, 11, 3)
+
+
+def spoken(text: str, made: Iterable[ToolCall], streamed: bool) -> tuple[CompletionRequest, list[Delta]]:
+    asked = attrs.evolve(ASKED, streamed=streamed, logprobs=True, return_token_ids=True, max_tokens=None)
+    return asked, list(say_message(Message(Role.ASSISTANT, text, tool_calls=tuple(made)), asked))
+
+
+@given(contents, st.lists(st.integers(0, 4000), max_size=20))
+def test_a_stream_however_it_is_cut_reads_as_it_was_said(content: tuple[str, list[ToolCall]], cuts: list[int]) -> None:
+    asked, said = spoken(*content, streamed=True)
+    chunks = Chunks("id", 1, "m", with_usage=True, with_logprobs=True, with_ids=True)
+    raw = b"".join([*map(chunks.of, said), chunks.usage(USAGE), DONE])
+    places = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
+    events, reader, found = EventReader(), AnswerReader(asked), []
+    for begin, end in pairwise(places):
+        for event in events.take(raw[begin:end]):
+            found += [] if event == b"[DONE]" else reader.take(loads(event))
+    found.append(reader.end())
+    assert fold_choice(0, found, True) == fold_choice(0, _without_alternatives(said), True)
+    assert sum(delta.tokens for delta in found) == sum(delta.tokens for delta in said)
+    assert [delta.usage for delta in found if delta.usage] == [USAGE]
+    assert [delta.finish_reason is None for delta in found] == [True] * (len(found) - 1) + [False]
+
+
+@given(contents)
+def test_a_whole_answer_reads_as_it_was_said(content: tuple[str, list[ToolCall]]) -> None:
+    asked, said = spoken(*content, streamed=False)
+    choice = fold_choice(0, _without_alternatives(said), True)
+    answer = loads(completion_json(Completion("id", 1, "m", (choice,), USAGE), True, True))
+    found = read(asked, answer)
+    assert fold_choice(0, found, True) == choice
+    assert found[-1].usage == USAGE
+
+
+def _without_alternatives(deltas: Iterable[Delta]) -> list[Delta]:
+    bare = lambda entry: attrs.evolve(entry, top=())  # noqa: E731
+    return [attrs.evolve(delta, logprobs=tuple(map(bare, delta.logprobs))) for delta in deltas]
+
+
+# ---- what other servers say ----------------------------------------------------------------------------------------
+
+
+def test_text_does_not_wait_for_the_end_that_comes_with_it() -> None:
+    reader = AnswerReader(STREAMED)
+    assert reader.take(chunk({"content": "bye"}, "stop")) == [Delta("bye", 1)]
+    assert reader.end() == Delta(finish_reason=FinishReason.STOP, usage=Usage(4, 1, estimated=True))
+
+
+def test_the_usage_behind_the_end_belongs_to_the_last_delta() -> None:
+    said = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
+    assert read(STREAMED, chunk({}, "length"), {"choices": [], "usage": said})[-1].usage == Usage(9, 2, 8)
+
+
+def test_a_whole_answer_is_one_delta_with_the_tokens_that_were_counted() -> None:
+    said = {"prompt_tokens": 4, "completion_tokens": 17}
+    assert read(ASKED, whole("seventeen tokens", usage=said)) == [
+        Delta("seventeen tokens", 17, finish_reason=FinishReason.STOP, usage=Usage(4, 17))
+    ]
+
+
+def test_what_nobody_counted_is_estimated_and_marked_so() -> None:
+    (delta,) = read(ASKED, whole("x" * 40))
+    assert (delta.tokens, delta.usage) == (11, Usage(4, 11, estimated=True))
+
+
+def test_an_estimate_never_passes_the_limit() -> None:
+    (delta,) = read(ASKED, whole("x" * 4000))
+    assert delta.tokens == 100
+
+
+def test_thoughts_count_and_are_not_content() -> None:
+    found = read(
+        STREAMED, chunk({"reasoning_content": "hm"}), chunk({"reasoning": "hm"}), chunk({"content": "8"}, "stop")
+    )
+    assert "".join(delta.text for delta in found) == "8"
+    assert found[-1].usage == Usage(4, 3, estimated=True)
+
+
+def test_a_refusal_is_what_the_model_said() -> None:
+    assert read(ASKED, whole(None, refusal="I cannot"))[0].text == "I cannot"
+
+
+def test_fragments_of_calls_are_passed_on_as_they_come_with_id_and_name_once() -> None:
+    def piece(index: int, arguments: str) -> dict[str, Any]:
+        return {
+            "index": index,
+            "id": f"c{index}",
+            "type": "function",
+            "function": {"name": "f", "arguments": arguments},
+        }
+
+    found = read(
+        STREAMED,
+        chunk({"tool_calls": [piece(0, "{"), piece(1, "[")]}),
+        chunk({"tool_calls": [piece(0, "}")]}),
+        chunk({"tool_calls": [{"index": 1, "function": {"arguments": "]"}}]}),
+        chunk({}, "tool_calls"),
+    )
+    assert [delta.tool_call for delta in found if delta.tool_call] == [
+        ToolCallDelta(0, "c0", "f", "{"),
+        ToolCallDelta(1, "c1", "f", "["),
+        ToolCallDelta(0, arguments="}"),
+        ToolCallDelta(1, arguments="]"),
+    ]
+
+
+def test_a_call_without_an_id_gets_one_and_ends_as_a_call_whatever_the_server_says() -> None:
+    called = [{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g", "arguments": "{}"}}]
+    found = read(ASKED, whole(None, "stop", tool_calls=called))
+    assert fold_choice(0, found, False).message.tool_calls == (
+        ToolCall("call_0_0", "f", "{}"),
+        ToolCall("call_0_1", "g", "{}"),
+    )
+    assert found[-1].finish_reason is FinishReason.TOOL_CALLS
+
+
+def entry(token: str, logprob: float = -1.0) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
+
+
+def test_an_end_of_turn_token_keeps_its_logprob_and_has_no_text() -> None:
+    entries = {"content": [entry("hi"), entry("<|im_end|>", -0.25)]}
+    for found in (
+        read(ASKED, {"choices": [{**whole("hi")["choices"][0], "logprobs": entries}]}),
+        read(STREAMED, chunk({"content": "hi"}, "stop", logprobs=entries)),
+    ):
+        tokens = [(token.token, token.logprob, token.bytes) for delta in found for token in delta.logprobs]
+        assert tokens == [("hi", -1.0, (104, 105)), ("", -0.25, ())]
+
+
+def test_a_character_in_two_tokens_keeps_its_bytes() -> None:
+    first, second = {**entry("�"), "bytes": [240, 159]}, {**entry("�"), "bytes": [140, 138]}
+    found = read(
+        STREAMED,
+        chunk({"content": ""}, logprobs={"content": [first]}),
+        chunk({"content": "🌊"}, "stop", logprobs={"content": [second]}),
+    )
+    assert b"".join(bytes(token.bytes or ()) for delta in found for token in delta.logprobs).decode() == "🌊"
+
+
+def test_ids_stand_beside_the_choices_or_in_them_and_number_the_logprobs() -> None:
+    opening = {**chunk({"role": "assistant", "content": ""}), "prompt_token_ids": [1, 2]}
+    token = chunk({"content": "a"}, "stop", token_ids=[7], logprobs={"content": [entry("a")]})
+    first, second, _ = read(STREAMED, opening, {**token, "prompt_token_ids": [1, 2]})
+    assert (first.prompt_token_ids, second.prompt_token_ids) == ((1, 2), ())
+    assert (second.token_ids, second.logprobs[0].id) == ((7,), 7)
+
+
+def test_a_logprob_above_0_is_a_rounding_error() -> None:
+    (delta,) = read(ASKED, {"choices": [{**whole("a")["choices"][0], "logprobs": {"content": [entry("a", 1e-7)]}}]})
+    assert delta.logprobs[0].logprob == 0
+
+
+def test_choices_end_one_by_one_and_the_last_waits_for_the_usage() -> None:
+    asked = attrs.evolve(STREAMED, n=2)
+
+    def of(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+        return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": reason}]}
+
+    found = read(asked, of(0, "a"), of(1, "b"), of(1, "", "stop"), of(0, "c", "length"))
+    assert [(delta.index, delta.text, delta.finish_reason) for delta in found] == [
+        (0, "a", None),
+        (1, "b", None),
+        (1, "", FinishReason.STOP),
+        (0, "c", None),
+        (0, "", FinishReason.LENGTH),
+    ]
+    assert [delta.usage is not None for delta in found] == [False] * 4 + [True]
+
+
+def test_nothing_behind_the_end_is_nothing() -> None:
+    found = read(STREAMED, chunk({"content": "a"}, "stop"), chunk({"role": "assistant", "content": ""}, "stop"))
+    assert [delta.finish_reason for delta in found] == [None, FinishReason.STOP]
+
+
+# ---- nonsense ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (None, "must be an object"),
+        ({"choices": 1}, "choices: must be a list"),
+        ({"choices": [None]}, "choices.0: must be an object"),
+        ({"choices": [{"index": 0}]}, "choices.0.delta: is required"),
+        (chunk({"content": 1}), "choices.0.content: must be a string"),
+        (chunk({}, "because"), "finish_reason: must be one of stop"),
+        ({"choices": [{"index": 5, "delta": {}}]}, "choice 5, of 1"),
+        (chunk({"tool_calls": "call"}), "must be an object"),
+        (chunk({"tool_calls": [{"index": -1}]}), "index: must be 0 or more"),
+        (chunk({"tool_calls": [{"index": 0, "function": {}}]}), "name: is required"),
+        (chunk({"content": "a"}, logprobs={"content": [{"token": "a", "logprob": "b"}]}), "must be a number"),
+        (chunk({"content": "a"}, logprobs={"content": [{**entry("a"), "bytes": [256]}]}), "must be bytes"),
+        (chunk({"content": "a"}, token_ids=[True]), "must be a whole number"),
+        ({"choices": [], "usage": {"prompt_tokens": -1}}, "usage.prompt_tokens: must be 0 or more"),
+    ],
+)
+def test_what_is_not_in_the_formats_shape_is_named_at_its_place(answer: Any, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        AnswerReader(STREAMED).take(answer)
+
+
+def test_an_answer_that_goes_on_behind_its_end_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="goes on behind its finish reason"):
+        read(STREAMED, chunk({}, "stop"), chunk({"content": "more"}))
+
+
+@pytest.mark.parametrize("answers", [[], [{"choices": []}], [chunk({"content": "a"})]])
+def test_an_answer_without_its_end_is_refused(answers: list[Any]) -> None:
+    with pytest.raises(InvalidInput, match="not complete"):
+        read(STREAMED, *answers)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                ["choices", "delta", "message", "content", "index", "usage", "logprobs", "tool_calls", "id"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(json_values, st.booleans())
+def test_nonsense_of_any_kind_is_refused_or_understood_and_nothing_else(value: Any, streamed: bool) -> None:
+    with suppress(InvalidInput):
+        read(attrs.evolve(ASKED, streamed=streamed), json.loads(json.dumps(value)))

@@ -1,0 +1,227 @@
+"""Whether what goes over the wire is what the OpenAPI document says: requests, answers, and streams event by event."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qs
+
+from jsonschema import Draft202012Validator
+
+from modelyard.http.endpoint import routes
+from modelyard.http.openapi import document, document_route
+from modelyard.http.route import Interface
+from modelyard.http.table import mounted_path
+
+JSON, JSON_LINES, EVENTS = "application/json", "application/jsonl", "text/event-stream"
+DONE = "[DONE]"
+UNDESCRIBED = {400, 401, 404, 405}
+"""What a path or a method that is not in the document may be answered with."""
+NO_BODY = {204, 304}
+
+
+class Document:
+    """An OpenAPI document, to check exchanges against. Answers may have no members that it does not describe."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._paths = document["paths"]
+        self._taken, self._given = document["components"], _closed(document["components"])
+        # A parameter may take several segments, so the path that says more itself comes first.
+        most_exact_first = sorted(self._paths, key=lambda path: (-path.count("/"), path.count("{")))
+        self._patterns = [(_pattern(path), path) for path in most_exact_first]
+
+    def check(self, method: str, path: str, query: str, body: bytes, status: int, media: str, raw: bytes) -> None:
+        """A whole exchange: the answer, and the request where it was accepted."""
+        answer = self.answer(method, path, status, media)
+        answer.hear(raw)
+        answer.end()
+        if 200 <= status < 300:
+            self.check_request(method, path, query, body)
+
+    def check_request(self, method: str, path: str, query: str, body: bytes) -> None:
+        """A request that was accepted is one that is described. What the query has beside that is ignored."""
+        operation = self._operation(method, path)
+        if operation is None:
+            return
+        given = parse_qs(query, keep_blank_values=True)
+        for parameter in operation["parameters"]:
+            if parameter["in"] == "query":
+                _check_parameter(parameter, given.get(parameter["name"]))
+        schema = operation.get("requestBody", {"content": {}})["content"].get(JSON)
+        if schema is not None and body:
+            _validate(schema["schema"], self._taken, json.loads(body))
+        elif schema is not None:
+            assert not operation["requestBody"]["required"], f"{method} {path} was accepted without a body"
+
+    def answer(self, method: str, path: str, status: int, media: str) -> "Answered":
+        """Checks an answer whose head has come: it has a status and a media type that are described."""
+        operation, media = self._operation(method, path), media.partition(";")[0]
+        if operation is None:
+            assert status in UNDESCRIBED or method in ("HEAD", "OPTIONS"), f"{method} {path} is not described"
+        if operation is None or status in NO_BODY:
+            return Answered("", lambda value: None)
+        responses = operation["responses"]
+        assert str(status) in responses or status >= 400, f"{method} {path} answered {status}"
+        said, failure = responses.get(str(status), responses["default"])["content"], responses["default"]["content"]
+        assert media in said, f"{method} {path} answered {status} with {media}"
+
+        def check(value: Any) -> None:
+            told_late = media == EVENTS and "error" in value
+            _validate(failure[JSON]["schema"] if told_late else said[media]["schema"], self._given, value)
+
+        return Answered(media, check)
+
+    def _operation(self, method: str, path: str) -> Mapping[str, Any] | None:
+        for pattern, template in self._patterns:
+            if pattern.fullmatch(path):
+                operation: Mapping[str, Any] | None = self._paths[template].get(method.lower())
+                return operation
+        return None
+
+
+class Answered:
+    """The body of an answer as it comes, in pieces of any size: each value is checked as soon as it is whole."""
+
+    _ends: Mapping[str, bytes] = {EVENTS: b"\n\n", JSON_LINES: b"\n"}
+
+    def __init__(self, media: str, check: Callable[[Any], None]) -> None:
+        self._media, self._check, self._rest = media, check, b""
+
+    def hear(self, piece: bytes) -> None:
+        """The next bytes."""
+        if self._media not in (JSON, *self._ends):
+            return
+        self._rest += piece
+        if self._media in self._ends:
+            *whole, self._rest = self._rest.split(self._ends[self._media])
+            for value in whole:
+                self._value(value)
+
+    def end(self) -> None:
+        """There are no more."""
+        if self._media == JSON:
+            self._check(json.loads(self._rest))
+        else:
+            assert not self._rest, f"the answer broke off in the middle of {self._rest!r}"
+
+    def _value(self, text: bytes) -> None:
+        if self._media == EVENTS:
+            assert text.startswith(b"data: "), f"an event reads {text!r}"
+            text = text.removeprefix(b"data: ")
+        if text.decode() != DONE:
+            self._check(json.loads(text))
+
+
+@cache
+def described(interfaces: tuple[Interface, ...] = tuple(Interface)) -> Document:
+    """The document of the interfaces, as an endpoint shows it."""
+    mounted = [route for route in routes() if route.interface in interfaces]
+    return Document(document([*mounted, document_route(mounted)]))
+
+
+# ---- beneath a server ----------------------------------------------------------------------------------------------
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+class Checked:
+    """An ASGI application that breaks off with an error, kept in `faults`, where `app` is not as it is described."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.faults: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an exchange on. Nothing of a JSON answer is sent before it is checked."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            exchange = _Exchange(scope, receive, send)
+            await self._app(scope, exchange.receive, exchange.send)
+        except AssertionError as fault:
+            self.faults.append(f"{scope['method']} {scope['path']}: {fault}")
+            raise
+
+
+class _Exchange:
+    """One request on its way through `Checked`."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path")
+        self._path = mounted_path(raw and raw.decode("latin-1"), scope["path"], scope.get("root_path", ""))
+        self._method, self._query = scope["method"], scope["query_string"].decode("latin-1")
+        self._receive, self._send = receive, send
+        self._body = b""
+        self._kept: list[Any] = []
+
+    async def receive(self) -> Any:
+        """What the client sends."""
+        message = await self._receive()
+        self._body += message.get("body", b"")
+        return message
+
+    async def send(self, message: Any) -> None:
+        """What the application answers."""
+        if message["type"] == "http.response.start":
+            self._begin(message)
+        else:
+            self._hear(message)
+        self._kept.append(message)
+        if self._streams or not (message["type"] == "http.response.start" or message.get("more_body")):
+            for kept in self._kept:
+                await self._send(kept)
+            self._kept.clear()
+
+    def _begin(self, message: Any) -> None:
+        headers, status = {name.decode(): value.decode() for name, value in message["headers"]}, message["status"]
+        media = headers.get("content-type", "")
+        self._streams = media != JSON
+        self._answered = described().answer(self._method, self._path, status, media)
+        if 200 <= status < 300:
+            described().check_request(self._method, self._path, self._query, self._body)
+
+    def _hear(self, message: Any) -> None:
+        self._answered.hear(message.get("body", b""))
+        if not message.get("more_body"):
+            self._answered.end()
+
+
+# ---- schemas -------------------------------------------------------------------------------------------------------
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    escaped = "".join("[^/].*" if part.startswith("{") else re.escape(part) for part in re.split(r"({\w+})", path))
+    return re.compile(escaped)
+
+
+def _closed(components: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same schemas, but that objects have no members beside those that are described."""
+    schemas = {name: {"additionalProperties": False, **schema} for name, schema in components["schemas"].items()}
+    return {**components, "schemas": schemas}
+
+
+def _validate(schema: Mapping[str, Any], components: Mapping[str, Any], value: Any) -> None:
+    assert schema, "an empty schema says nothing"
+    problems = list(_errors(Draft202012Validator({**schema, "components": components}), value))
+    assert not problems, "; ".join(problems)
+
+
+def _errors(validator: Draft202012Validator, value: Any) -> Iterator[str]:
+    for error in validator.iter_errors(value):
+        inner = "".join(f" ({one.message} at {one.json_path})" for one in error.context or ())
+        yield f"{error.message} at {error.json_path}{inner}"
+
+
+def _check_parameter(parameter: Mapping[str, Any], texts: list[str] | None) -> None:
+    """Values of a query are texts; those of a parameter that is described as a number or as true or false are read."""
+    name, schema = parameter["name"], parameter["schema"]
+    assert texts or not parameter["required"], f"the parameter {name} is missing"
+    for text in texts or ():
+        if schema.get("type") == "array":
+            _validate(schema["items"], {}, text)
+        else:
+            _validate(schema, {}, json.loads(text) if schema.get("type") in ("integer", "boolean") else text)
