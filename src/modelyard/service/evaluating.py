@@ -6,7 +6,7 @@ takes it; when its owner is gone, a worker finishes it, or fails it where it nee
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from functools import partial
 from typing import Any, Unpack, overload
 
@@ -16,10 +16,8 @@ from modelyard import event_loop
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction
-from modelyard.domain.tally import Tally
 from modelyard.errors import Conflict, LeaseLost
 from modelyard.protocols import Tx
-from modelyard.report.progress import Show, progress_bar
 from modelyard.service.asker import asked_by
 from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_job import Crew, evaluate
@@ -35,6 +33,7 @@ from modelyard.service.evaluation_order import (
     rescore_order,
     several,
 )
+from modelyard.service.evaluation_progress import Progress, Told, numbers, shown
 from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.evaluation_resume import again, check_portable, functions_for
 from modelyard.service.evaluation_rules import INTERRUPTED, check_idle, engine_job
@@ -45,9 +44,6 @@ from modelyard.service.judging import evaluation_ref
 from modelyard.service.objects import Objects
 from modelyard.service.runner import Runner, never
 from modelyard.service.scorers import NamedScorer, Scorers, named
-
-Progress = bool | Show
-"""Whether to show a bar; or a function that is told how many rows are done, of how many, and numbers by name."""
 
 
 class Evaluating(Watching):
@@ -163,7 +159,7 @@ class Evaluating(Watching):
         for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`, `Conflict` while it
         is worked on, and `InvalidInput` for a function that is missing or has changed.
         """
-        runner, told = self._runner(Crew()), _Told()
+        runner, told = self._runner(Crew()), Told()
         job = self._abandoned(run_id, runner)
         functions = functions_for(job, model, self._named(scorers))
         runner = self._runner(attrs.evolve(functions, principal=self.principal, tally=told.begin))
@@ -259,7 +255,7 @@ class Evaluating(Watching):
     def _here(
         self, order: Order, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
-        told = _Told()
+        told = Told()
         crew = attrs.evolve(order.crew, principal=self.principal, loop=loop, tally=told.begin)
         runner = self._runner(crew)
 
@@ -286,15 +282,15 @@ class Evaluating(Watching):
         return Runner(self.ports, handlers, lambda tx, job, event_id, now: fail(tx, job, event_id, INTERRUPTED, now))
 
     def _drive(
-        self, runner: Runner, hold: Hold, told: "_Told", progress: Progress, stop: Callable[[], bool] = never
+        self, runner: Runner, hold: Hold, told: Told, progress: Progress, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
         announce(self.ports, hold.job)
         begun, done = self.ports.clock.monotonic(), 0
-        with runner.beating(), closing(runner.steps(hold, stop)) as steps, _shown(progress, hold.job) as show:
+        with runner.beating(), closing(runner.steps(hold, stop)) as steps, shown(progress, hold.job) as show:
             for _ in steps:
                 if show is not None and told.tally is not None and told.tally.rows > done:
                     done, seconds = told.tally.rows, self.ports.clock.monotonic() - begun
-                    show(done, hold.job.spec["total"], _numbers(told.tally, seconds))
+                    show(done, hold.job.spec["total"], numbers(told.tally, seconds))
         if self._run(hold.job.lane).state is RunState.RUNNING:
             raise LeaseLost(f"evaluation run {hold.job.lane} was taken over; wait for it")
         return self._completed(hold.job.lane)
@@ -338,29 +334,3 @@ class Evaluating(Watching):
         job = go_on(engine_job(tx, run_id))
         tx.replace(tx.get(EvaluationRun, run_id).reopened())
         return enqueue(tx, job, self.ports.settings.max_queued_jobs)
-
-
-class _Told:
-    """What the engine has told of its count."""
-
-    tally: Tally | None = None
-
-    def begin(self, tally: Tally) -> None:
-        """Hear of it."""
-        self.tally = tally
-
-
-def _shown(progress: Progress, job: Job) -> AbstractContextManager[Show | None]:
-    if isinstance(progress, bool):
-        return progress_bar(job.lane) if progress else nullcontext()
-    return nullcontext(progress)
-
-
-def _numbers(tally: Tally, seconds: float) -> Mapping[str, float]:
-    """What stands beside the bar: the running score, failed rows, rows a second, and USD where they are known."""
-    numbers = {"score": tally.mean, "failed": tally.failed, "rows/s": tally.rows / seconds if seconds > 0 else None}
-    cost = tally.cost
-    return {
-        **{name: float(value) for name, value in numbers.items() if value is not None},
-        **({} if cost is None else {"cost": float(cost)}),
-    }
