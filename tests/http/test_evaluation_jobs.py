@@ -31,6 +31,15 @@ class Asker:
         body = {"project_id": "acme/capture", **body}
         return self.client.send("POST", f"/evaluations/{word}", body, auth="Basic", key=key)
 
+    def of_run(self, run_id: str, word: str, method: str = "POST", place: str = "acme/capture", query: str = "") -> Any:
+        path = f"/v2/{place}/evaluation_runs/{run_id}/{word}"
+        return self.client.send(method, path, query=query, auth="Basic")
+
+    def events(self, run_id: str, query: str = "") -> list[Any]:
+        answer = self.of_run(run_id, "events", "GET", query=query)
+        assert (answer.status, answer.headers["content-type"]) == (200, "application/jsonl"), answer.raw
+        return [json.loads(line) for line in answer.raw.splitlines()]
+
     def status(self, call_id: str) -> Any:
         answer = self.send("status", call_id=call_id)
         assert answer.status == 200, answer.raw
@@ -109,6 +118,92 @@ def test_the_outputs_of_a_run_are_scored_anew_in_a_new_run(asker: Asker, platfor
     assert (run.source_evaluation_run_id, run.source_known) == (source.id, True)
     assert platform.evaluations.lineage(run.id).sources == (source,)
     assert {score.scorer for score in platform.evaluations.scores.list(run_id=run.id, **PLACE)} == {str(other.ref)}
+
+
+def test_what_has_happened_to_a_run_is_listed_and_only_grows(asker: Asker, platform: Platform) -> None:
+    call_id = asker.send("evaluate_model", evaluation_ref=asker.published(), model_ref=ECHO).json["call_id"]
+    assert asker.events(call_id) == []
+    seen: list[Any] = []
+    for _ in asker.evaluations.events(call_id):
+        now = asker.events(call_id)
+        assert now[: len(seen)] == seen
+        seen = now
+    first, *progress, last = seen
+    assert first.keys() == {"id", "type", "data", "created_at"}
+    assert (first["type"], last["type"]) == ("evaluation_started", "evaluation_ended")
+    assert {event["type"] for event in progress} == {"evaluation_progress"}
+    assert progress[-1]["data"] == {"done": 3, "total": 3, "score": 0.0}
+    assert asker.events(call_id, "offset=1&limit=1") == seen[1:2]
+    assert asker.events(call_id, "limit=0") == []
+    made = platform.evaluations.create(ECHO, ECHO, **PLACE)
+    assert asker.events(made.id) == []
+
+
+def failed_run(platform: Platform, scorers: Any = "exact_match") -> str:
+    """The id of a run that was broken off after the first of three rows."""
+
+    def shown(done: int, total: int | None, numbers: Any) -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        platform.evaluations.run("e", "acme/capture/parrot", ROWS, scorers, concurrency=1, progress=shown, **PLACE)
+    return list(platform.evaluations.list(**PLACE))[-1].id
+
+
+def test_a_run_that_failed_is_resumed_by_a_worker_under_its_id(asker: Asker, platform: Platform) -> None:
+    run_id = failed_run(platform)
+    before = asker.events(run_id)
+    assert asker.status(run_id) == {"code": "failed", "error": "interrupted"}
+    assert asker.of_run(run_id, "resume").json == {"success": True}
+    assert asker.status(run_id)["code"] == "running"
+    again = asker.of_run(run_id, "resume")
+    assert (again.status, again.json["error_code"]) == (400, "conflict")
+    platform.worker().run_until_idle()
+    assert asker.status(run_id)["code"] == "complete"
+    assert len(platform.evaluations.result(run_id).rows) == 3
+    after = asker.events(run_id)
+    assert after[: len(before)] == before
+    assert [event["type"] for event in after if event["type"] != "evaluation_progress"] == [
+        "evaluation_started",
+        "evaluation_failed",
+        "evaluation_started",
+        "evaluation_ended",
+    ]
+    assert [e.id for e in platform.evaluations.events(run_id, after[0]["id"])] == [e["id"] for e in after[1:]]
+
+
+def test_what_cannot_be_resumed_is_refused(asker: Asker, platform: Platform) -> None:
+    def refusal(run_id: str, **where: str) -> tuple[int, str]:
+        answer = asker.of_run(run_id, "resume", **where)
+        return answer.status, answer.json["error_code"]
+
+    done = platform.evaluations.run("e", "acme/capture/parrot", ROWS, **PLACE).run.id
+    assert refusal(done) == (400, "RUN_ALREADY_FINISHED")
+    assert refusal(platform.evaluations.create(ECHO, ECHO, **PLACE).id) == (400, "conflict")
+    assert refusal(failed_run(platform, lambda output, row: True)) == (400, "conflict")
+    assert refusal("00000000-0000-7000-8000-000000000000") == (404, "not_found")
+    assert refusal(done, place="acme/other") == (404, "not_found")
+    assert asker.of_run(done, "events", "GET", "acme/other").status == 404
+    assert asker.of_run(done, "events", "GET", query="limit=-1").status == 422
+
+
+def test_nothing_is_resumed_without_a_worker(alone: Asker, platform: Platform) -> None:
+    run_id = failed_run(platform)
+    assert alone.of_run(run_id, "resume").status == 503
+    assert platform.evaluations.get(run_id).state == "failed"
+
+
+def test_an_entry_of_the_catalogue_is_evaluated_by_its_own_reference(asker: Asker, platform: Platform) -> None:
+    evaluation, entry = asker.published(), "tabular-mini"
+    own = platform.evaluations.run(evaluation, entry, **PLACE).run.model
+    assert own == f"weave:///acme/capture/object/{entry}"
+    for ref in (own, f"{own}:latest"):
+        asked = asker.send("evaluate_model", evaluation_ref=evaluation, model_ref=ref)
+        assert asked.status == 200, asked.raw
+        platform.worker().run_until_idle()
+        run = platform.evaluations.get(asked.json["call_id"])
+        assert (run.state, run.model) == ("completed", own)
+    assert asker.refused("evaluate_model", evaluation_ref=evaluation, model_ref=f"{own}:v0") == (404, "model_not_found")
 
 
 def test_runs_of_clients_are_told_of_as_recorded(alone: Asker, platform: Platform) -> None:

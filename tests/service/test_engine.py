@@ -28,6 +28,7 @@ from modelyard.domain.training import Checkpoint, Model
 from modelyard.errors import (
     BackendError,
     Conflict,
+    Forbidden,
     InvalidInput,
     JobFailed,
     LeaseLost,
@@ -41,6 +42,7 @@ from modelyard.errors import (
 from modelyard.executors.inline import InlineExecutor
 from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.service.asker import asker_of
+from modelyard.service.catalogue import Catalogue
 from modelyard.service.evaluation import Evaluations
 from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.identity import Keys
@@ -288,6 +290,38 @@ def test_a_trained_model_is_held_at_its_checkpoint_and_run_and_predictions_say_w
         assert [p.checkpoint_step for p in world.predictions(result.run.id)] == [1]
     for name in (latest.replace("step1", "step0"), checkpoint):
         assert [p.checkpoint_step for p in world.predictions(world.run(rows, name).run.id)] == [0]
+
+
+def test_an_entry_of_the_catalogue_is_named_by_its_reference_unless_that_stands_for_another_thing(world: World) -> None:
+    catalogue = Catalogue(world.ports, host("acme"))
+    for name in ("Lab/Parrot", "lab_twin", "Lab/twin"):
+        catalogue.register(attrs.evolve(catalogue.get("echo"), id=name), answers_as="echo")
+    own = world.run(ROWS, "Lab/Parrot").run.model
+    assert own == "weave:///acme/red/object/lab_parrot"
+    assert (world.run(ROWS, own).run.model, world.run(ROWS, f"{own}:latest").run.model) == (own, own)
+    for ref in (f"{own}:v0", own.replace("object", "op"), own.replace("parrot", "cat")):
+        with pytest.raises(ModelNotFound):
+            world.run(ROWS, ref)
+    with pytest.raises(InvalidInput, match="Lab/twin and lab_twin"):
+        world.run(ROWS, "weave:///acme/red/object/lab_twin")
+    with pytest.raises(InvalidInput, match="reference of a model"):
+        world.run(ROWS, own.replace("object", "call"))
+    with pytest.raises(Forbidden):
+        world.runs(RED).run("e", own.replace("/red/", "/blue/"), ROWS, project="red")
+
+
+def test_a_model_that_was_published_as_source_code_is_never_run(world: World) -> None:
+    trained(world)
+    code = world.runs().objects.publish("model", "support", {"source_code": "raise SystemExit"}, project="red")
+    with pytest.raises(InvalidInput, match="never run"):
+        world.run(ROWS, str(code.ref))
+    latest = "weave:///acme/red/object/support"
+    assert {world.run(ROWS, ref).run.model for ref in (latest, f"{latest}:latest", f"{latest}:step1")} == {
+        f"{latest}:step1"
+    }
+    other = world.runs().objects.publish("model", "echo", {"source_code": "raise SystemExit"}, project="red")
+    with pytest.raises(InvalidInput, match="never run"):
+        world.run(ROWS, str(other.ref).rpartition(":")[0])
 
 
 def test_training_that_ends_meanwhile_does_not_change_what_is_being_judged() -> None:
@@ -720,6 +754,10 @@ def test_a_published_evaluation_says_rows_scorers_and_trials(world: World) -> No
     run = world.runs().submit(evaluation, "echo", project="red")
     assert world.runs().wait(run.id).score == 1.0
     assert len(world.files()) == 1  # the dataset's own rows stay
+    for name in ("quiz", "weave:///acme/red/object/quiz", "weave:///acme/red/object/quiz:v0"):
+        assert world.runs().run(name, "echo", project="red").run.evaluation == evaluation
+    with pytest.raises(NotFound, match="unheard"):
+        world.runs().run("unheard", "echo", project="red")
 
 
 def test_a_dataset_may_be_named_by_its_reference_and_a_scorer_too(world: World) -> None:
@@ -953,6 +991,9 @@ def test_a_job_of_a_key_that_was_revoked_is_not_done(world: World) -> None:
     failed = world.runs().get(run.id)
     assert failed.state is RunState.FAILED
     assert "no longer valid" in str(failed.reason)
+    assert world.runs().submit_resume(run.id).state is RunState.RUNNING
+    world.worker().run_until_idle()
+    assert world.runs().get(run.id).state is RunState.COMPLETED
 
 
 @pytest.mark.parametrize("key_id", ["", "session-7"])

@@ -1,4 +1,5 @@
-"""Aliases of checkpoints, such as `prod`: what each points to, and every change of that (specification 4.3).
+"""What an alias is called; and aliases of checkpoints, such as `prod`: what each points to, and every change of that
+(specification 4.3).
 
 An alias is served by name, `<entity>/<project>/<name>:prod`, and its checkpoint stays until the alias leaves it.
 """

@@ -7,21 +7,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def canonical_json(value: Any) -> str:
-    """JSON with sorted keys, separators ", " and ": ", non-ASCII escaped. Raises ValueError on NaN and infinity."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False, default=_plain)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is no JSON value")
 
 
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=True, allow_nan=False, default=_plain).encode
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys, separators ", " and ": ", non-ASCII escaped. Raises ValueError on NaN and infinity."""
+    return _encode(value)
+
+
 def digest(value: Any) -> str:
     """SHA-256 of the canonical text: base64url without padding, `-` to `X`, `_` to `Y` (43 characters)."""
     raw = hashlib.sha256(canonical_json(value).encode()).digest()
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode().replace("-", "X").replace("_", "Y")
+    return base64.b64encode(raw, b"XY")[:-1].decode()
 
 
 class TableDigest:

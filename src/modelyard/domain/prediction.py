@@ -119,7 +119,7 @@ RECORDS = (
             "by_run": Index(("run_id",), ("started_at",)),
             "open_first": Index(("run_id",), ("finished_at",)),
             "by_row": Index(("run_id",), ("row_digest", "trial")),
-            "by_entity": Index(("entity",), ("started_at",)),
+            "by_entity": Index(("entity",), ("project", "started_at")),
         },
     ),
     Record(
@@ -131,7 +131,7 @@ RECORDS = (
             "by_run": Index(("run_id",), ("created_at",)),
             "by_row": Index(("run_id",), ("row_digest", "trial", "prediction_id")),
             "by_prediction": Index(("run_id", "row_digest", "trial", "prediction_id")),
-            "by_entity": Index(("entity",), ("created_at",)),
+            "by_entity": Index(("entity",), ("project", "created_at")),
         },
     ),
 )

@@ -16,7 +16,6 @@ from modelyard.domain.reference import ObjectRef, RefKind
 
 LATEST = "latest"
 _INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
-_ALIAS = re.compile(r"(?!(?:latest|step[0-9]+|v[0-9]+)\Z)[a-z][a-z0-9_-]{0,63}")
 
 
 class ObjectKind(StrEnum):
@@ -74,11 +73,6 @@ def version_index(version: str) -> int | None:
     """N of the version `v<N>`; None for another word."""
     found = _INDEX.fullmatch(version)
     return int(found[1]) if found else None
-
-
-def is_alias(version: str) -> bool:
-    """Whether a word may be an alias: `[a-z][a-z0-9_-]{0,63}` but `latest`, `step<N>` and `v<N>`."""
-    return _ALIAS.fullmatch(version) is not None
 
 
 @attrs.frozen

@@ -1,9 +1,10 @@
 """Rows of a dataset as JSON Lines: one object a line, read and written a row at a time. Blank lines mean nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from modelyard.errors import InvalidInput
+from modelyard.formats.json_stream import CHUNK
 from modelyard.formats.json_text import checked_dumps, loads
 
 MAX_ROW = 16 * 2**20
@@ -24,6 +25,17 @@ def dump_row(row: Any, number: int) -> bytes:
     if len(line) > MAX_ROW:
         raise InvalidInput.at("rows", number, msg=f"must not be longer than {MAX_ROW} bytes as JSON")
     return line
+
+
+def in_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer pieces, each of `CHUNK` and at most a line more: a store writes every piece by itself."""
+    chunk = bytearray()
+    for line in lines:
+        chunk += line
+        if len(chunk) >= CHUNK:
+            yield bytes(chunk)
+            chunk.clear()
+    yield bytes(chunk)
 
 
 def _object(value: Any, *loc: str | int) -> Mapping[str, Any]:

@@ -2,22 +2,29 @@
 
 from typing import Any
 
+import attrs
+
 from modelyard.errors import NotFound, NoWorker
-from modelyard.http.evaluation_route import Where
+from modelyard.http.evaluation import RUNS
+from modelyard.http.evaluation_route import WINDOW, Where, evaluation_route, lines_response, place_of
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
 from modelyard.service.worker import alive
 from modelyard.wire.converter import structure
+from modelyard.wire.evaluation import Success
 from modelyard.wire.evaluation_job import (
     EvaluateModel,
+    EvaluationEventObject,
     EvaluationQueued,
     Rescore,
     RescoreQueued,
     StatusAnswer,
     StatusOf,
     check_references,
+    event_object,
     status_object,
 )
+from modelyard.wire.evaluation_object import parse_object_query
 from modelyard.wire.training import places
 
 
@@ -42,6 +49,21 @@ def rescore(call: Call) -> Response:
     with places("body", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
     return json_response({"call_id": run.id, "evaluation_run_id": run.id})
+
+
+def resume_run(call: Call) -> Response:
+    """Have a worker go on with a run that failed; no row that was stored is asked again."""
+    run = call.platform.evaluations.get(call.params["run_id"], **place_of(call))
+    _check_can_run(call)
+    call.platform.evaluations.submit_resume(run.id)
+    return json_response({"success": True})
+
+
+def list_events(call: Call) -> Response:
+    """List what has happened so far to a run that the engine works on, one JSON object a line."""
+    place, window = place_of(call), parse_object_query(call.query)
+    events = call.platform.evaluations.history(call.params["run_id"], **place, **attrs.asdict(window))
+    return lines_response(events, event_object)
 
 
 def show_status(call: Call) -> Response:
@@ -80,4 +102,13 @@ ROUTES: tuple[Route, ...] = (
     _route("/evaluations/evaluate_model", evaluate_model, request=EvaluateModel, response=EvaluationQueued),
     _route("/evaluations/rescore", rescore, request=Rescore, response=RescoreQueued),
     _route("/evaluations/status", show_status, request=StatusOf, response=StatusAnswer),
+    evaluation_route("POST", RUNS + "/{run_id}/resume", resume_run, response=Success),
+    evaluation_route(
+        "GET",
+        RUNS + "/{run_id}/events",
+        list_events,
+        query=WINDOW,
+        response=EvaluationEventObject,
+        media="application/jsonl",
+    ),
 )

@@ -8,14 +8,15 @@ ones, as many as the concurrency.
 import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import attrs
 
 from modelyard.domain.prediction import Prediction
-from modelyard.service.engine_pool import Arrivals, InPlace, Outcome, Pool
+from modelyard.service.engine_pool import Arrivals, Outcome, Pool
 from modelyard.service.engine_row import Asked, Retries, RowScorer, Subject, Verdict, asking, scoring
 from modelyard.service.ports import Ports
 
@@ -35,17 +36,6 @@ class Item:
 
 
 @attrs.frozen
-class Done:
-    """What came of an item. Without verdicts there is no output to judge."""
-
-    item: Item
-    id: str
-    started_at: datetime
-    asked: Asked
-    verdicts: tuple[Verdict, ...] = ()
-
-
-@attrs.frozen
 class Limits:
     """How an evaluation works: `timeout` is of a row, in seconds; None is none."""
 
@@ -57,14 +47,27 @@ class Limits:
 
 
 @attrs.define(eq=False)
-class _Row:
-    """A row under way. `deadline` is on the monotonic clock."""
+class Row:
+    """A row under way, and what came of it: what was `asked`, then the `verdicts`; none where there was no output.
+
+    `deadline` is on the monotonic clock.
+    """
 
     item: Item
     id: str
     started_at: datetime
-    deadline: float
+    deadline: float = math.inf
     asked: Asked | None = None
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def output(self) -> Any:
+        """What is to be judged."""
+        if self.item.copied is not None:
+            return self.item.copied.output.get("value")
+        assert self.asked is not None
+        assert self.asked.reply is not None
+        return self.asked.reply.output
 
 
 class Engine:
@@ -83,15 +86,15 @@ class Engine:
         self.ports, self._items, self._subject, self._scorers = ports, items, subject, scorers
         self._limits, self._pool, self._scorer_pool = limits, pool, scorer_pool
         self._retries = Retries(limits.retries, ports.clock)
-        self._arrivals = Arrivals(ports.clock)
-        self._rows: dict[int, _Row] = {}
-        self._to_score: deque[int] = deque()
-        self._scoring: set[int] = set()
-        self._tickets = self._open = 0
+        self._arrivals: Arrivals[Row] = Arrivals(ports.clock)
+        self._rows: dict[Row, None] = {}
+        self._to_score: deque[Row] = deque()
+        self._scoring: set[Row] = set()
+        self._open = 0
         self._stopped = False
         self._latest = ports.clock.now()
 
-    def batches(self) -> Iterator[list[Done]]:
+    def batches(self) -> Iterator[list[Row]]:
         """What is done, until all is. A batch is empty where nothing was done for a while."""
         while True:
             self._fill()
@@ -116,92 +119,83 @@ class Engine:
                 self._stopped = True
             else:
                 self._open += 1
-                self._begin(item)
+                self._begin(Row(item, self.ports.ids(), self._latest))
 
-    def _begin(self, item: Item) -> None:
-        limit = self._limits.timeout
-        deadline = math.inf if limit is None else self.ports.clock.monotonic() + limit
-        self._tickets += 1
-        ticket, row = self._tickets, _Row(item, self.ports.ids(), self._latest, deadline)
-        self._rows[ticket] = row
+    def _begin(self, row: Row) -> None:
+        self._rows[row] = None
+        if self._limits.timeout is not None:
+            row.deadline = self.ports.clock.monotonic() + self._limits.timeout
+        item, tell = row.item, partial(self._arrivals.tell, row)
         if item.copied is not None:
-            self._arrivals.tell(ticket, Outcome(Asked(None, item.copied.error, item.copied.attempts, None)))
+            tell(Outcome(Asked(None, item.copied.error, item.copied.attempts, None)))
             return
         assert self._subject is not None
         seed = seed_of(self._limits.seed, item.index, item.trial)
-        self._pool.begin(asking(self._subject, item.row, seed, self._retries), self._teller(ticket))
-
-    def _teller(self, ticket: int) -> Callable[[Outcome], None]:
-        return lambda outcome: self._arrivals.tell(ticket, outcome)
+        self._pool.begin(asking(self._subject, item.row, seed, self._retries), tell)
 
     # ---- what arrives
 
-    def _advance(self) -> list[Done]:
+    def _advance(self) -> list[Row]:
         """Take what has arrived, have it scored, and answer what is done with it."""
         done = []
-        for ticket, outcome in self._arrivals.take(self._patience()):
-            if ticket in self._rows:
-                done += self._arrived(ticket, outcome.result())
-        done += self._overdue()
-        self._score()
-        return done
+        self._pool.work()
+        for row, outcome in self._arrivals.take(self._patience()):
+            if row in self._rows and self._arrived(row, outcome.result()):
+                done.append(row)
+            self._score()
+        return done + self._overdue()
 
     def _patience(self) -> float:
         """How long to wait: until the next row is overdue, and no longer than a worker's poll."""
         poll = self.ports.settings.poll
         if self._limits.timeout is None:
             return poll
-        next_deadline = min(row.deadline for row in self._rows.values())
+        next_deadline = min(row.deadline for row in self._rows)
         return max(0.0, min(poll, next_deadline - self.ports.clock.monotonic()))
 
-    def _arrived(self, ticket: int, result: Any) -> list[Done]:
-        row = self._rows[ticket]
+    def _arrived(self, row: Row, result: Any) -> bool:
+        """Take what came of asking for a row, or of scoring it. Answers whether it is done with that."""
         if row.asked is not None:
-            return [self._finished(ticket, result)]
-        row.asked = result
-        if result.error is not None or not self._scorers:
-            return [self._finished(ticket, ())]
-        self._to_score.append(ticket)
-        return []
+            row.verdicts = result
+        else:
+            row.asked = result
+            if result.error is None and self._scorers:
+                self._to_score.append(row)
+                return False
+        self._end(row)
+        return True
 
     def _score(self) -> None:
+        """Begin to score what waits for it."""
         while self._to_score and len(self._scoring) < self._limits.scorer_concurrency:
-            ticket = self._to_score.popleft()
-            row = self._rows.get(ticket)
-            if row is not None:
-                self._scoring.add(ticket)
-                self._scorer_pool.begin(scoring(self._scorers, _output(row), row.item.row), self._teller(ticket))
-                if isinstance(self._scorer_pool, InPlace):
-                    self._scoring.discard(ticket)
+            row = self._to_score.popleft()
+            if row in self._rows:
+                self._scoring.add(row)
+                verdicts = scoring(self._scorers, row.output, row.item.row)
+                self._scorer_pool.begin(verdicts, partial(self._arrivals.tell, row))
+        self._scorer_pool.work()
 
-    def _overdue(self) -> list[Done]:
+    def _overdue(self) -> list[Row]:
         """Rows whose time is up: their result is that, whatever is still said of them."""
         if self._limits.timeout is None:
             return []
         now = self.ports.clock.monotonic()
-        late = [ticket for ticket, row in self._rows.items() if row.deadline <= now]
-        return [self._given_up(ticket) for ticket in late]
+        late = [row for row in self._rows if row.deadline <= now]
+        for row in late:
+            self._give_up(row)
+        return late
 
-    def _given_up(self, ticket: int) -> Done:
-        row, told = self._rows[ticket], f"timed out after {self._limits.timeout:g} s"
+    def _give_up(self, row: Row) -> None:
+        told = f"timed out after {self._limits.timeout:g} s"
         if row.asked is None:
             row.asked = Asked(None, told, 1, None)
-            return self._finished(ticket, ())
-        return self._finished(ticket, tuple(Verdict(None, told, scored=False) for _ in self._scorers))
+        else:
+            row.verdicts = tuple(Verdict(None, told, scored=False) for _ in self._scorers)
+        self._end(row)
 
-    def _finished(self, ticket: int, verdicts: tuple[Verdict, ...]) -> Done:
-        row = self._rows.pop(ticket)
-        self._scoring.discard(ticket)
-        assert row.asked is not None
-        return Done(row.item, row.id, row.started_at, row.asked, verdicts)
-
-
-def _output(row: _Row) -> Any:
-    if row.item.copied is not None:
-        return row.item.copied.output.get("value")
-    assert row.asked is not None
-    assert row.asked.reply is not None
-    return row.asked.reply.output
+    def _end(self, row: Row) -> None:
+        del self._rows[row]
+        self._scoring.discard(row)
 
 
 def seed_of(seed: int, index: int, trial: int) -> int:

@@ -5,16 +5,17 @@ be: whoever begins flows keeps count.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
 from modelyard import event_loop
 from modelyard.protocols import Clock
-from modelyard.service.flow import Flow, arun, in_executor, run
+from modelyard.service.flow import BlockingTalk, Flow, Transact, arun, in_executor, run
 
 T = TypeVar("T")
 
@@ -43,42 +44,120 @@ class Pool(Protocol):
         """Begin a flow, and `tell` its outcome when it has ended."""
         ...
 
+    def work(self) -> None:
+        """Do what is to be done in this thread."""
+        ...
+
     def close(self) -> None:
         """End what can be ended; wait for nothing."""
         ...
 
 
-class Arrivals:
-    """What has been told and not been taken. Thread-safe."""
+class Arrivals(Generic[T]):
+    """What has been told, of whatever it is about, and has not been taken. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
+        self._told: deque[tuple[T, Outcome]] = deque()
         self._some = threading.Event()
 
-    def tell(self, ticket: int, outcome: Outcome) -> None:
-        """Add one."""
-        self._told.put((ticket, outcome))
-        self._some.set()
+    def tell(self, about: T, outcome: Outcome) -> None:
+        """Add one. Whoever waits is woken once for all that come until they look."""
+        self._told.append((about, outcome))
+        if not self._some.is_set():
+            self._some.set()
 
-    def take(self, seconds: float) -> Iterator[tuple[int, Outcome]]:
-        """All that are there; where there is none, wait for one for so many seconds."""
-        if self._told.empty():
+    def take(self, seconds: float) -> Iterator[tuple[T, Outcome]]:
+        """All that are there, and what comes meanwhile; where there is none, wait for one for so many seconds."""
+        if not self._told:
             self._clock.wait(self._some, seconds)
         self._some.clear()
-        while not self._told.empty():
-            yield self._told.get()
+        while self._told:
+            yield self._told.popleft()
 
 
 class InPlace:
-    """Runs a flow to its end before `begin` returns: for what never waits, and for one at a time."""
+    """Runs flows in the thread that works: for what never waits, and for one at a time.
+
+    Those that were begun together run side by side, and what several ask of the store at once is one transaction.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[_Side] = []
 
     def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
-        """Run it."""
-        tell(_outcome(flow))
+        """Keep it until `work`."""
+        self._begun.append(_Side(flow, tell))
+
+    def work(self) -> None:
+        """Run what was begun to its end. An interrupt abandons what has not ended."""
+        sides, self._begun = self._begun, []
+        with ExitStack() as left:
+            for side in sides:
+                left.callback(side.steps.close)
+            asked = [(side, step) for side in sides if (step := side.go_on()) is not None]
+            while asked:
+                said = _transacted([step for _, step in asked])
+                asked = [
+                    (side, step)
+                    for (side, _), what in zip(asked, said, strict=True)
+                    if (step := side.go_on(what)) is not None
+                ]
 
     def close(self) -> None:
         """Nothing is left to end."""
+
+
+_Said = tuple[Any, Exception | None]
+"""What a step returned, and what it raised."""
+
+
+class _Side(BlockingTalk[Any]):
+    """A flow beside others: it hands out what it asks of a store, and hears what came of that."""
+
+    def __init__(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        super().__init__(flow)
+        self._tell, self.steps = tell, self._steps()
+
+    def go_on(self, said: _Said | None = None) -> Transact | None:
+        """The next that it asks of a store; None when it has ended, and told so."""
+        try:
+            return self.steps.send(said)
+        except StopIteration:
+            self._tell(Outcome(self.result))
+        except Exception as error:  # noqa: BLE001 - it is told to who began the flow
+            self._tell(Outcome(error=error))
+        return None
+
+    def _steps(self) -> Generator[Transact, _Said | None, None]:
+        try:
+            effect = self.hear()
+            while effect is not None:
+                if type(effect) is Transact:
+                    said = yield effect
+                    assert said is not None
+                    effect = self.hear(*said)
+                else:
+                    effect = self.perform(effect)
+        finally:
+            self._finish()
+
+
+def _transacted(asked: Sequence[Transact]) -> list[_Said]:
+    """What comes of steps that are asked for at once: of one transaction, unless one fails; then each of its own."""
+    if len(asked) > 1:
+        durable = any(one.durable for one in asked)
+        with suppress(Exception):  # all of it is undone: whose fault it was shows when each runs alone
+            values = asked[0].store.transact(lambda tx: [one.step(tx) for one in asked], durable)
+            return [(value, None) for value in values]
+    return [_attempted(one) for one in asked]
+
+
+def _attempted(asked: Transact) -> _Said:
+    try:
+        return asked.store.transact(asked.step, asked.durable), None
+    except Exception as error:  # noqa: BLE001 - the flow decides
+        return None, error
 
 
 class Threads:
@@ -98,6 +177,9 @@ class Threads:
                 self._threads += 1
                 threading.Thread(target=self._serve, name="modelyard-evaluation", daemon=True).start()
         self._work.put((flow, tell))
+
+    def work(self) -> None:
+        """The threads do it."""
 
     def close(self) -> None:
         """Let every thread end, each when what it does is done."""
@@ -127,6 +209,9 @@ class Tasks:
     def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
         """Hand it to the loop."""
         self._loop.call_soon_threadsafe(self._start, flow, tell)
+
+    def work(self) -> None:
+        """The loop does it."""
 
     def close(self) -> None:
         """Cancel what runs."""

@@ -160,10 +160,10 @@ def _may_pass(error: Exception) -> bool:
 
 def check_kept(value: Any) -> None:
     """Raise `ValueError` or `InvalidInput` for an output that no store could keep."""
-    if isinstance(value, str):
+    if type(value) is str:
         if not value.isascii():
             value.encode()
-    else:
+    elif type(value) is not bool:
         checked_dumps(value, at=("output",))
 
 
@@ -199,15 +199,15 @@ def verdict_of(value: Any) -> Verdict:
     """The verdict that a scorer's answer is. Raises TypeError, ValueError for what is no score."""
     kept, reason = checked_score(value)
     check_kept(kept)
-    return Verdict(kept, storable(reason))
+    return Verdict(kept, storable(reason) if reason else "")
 
 
 # ---- functions of the caller's -------------------------------------------------------------------------------------
 
 
-def calling(function: Callable[..., Any], *arguments: Any) -> Flow[Any]:
-    """What a function answers, or a coroutine function."""
-    if is_async(function):
+def calling(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Any]:
+    """What a function answers, or a coroutine function, which is to be `awaited`."""
+    if awaited:
         return (yield Await(lambda: function(*arguments), lambda: _alone(function(*arguments))))
     return (yield Call(lambda: function(*arguments)))
 
@@ -233,10 +233,15 @@ class FunctionModel:
     ref: ObjectRef
     price: Mapping[str, Any] = EMPTY
     checkpoint_step: int | None = None
+    awaited: bool = attrs.field(init=False)
+
+    @awaited.default
+    def _is_async(self) -> bool:
+        return is_async(self.function)
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         """What the function returns."""
-        return Reply((yield from calling(self.function, row)))
+        return Reply((yield from calling(self.function, self.awaited, row)))
 
 
 @attrs.frozen
@@ -246,7 +251,12 @@ class FunctionScorer:
     name: str
     ref: ObjectRef
     function: Callable[[Any, Mapping[str, Any]], Any]
+    awaited: bool = attrs.field(init=False)
+
+    @awaited.default
+    def _is_async(self) -> bool:
+        return is_async(self.function)
 
     def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
         """What the function says."""
-        return verdict_of((yield from calling(self.function, output, row)))
+        return verdict_of((yield from calling(self.function, self.awaited, output, row)))

@@ -6,7 +6,8 @@ takes it; when its owner is gone, a worker finishes it, or fails it where it nee
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
+from functools import partial
 from typing import Any, Unpack, overload
 
 import attrs
@@ -15,10 +16,9 @@ from modelyard import event_loop
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction
-from modelyard.domain.tally import Tally
 from modelyard.errors import Conflict, LeaseLost
 from modelyard.protocols import Tx
-from modelyard.report.progress import Show, progress_bar
+from modelyard.service.asker import asked_by
 from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_job import Crew, evaluate
 from modelyard.service.evaluation_order import (
@@ -33,20 +33,17 @@ from modelyard.service.evaluation_order import (
     rescore_order,
     several,
 )
+from modelyard.service.evaluation_progress import Progress, Told, numbers, shown
 from modelyard.service.evaluation_result import EvaluationResult
-from modelyard.service.evaluation_resume import again, functions_for
-from modelyard.service.evaluation_rules import INTERRUPTED, engine_job
+from modelyard.service.evaluation_resume import again, check_portable, functions_for
+from modelyard.service.evaluation_rules import INTERRUPTED, check_idle, engine_job
 from modelyard.service.evaluation_watch import Watching
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, claim, enqueue, fail
+from modelyard.service.judging import evaluation_ref
 from modelyard.service.objects import Objects
 from modelyard.service.runner import Runner, never
 from modelyard.service.scorers import NamedScorer, Scorers, named
-
-Progress = bool | Show
-"""Whether to show a bar; or a function that is told how many rows are done, of how many, and numbers by name."""
-
-EVENTS_AT_ONCE = 100
 
 
 class Evaluating(Watching):
@@ -100,9 +97,10 @@ class Evaluating(Watching):
         that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the row; a
         trained model is held at the checkpoint of this moment. `rows` are mappings, read once and kept before the first
         is asked, or a version of a dataset; without them, dataset, scorers and trials are those of the evaluation,
-        which must be published. `scorers` are "exact_match" if nothing is said. `options` are those of `chat.complete`,
-        of `WorkOptions`, and `trials`, how often each row is asked, with another seed each time. A row on which model
-        or scorer fails is kept with its error and counted; only scored rows are in the mean.
+        which must be published: the run is held at the version of this moment. `scorers` are "exact_match" if nothing
+        is said. `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how often each row is asked,
+        with another seed each time. A row on which model or scorer fails is kept with its error and counted; only
+        scored rows are in the mean.
 
         Raises `InvalidInput`, `ModelNotFound`, `Forbidden` before anything is asked, and `JobFailed` for a run that
         failed or was cancelled: what was done stays, and `resume` goes on with a failed one.
@@ -161,7 +159,7 @@ class Evaluating(Watching):
         for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`, `Conflict` while it
         is worked on, and `InvalidInput` for a function that is missing or has changed.
         """
-        runner, told = self._runner(Crew()), _Told()
+        runner, told = self._runner(Crew()), Told()
         job = self._abandoned(run_id, runner)
         functions = functions_for(job, model, self._named(scorers))
         runner = self._runner(attrs.evolve(functions, principal=self.principal, tally=told.begin))
@@ -194,6 +192,22 @@ class Evaluating(Watching):
         order.check_portable()
         return self._queued(order)
 
+    def submit_resume(self, run_id: str) -> EvaluationRun:
+        """Put what is left of a run that failed into the queue, for workers, and return it at once, running again.
+
+        Raises `NotFound`, `RunAlreadyFinished`, `RateLimited`, and `Conflict` while it is worked on, for a run that
+        the engine did not make, and for one that needs functions.
+        """
+        check_portable(self._job(run_id))
+        go_on = self._going_on()
+
+        def step(tx: Tx) -> Job:
+            check_idle(tx, run_id)
+            return self._reopen(tx, run_id, go_on)
+
+        announce(self.ports, self.ports.store.transact(step))
+        return self._run(run_id)
+
     # ---- how it is asked for
 
     def _orders(
@@ -211,8 +225,9 @@ class Evaluating(Watching):
         place = self._sight.place(project, entity)
         models = several(model)
         if rows is None:
-            said = Published.of(Objects(self.ports, self.principal), evaluation)
-            rows, scorers = said.dataset, said.scorers if scorers is None else scorers
+            said = Published.of(Objects(self.ports, self.principal), evaluation_ref(evaluation, place))
+            evaluation, rows = str(said.ref), said.dataset
+            scorers = said.scorers if scorers is None else scorers
             options = {"trials": said.trials, **options}
         given = self._named("exact_match" if scorers is None else scorers)
         drafts = [order_of(self.ports, self.principal, evaluation, one, given, place, options) for one in models]
@@ -240,7 +255,7 @@ class Evaluating(Watching):
     def _here(
         self, order: Order, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
-        told = _Told()
+        told = Told()
         crew = attrs.evolve(order.crew, principal=self.principal, loop=loop, tally=told.begin)
         runner = self._runner(crew)
 
@@ -267,15 +282,15 @@ class Evaluating(Watching):
         return Runner(self.ports, handlers, lambda tx, job, event_id, now: fail(tx, job, event_id, INTERRUPTED, now))
 
     def _drive(
-        self, runner: Runner, hold: Hold, told: "_Told", progress: Progress, stop: Callable[[], bool] = never
+        self, runner: Runner, hold: Hold, told: Told, progress: Progress, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
         announce(self.ports, hold.job)
         begun, done = self.ports.clock.monotonic(), 0
-        with runner.beating(), closing(runner.steps(hold, stop)) as steps, _shown(progress, hold.job) as show:
+        with runner.beating(), closing(runner.steps(hold, stop)) as steps, shown(progress, hold.job) as show:
             for _ in steps:
                 if show is not None and told.tally is not None and told.tally.rows > done:
                     done, seconds = told.tally.rows, self.ports.clock.monotonic() - begun
-                    show(done, hold.job.spec["total"], _numbers(told.tally, seconds))
+                    show(done, hold.job.spec["total"], numbers(told.tally, seconds))
         if self._run(hold.job.lane).state is RunState.RUNNING:
             raise LeaseLost(f"evaluation run {hold.job.lane} was taken over; wait for it")
         return self._completed(hold.job.lane)
@@ -297,13 +312,11 @@ class Evaluating(Watching):
 
     def _reclaimed(self, run_id: str, runner: Runner) -> Hold:
         """A hold on what is left of a run. Raises `RunAlreadyFinished`, `Conflict`."""
-        job_id, now = self.ports.ids(), self.ports.clock.now()
+        go_on, now = self._going_on(), self.ports.clock.now()
 
         def step(tx: Tx) -> tuple[Job, JobProgress] | None:
-            run, job = tx.get(EvaluationRun, run_id), engine_job(tx, run_id)
-            if job.ended:
-                tx.replace(run.reopened())
-                enqueue(tx, again(job, job_id, now), self.ports.settings.max_queued_jobs)
+            if engine_job(tx, run_id).ended:
+                self._reopen(tx, run_id, go_on)
             return claim(tx, runner.id, now, run_id)
 
         claimed = self.ports.store.transact(step)
@@ -311,28 +324,13 @@ class Evaluating(Watching):
             raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
         return runner.hold(*claimed)
 
+    def _going_on(self) -> Callable[[Job], Job]:
+        """What makes, of a job that failed, the one that goes on for this principal."""
+        asker = asked_by(self.ports, self.principal)
+        return partial(again, job_id=self.ports.ids(), asker=asker, now=self.ports.clock.now())
 
-class _Told:
-    """What the engine has told of its count."""
-
-    tally: Tally | None = None
-
-    def begin(self, tally: Tally) -> None:
-        """Hear of it."""
-        self.tally = tally
-
-
-def _shown(progress: Progress, job: Job) -> AbstractContextManager[Show | None]:
-    if isinstance(progress, bool):
-        return progress_bar(job.lane) if progress else nullcontext()
-    return nullcontext(progress)
-
-
-def _numbers(tally: Tally, seconds: float) -> Mapping[str, float]:
-    """What stands beside the bar: the running score, failed rows, rows a second, and USD where they are known."""
-    numbers = {"score": tally.mean, "failed": tally.failed, "rows/s": tally.rows / seconds if seconds > 0 else None}
-    cost = tally.cost
-    return {
-        **{name: float(value) for name, value in numbers.items() if value is not None},
-        **({} if cost is None else {"cost": float(cost)}),
-    }
+    def _reopen(self, tx: Tx, run_id: str, go_on: Callable[[Job], Job]) -> Job:
+        """Let a run that has ended run again, by a new job. Raises `RunAlreadyFinished`, `RateLimited`."""
+        job = go_on(engine_job(tx, run_id))
+        tx.replace(tx.get(EvaluationRun, run_id).reopened())
+        return enqueue(tx, job, self.ports.settings.max_queued_jobs)

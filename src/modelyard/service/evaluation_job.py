@@ -28,9 +28,9 @@ from modelyard.errors import EvaluationError
 from modelyard.formats.rows import read_rows
 from modelyard.protocols import Tx
 from modelyard.service.asker import asker_of
-from modelyard.service.engine import Done, Engine, Item, Limits
+from modelyard.service.engine import Engine, Item, Limits, Row
 from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loop
-from modelyard.service.engine_row import FunctionModel, RowScorer, Subject, is_async
+from modelyard.service.engine_row import FunctionModel, RowScorer, Subject
 from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
@@ -65,6 +65,7 @@ def evaluate(hold: Hold, crew: Crew = Crew()) -> Generator[None, None, None]:
     """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then."""
     work = _Work(hold, crew)
     work.begin()
+    yield
     with work.engine() as engine:
         for batch in engine.batches():
             work.store(batch)
@@ -83,7 +84,8 @@ class _Work:
         self.limits = Limits(**self.spec["limits"])
         self.principal = crew.principal or asker_of(self.ports, hold.job)
         self.subject, self.scorers = self._subject(), tuple(map(self._scorer, self.spec["scorers"]))
-        self.tally = Tally({scorer.name: str(scorer.ref) for scorer in self.scorers})
+        self.refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
+        self.tally = Tally(self.refs)
         self.stored: set[tuple[int, int]] = set()
         self._told_at = -math.inf
         crew.tally(self.tally)
@@ -120,7 +122,7 @@ class _Work:
     def _resumed(self) -> bool:
         return self.hold.job.attempts > 1 or "resumed" in self.spec
 
-    def store(self, batch: list[Done]) -> None:
+    def store(self, batch: list[Row]) -> None:
         """Commit what is done; what cannot be ends this attempt, and its count with it. Raises `LeaseLost`."""
         if not batch:
             return
@@ -239,16 +241,16 @@ class _Work:
 
     # ---- records
 
-    def _records(self, done: Done, now: datetime) -> tuple[Prediction, list[Score]]:
+    def _records(self, done: Row, now: datetime) -> tuple[Prediction, list[Score]]:
         copied = done.item.copied
         prediction = self._prediction(done, now) if copied is None else self._copy(done, copied, now)
-        pairs = zip(self.scorers, done.verdicts, strict=False)
+        pairs = zip(self.refs.values(), done.verdicts, strict=False)
         return prediction, [
             Score(
                 self.ports.ids(),
                 *self.place,
                 done.id,
-                str(scorer.ref),
+                ref,
                 now,
                 self.hold.job.lane,
                 {VALUE: verdict.value} if verdict.scored else EMPTY,
@@ -259,12 +261,14 @@ class _Work:
                 row_digest=prediction.row_digest,
                 trial=prediction.trial,
             )
-            for scorer, verdict in pairs
+            for ref, verdict in pairs
         ]
 
-    def _prediction(self, done: Done, now: datetime) -> Prediction:
-        subject, reply, item = self.subject, done.asked.reply, done.item
+    def _prediction(self, done: Row, now: datetime) -> Prediction:
+        subject, asked, item = self.subject, done.asked, done.item
         assert subject is not None
+        assert asked is not None
+        reply = asked.reply
         return Prediction(
             done.id,
             *self.place,
@@ -277,19 +281,19 @@ class _Work:
             item.trial,
             Source.ENGINE,
             EMPTY if reply is None else {VALUE: reply.output},
-            done.asked.error,
+            asked.error,
             max(now, done.started_at),
-            done.asked.latency,
+            asked.latency,
             None if reply is None else reply.prompt_tokens,
             None if reply is None else reply.completion_tokens,
             None if reply is None else reply.cost,
             subject.price,
             subject.checkpoint_step,
-            done.asked.attempts,
+            asked.attempts,
             int(item.unsure),
         )
 
-    def _copy(self, done: Done, source: Prediction, now: datetime) -> Prediction:
+    def _copy(self, done: Row, source: Prediction, now: datetime) -> Prediction:
         return attrs.evolve(
             source,
             id=done.id,
@@ -310,7 +314,7 @@ def _needs_loop(worker: object) -> bool:
         return worker.looped
     if isinstance(worker, JudgeScorer):
         return worker.model.looped
-    return is_async(getattr(worker, "function", None))
+    return getattr(worker, "awaited", False)
 
 
 def waits(worker: object) -> bool:

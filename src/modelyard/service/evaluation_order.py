@@ -17,7 +17,7 @@ from modelyard.domain.training import Checkpoint, Model
 from modelyard.domain.versioned import ObjectKind, ObjectVersion
 from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem
 from modelyard.formats.json_text import checked_dumps
-from modelyard.formats.rows import dump_row
+from modelyard.formats.rows import dump_row, in_chunks
 from modelyard.protocols import Tx
 from modelyard.service.asker import asked_by
 from modelyard.service.engine import Limits
@@ -270,17 +270,19 @@ def _seed(ports: Ports, seed: int | None) -> int:
 
 @attrs.frozen
 class Published:
-    """What a published evaluation says: its dataset, the references of its scorers, and how often a row is asked."""
+    """What a version of an evaluation says: its dataset, the references of its scorers, how often a row is asked."""
 
+    ref: ObjectRef
     dataset: str
     scorers: Sequence[str]
     trials: int
 
     @classmethod
-    def of(cls, objects: Objects, evaluation: str) -> "Published":
-        """What the evaluation of a reference says. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
-        content = objects.resolve(ObjectKind.EVALUATION, evaluation).content
-        return cls(content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
+    def of(cls, objects: Objects, evaluation: ObjectRef) -> "Published":
+        """What the evaluation of a reference says now. Raises `NotFound`, `Forbidden`."""
+        version = objects.resolve(ObjectKind.EVALUATION, evaluation)
+        content = version.content
+        return cls(version.ref, content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -303,7 +305,7 @@ def _spooled(ports: Ports, orders: Sequence[Order], rows: Iterable[Mapping[str, 
         for count, row in enumerate(rows, 1):
             yield dump_row(row, count - 1)
 
-    names = [ports.artifacts.put(lines()).name]
+    names = [ports.artifacts.put(in_chunks(lines())).name]
     try:
         names += [_copy(ports, names[0]) for _ in orders[1:]]
         for order in orders:

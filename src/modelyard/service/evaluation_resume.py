@@ -1,19 +1,32 @@
 """Going on with a run: the job that does, and the functions that it needs again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from modelyard.domain.job import Job, JobKind
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import Conflict, InvalidInput, Problem
 from modelyard.service.evaluation_job import Crew
 from modelyard.service.evaluation_order import ModelFunction, crew_of
 from modelyard.service.scorers import NamedScorer
 
 
-def again(job: Job, job_id: str, now: datetime) -> Job:
-    """A new job that goes on where one that failed has ended."""
-    spec = {**job.spec, "resumed": True, "drained": job.result.get("drained", False)}
+def again(job: Job, job_id: str, asker: Mapping[str, Any], now: datetime) -> Job:
+    """A new job that goes on, for an asker, where one that failed has ended."""
+    spec = {**job.spec, "asker": asker, "resumed": True, "drained": job.result.get("drained", False)}
     return Job(job_id, job.kind, job.entity, job.project, job.lane, now, spec)
+
+
+def check_portable(job: Job) -> None:
+    """Raise `Conflict` for a job that needs functions, which no worker has."""
+    if needs_model(job) or any(plain["rule"] is None for plain in job.spec["scorers"]):
+        msg = "was begun with functions, which no worker has; resume it in Python, with the functions"
+        raise Conflict(f"evaluation run {job.lane} {msg}")
+
+
+def needs_model(job: Job) -> bool:
+    """Whether the model of a job is a function."""
+    return job.kind is JobKind.EVALUATE and job.spec["model"] is None
 
 
 def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> Crew:
@@ -28,7 +41,7 @@ def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[Named
             problems.append(
                 Problem(("scorers", plain["name"]), "has changed since the run began; rescore the run instead")
             )
-    if job.kind is JobKind.EVALUATE and job.spec["model"] is None and model is None:
+    if needs_model(job) and model is None:
         problems.append(Problem(("model",), "the run was begun with a function as its model; give it again"))
     if problems:
         raise InvalidInput(problems)

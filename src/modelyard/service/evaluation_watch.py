@@ -3,20 +3,22 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing
+from functools import partial
+from itertools import dropwhile
 
 import attrs
 
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job
+from modelyard.domain.job import Job, JobEvent
 from modelyard.domain.training import TrainingEvent
-from modelyard.errors import JobFailed
-from modelyard.protocols import Tx
+from modelyard.errors import JobFailed, NotFound
+from modelyard.protocols import Snapshot, Tx
 from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.evaluation_rules import engine_job, latest_job
 from modelyard.service.flow import in_executor
 from modelyard.service.job import announce, files_of, request_cancel
-from modelyard.service.listing import maybe
+from modelyard.service.listing import check_window, every, maybe, window
 from modelyard.service.place import Sight
 from modelyard.service.ports import Ports
 from modelyard.service.runner import never
@@ -63,6 +65,24 @@ class Watching:
         finally:
             gone.set()
             await in_executor(events.close)
+
+    def history(
+        self,
+        run_id: str,
+        *,
+        project: str | None = None,
+        entity: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Iterator[TrainingEvent]:
+        """What has happened to a run so far, in order, read as it is asked for; nothing to one of a client's own.
+
+        Where a project is named, the run must lie there. Raises `NotFound`, `InvalidInput`.
+        """
+        check_window(limit, offset)
+        place = self._sight.maybe_place(project, entity)
+        self.ports.store.read(lambda tx: self._sight.find(tx, EvaluationRun, "Evaluation run", run_id, place))
+        return window(self._new_events(run_id, None), limit, offset)
 
     def result(self, run_id: str) -> EvaluationResult:
         """A run with its rows, as it is now. Raises `NotFound`."""
@@ -124,10 +144,25 @@ class Watching:
                     return
 
     def _new_events(self, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
-        job = self._job(run_id)
-        while True:
-            page = events_page(self.ports, job.id, after, EVENTS_AT_ONCE)
-            yield from page
-            if not page.has_more:
-                return
-            after = page.items[-1].id
+        """What was recorded of a run behind an event, by one of its jobs after the other. Raises `NotFound`."""
+        jobs = self.ports.store.read(partial(_jobs_behind, run_id, after))
+        for job in jobs:
+            while True:
+                page = events_page(self.ports, job.id, after, EVENTS_AT_ONCE)
+                yield from page
+                if not page.has_more:
+                    break
+                after = page.items[-1].id
+            after = None
+
+
+def _jobs_behind(run_id: str, after: str | None, snapshot: Snapshot) -> list[Job]:
+    """The jobs of a run, the oldest first; from that of an event on. Raises `NotFound`."""
+    jobs = list(every(snapshot, Job, "of_lane", run_id))
+    if after is None:
+        return jobs
+    event = snapshot.find(JobEvent, "id", after)
+    left = list(dropwhile(lambda job: event is None or job.id != event.job_id, jobs))
+    if not left:
+        raise NotFound("Event", after)
+    return left

@@ -1,25 +1,28 @@
 """What is judged, and by which of the platform's models: names and references resolved, rows turned into requests."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Message
 from modelyard.domain.identity import Attribution, Principal, check_name
-from modelyard.domain.reference import EVALUATION_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.reference import EVALUATION_KINDS, MODEL_KINDS, ObjectRef, RefKind, object_id
 from modelyard.domain.scorer import LlmJudge, Unscored
 from modelyard.domain.training import ModelName
 from modelyard.domain.usage import cost
+from modelyard.domain.versioned import LATEST, ObjectKind
 from modelyard.errors import InvalidInput
-from modelyard.protocols import ServedModel
+from modelyard.protocols import ServedModel, Snapshot
 from modelyard.service.answering import answer, backend_of
 from modelyard.service.asking import Options, asked, messages_of
-from modelyard.service.catalogue import resolve
+from modelyard.service.catalogue import Catalogue, resolve
 from modelyard.service.engine_row import Reply, Retries, Verdict, asking, verdict_of
 from modelyard.service.flow import Flow
 from modelyard.service.place import Place
 from modelyard.service.ports import Ports
+from modelyard.service.resolution import find_version, is_trained
 from modelyard.service.support import check_supported
 
 
@@ -47,7 +50,7 @@ class PlatformModel:
         cls, ports: Ports, principal: Principal, model: str, place: Place, options: Mapping[str, Any]
     ) -> "PlatformModel":
         """The model of a name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`, before it is asked."""
-        asked_name = chat_name(model)
+        asked_name = chat_name(ports, principal, model)
         served = resolve(ports, asked_name, principal)
         ref = _model_ref(served, asked_name, place)
         held = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else asked_name
@@ -113,12 +116,44 @@ def evaluation_ref(evaluation: str, place: Place) -> ObjectRef:
     return ref
 
 
-def chat_name(model: str) -> str:
-    """The name that completions take, of a model that is given by it or by its reference."""
+def chat_name(ports: Ports, principal: Principal, model: str) -> str:
+    """The name that completions take, of a model that is given by it or by its reference.
+
+    That is the reference of a trained model or a checkpoint, or the one under which a catalogue's entry is judged.
+    Raises `InvalidInput` for a model that is source code, `Forbidden`.
+    """
     ref = ObjectRef.parse(model)
     if ref is None:
         return model
-    return f"{ref.entity}/{ref.project}/{ref.name}" + (f":{ref.version}" if ref.version else "")
+    if ref.kind not in MODEL_KINDS:
+        raise InvalidInput.at("model", msg="must be a name, or the reference of a model")
+    principal.require(ref.entity, ref.project)
+    trained, stored = ports.store.read(partial(_behind, ref))
+    if stored and (ref.version not in _NEWEST or not trained):
+        raise InvalidInput.at("model", msg="is source code, which is kept and never run; name a model of the platform")
+    name = f"{ref.entity}/{ref.project}/{ref.name}" + (f":{ref.version}" if ref.version else "")
+    return name if trained else _listed(ports, principal, ref) or name
+
+
+_NEWEST = (None, LATEST)
+
+
+def _behind(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
+    """Whether a reference names a trained model, and whether it names what was published as a model."""
+    kind = ObjectKind.OP if ref.kind is RefKind.OP else ObjectKind.MODEL
+    stored = find_version(snapshot, (ref.entity, ref.project), kind, ref.name, ref.version)
+    trained = ref.kind is RefKind.OBJECT and is_trained(snapshot, ref)
+    return trained, stored is not None and stored.deleted_at is None
+
+
+def _listed(ports: Ports, principal: Principal, ref: ObjectRef) -> str | None:
+    """The id of the catalogue's entry that this reference stands for. Raises `InvalidInput` where several do."""
+    if ref.kind is RefKind.OP or ref.version not in _NEWEST:
+        return None
+    ids = [entry.id for entry in Catalogue(ports, principal).entries() if object_id(entry.id) == ref.name]
+    if len(ids) > 1:
+        raise InvalidInput.at("model", msg=f"stands for {' and '.join(ids)}; name one of them by its id")
+    return ids[0] if ids else None
 
 
 def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:

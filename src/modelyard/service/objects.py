@@ -6,10 +6,11 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.alias import check_alias
 from modelyard.domain.canonical import TableDigest, digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.reference import ObjectRef, object_id
-from modelyard.domain.versioned import LATEST, ObjectAlias, ObjectKind, ObjectVersion, is_alias
+from modelyard.domain.versioned import LATEST, ObjectAlias, ObjectKind, ObjectVersion
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json_text import checked_dumps
 from modelyard.formats.rows import dump_row, read_rows
@@ -114,9 +115,7 @@ class Objects:
         Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for what is no alias.
         """
         kind, place = _kind(kind), self._sight.place(project, entity)
-        if not is_alias(alias):
-            msg = "must be a lower-case letter and up to 63 of a-z 0-9 _ -, and not latest, step<N> or v<N>"
-            raise InvalidInput.at("alias", msg=msg)
+        check_alias(alias)
 
         def step(tx: Tx) -> ObjectVersion:
             found = _alive(tx, place, kind, object_id, version)

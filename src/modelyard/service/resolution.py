@@ -85,7 +85,7 @@ class References:
         ref = ObjectRef.parse(text)
         if ref is None or not self.principal.scope.covers(ref.entity, ref.project):
             return False
-        if kind is ObjectKind.MODEL and ref.kind is RefKind.OBJECT and _is_trained(snapshot, ref):
+        if kind is ObjectKind.MODEL and ref.kind is RefKind.OBJECT and is_trained(snapshot, ref):
             return True
         stored = ObjectKind.OP if ref.kind is RefKind.OP else kind
         found = find_version(snapshot, (ref.entity, ref.project), stored, ref.name, ref.version)
@@ -100,7 +100,7 @@ _SAYS: Mapping[ObjectKind, str] = {
 }
 
 
-def _is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
+def is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
     """Whether it is a trainable model or, with `step<N>` or an alias, a checkpoint of one."""
     named = ModelName.parse(f"{ref.entity}/{ref.project}/{ref.name}:{ref.version or LATEST}")
     if named is None:

@@ -7,9 +7,10 @@ import attrs
 
 from modelyard.domain.evaluation import RunState, RunStatus
 from modelyard.domain.reference import EVALUATION_KINDS, MODEL_KINDS, RefKind, RefMode, reference_problem
+from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput, Problem
 from modelyard.wire.constraint import Length, Matching
-from modelyard.wire.evaluation import plain
+from modelyard.wire.evaluation import plain, wire_time
 
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"
 _place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")
@@ -84,6 +85,16 @@ class RescoreQueued:
 
 
 @attrs.frozen
+class EvaluationEventObject:
+    """What happened to a run that the engine works on. The data of an `evaluation_progress` say how far it has come."""
+
+    id: str
+    type: Literal["evaluation_started", "evaluation_progress", "evaluation_ended", "evaluation_failed"]
+    data: Mapping[str, Any]
+    created_at: str
+
+
+@attrs.frozen
 class StatusNotFound:
     """There is no such run here."""
 
@@ -120,6 +131,11 @@ class StatusAnswer:
     """How far a run has come."""
 
     status: StatusNotFound | StatusRunning | StatusFailed | StatusComplete
+
+
+def event_object(event: TrainingEvent) -> Mapping[str, Any]:
+    """An event as plain JSON data, in the members of `EvaluationEventObject`."""
+    return {"id": event.id, "type": event.type, "data": plain(event.data), "created_at": wire_time(event.created_at)}
 
 
 def status_object(status: RunStatus) -> Mapping[str, Any]:

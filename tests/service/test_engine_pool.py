@@ -1,0 +1,116 @@
+"""Rows that are asked in place: side by side, sharing transactions, and each answerable for itself alone."""
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard import open_platform
+from modelyard.backends.echo import EchoBackend
+from modelyard.backends.scripted import ScriptedBackend
+from modelyard.domain.catalogue import Pricing
+from modelyard.domain.completion import CompletionRequest
+from modelyard.domain.evaluation import Outcome
+from modelyard.domain.prediction import Prediction
+from modelyard.domain.usage import LedgerEntry
+from modelyard.service.evaluation_result import EvaluationResult
+from modelyard.service.platform import Platform
+
+PRICE = Pricing(Decimal(1), Decimal(1))
+
+
+@attrs.define
+class Counting:
+    """A store that counts how many ledger entries and predictions each of its transactions has brought."""
+
+    store: Any
+    brought: list[tuple[int, int]] = attrs.field(factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def transact(self, step: Callable[[Any], Any], durable: bool = True) -> Any:
+        before = self._kept()
+        try:
+            return self.store.transact(step, durable)
+        finally:
+            ledger, predictions = self._kept()
+            self.brought.append((ledger - before[0], predictions - before[1]))
+
+    def _kept(self) -> tuple[int, int]:
+        def count(snapshot: Any) -> tuple[int, int]:
+            ledger = len(snapshot.page(LedgerEntry, "by_entity", "local", limit=1000))
+            return ledger, len(snapshot.page(Prediction, "by_entity", "local", limit=1000))
+
+        return self.store.read(count)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[Any], Platform]]:
+    platforms: list[Platform] = []
+
+    def open_with(backend: Any) -> Platform:
+        platforms.append(open_platform(tmp_path / "yard.db", durability="process", backend=backend))
+        platforms[0].ports = attrs.evolve(platforms[0].ports, store=Counting(platforms[0].ports.store))
+        return platforms[0]
+
+    yield open_with
+    platforms[0].close()
+
+
+def run(platform: Platform, count: int, model: str = "echo", **options: Any) -> EvaluationResult:
+    rows = [{"prompt": f"row{at}", "expected": f"row{at}"} for at in range(count)]
+    return platform.evaluations.run("e", model, rows, project="p", **options)
+
+
+def brought(platform: Platform) -> list[tuple[int, int]]:
+    store = platform.ports.store
+    assert isinstance(store, Counting)
+    return [both for both in store.brought if both != (0, 0)]
+
+
+def test_calls_that_are_made_together_are_booked_together_and_their_rows_too(
+    opened: Callable[[Any], Platform],
+) -> None:
+    platform = opened(EchoBackend(pricing=PRICE))
+    assert run(platform, 10, concurrency=4).score == 1.0
+    assert brought(platform) == [(4, 0), (0, 4), (4, 0), (0, 4), (2, 0), (0, 2)]
+    assert platform.usage.total()[0].cost == 20
+
+
+def test_one_at_a_time_is_booked_and_stored_before_the_next_is_asked(opened: Callable[[Any], Platform]) -> None:
+    platform = opened(EchoBackend(pricing=PRICE))
+    run(platform, 3, concurrency=1)
+    assert brought(platform) == [(1, 0), (0, 1)] * 3
+
+
+def test_what_a_budget_refuses_is_an_error_of_its_own_row_and_the_others_are_booked_once(
+    opened: Callable[[Any], Platform],
+) -> None:
+    platform = opened(EchoBackend(pricing=PRICE))
+    platform.usage.set_budget(5)
+    result = run(platform, 8, concurrency=4, max_tokens=1)
+    outcomes = [row.outcome for row in result.rows]
+    assert outcomes == [*[Outcome.SCORED] * 2, *[Outcome.MODEL_ERROR] * 6]
+    assert all("budget" in row.detail for row in result.errors)
+    budget = platform.usage.budget()
+    assert budget is not None
+    assert (budget.spent, budget.reserved) == (4, 0)
+    assert platform.usage.total()[0].requests == 2
+
+
+def test_an_interrupt_books_what_was_produced_and_makes_no_row(opened: Callable[[Any], Platform]) -> None:
+    def answer(request: CompletionRequest) -> str:
+        if request.messages[-1].text == "row2":
+            raise KeyboardInterrupt
+        return "x"
+
+    platform = opened(ScriptedBackend(answer))
+    with pytest.raises(KeyboardInterrupt):
+        run(platform, 4, "scripted", concurrency=4)
+    assert brought(platform) == [(1, 0), (1, 0)]
+    (stopped,) = platform.evaluations.list(project="p")
+    assert (stopped.state, stopped.reason) == ("failed", "interrupted")
