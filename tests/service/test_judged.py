@@ -159,6 +159,8 @@ def forget(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP INDEX scores_by_row")
         connection.execute("CREATE INDEX scores_by_prediction ON scores (prediction_id, created_at, id)")
+        connection.execute("CREATE INDEX scores_by_entity ON scores (entity, created_at, id)")
+        connection.execute("CREATE INDEX predictions_by_entity ON predictions (entity, started_at, id)")
         for column in ("row_digest", "trial"):
             connection.execute(f"ALTER TABLE scores DROP COLUMN {column}")
         connection.execute("DELETE FROM modelyard_migrations WHERE name = '0002_rows_of_scores'")

@@ -15,6 +15,7 @@ import pytest
 from modelyard.errors import StoreClosed, StoreError
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore, group
+from modelyard.stores.sqlite.migrations import MIGRATIONS, set_version
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Counter, Item
 
@@ -176,7 +177,7 @@ def test_sync_writes_at_full_only_where_something_waits_for_it(store: SqliteStor
     assert words(seen) == [
         "PRAGMA synchronous=FULL",
         "BEGIN IMMEDIATE",
-        "PRAGMA user_version=1",
+        set_version(MIGRATIONS),
         "COMMIT",
         "BEGIN IMMEDIATE",
         "COMMIT",
@@ -189,7 +190,7 @@ def test_closing_syncs(tmp_path: Path) -> None:
     seen: list[str] = []
     store._writer._connection.set_trace_callback(seen.append)
     store.close()
-    assert "PRAGMA user_version=1" in seen
+    assert set_version(MIGRATIONS) in seen
 
 
 def test_process_durability_never_syncs_a_commit(tmp_path: Path) -> None:

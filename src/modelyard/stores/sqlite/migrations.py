@@ -46,6 +46,8 @@ def _rows_of_scores(database: Database) -> None:
         ' FROM "predictions" AS p WHERE p."id" = "scores"."prediction_id"'
     )
     execute('DROP INDEX "scores_by_prediction"')
+    for table in ("predictions", "scores"):  # their index by project lists an entity as well
+        execute(f'DROP INDEX "{table}_by_entity"')
     database.table("scores").create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
 
 
