@@ -152,9 +152,9 @@ _UVLOOP: dict[str, HostOf] = {
 
 @contextmanager
 def _guarded_sockets() -> Iterator[None]:
-    uvloop = sys.modules.get("uvloop")
+    loop = getattr(sys.modules.get("uvloop"), "Loop", None)  # another thread may be in the middle of importing it
     owners: list[tuple[object, dict[str, HostOf]]] = [(socket.socket, _METHODS), (socket, _LOOK_UPS)]
-    owners += [(uvloop.Loop, _UVLOOP)] if uvloop is not None else []
+    owners += [(loop, _UVLOOP)] if loop is not None else []
     with ExitStack() as stack:
         for owner, judged in owners:
             for name in judged.keys() & set(dir(owner)):
