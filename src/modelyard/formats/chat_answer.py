@@ -80,7 +80,7 @@ class _Choice:
         entries, ids = optional(_logprobs, said, "logprobs", ()), optional(_ids, said, "token_ids", ())
         reason = optional(self._ending, said, "finish_reason", None)
         spoken = bool(content or calls or any(message.get(name) for name in _REASONING))
-        tokens = len(ids) or len(entries) or (self._uncounted(content, usage) if whole else int(spoken))
+        tokens = len(ids) or len(entries) or (self._uncounted(content, spoken, usage) if whole else int(spoken))
         prompt = self._prompt(said, chunk)
         if reason is FinishReason.STOP and entries:
             entries = _fitting(entries, content)
@@ -112,11 +112,11 @@ class _Choice:
             raise refused(f"must be one of {', '.join(_REASONS)}", "literal_error")
         return FinishReason.TOOL_CALLS if reason is FinishReason.STOP and self._calls else reason
 
-    def _uncounted(self, content: str, usage: Usage | None) -> int:
+    def _uncounted(self, content: str, spoken: bool, usage: Usage | None) -> int:
         """How many tokens a whole text has of which no token is shown."""
         if usage is not None and self.request.n == 1:
             return usage.completion_tokens
-        guess = len(content) // CHARACTERS_A_TOKEN + 1
+        guess = len(content) // CHARACTERS_A_TOKEN + 1 if content else int(spoken)
         return guess if self.request.max_tokens is None else min(guess, self.request.max_tokens)
 
     def _prompt(self, said: Mapping[str, Any], chunk: Mapping[str, Any]) -> tuple[int, ...]:
