@@ -1,0 +1,140 @@
+"""Which sequence lies in which row of the cache, and how much room there is: memory is bounded and known beforehand.
+
+The first rows are those of running sequences, without a gap. Behind them a few rows keep what was answered last, so
+that the next turn of a conversation need not read its beginning again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from modelyard.backends.local.sequence import Sequence
+from modelyard.causal_lm.cache import RowCache, bytes_per_token
+from modelyard.causal_lm.network import Network
+
+SHORTEST = 256
+"""Tokens of a row at least; longer ones double it, so that rows seldom have to be made anew."""
+
+KEPT_SHARE = 4
+"""One row in so many keeps what was answered."""
+
+_BLOCK = 64
+
+
+class Rows:
+    """Up to `most` running sequences within `memory` bytes: the longer the longest of them is, the fewer."""
+
+    def __init__(self, network: Network, most: int, memory: int) -> None:
+        self._network, self._most, self._memory = network, most, memory
+        self._token = bytes_per_token(network.config, network.dtype)
+        self.running: list[Sequence] = []
+        self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
+        self.cache = self._made(SHORTEST)
+
+    def can_ever_hold(self, sequence: Sequence) -> bool:
+        """Whether it fits when nothing else runs."""
+        return self._count(self._length_for(sequence.most)) >= 1
+
+    def admit(self, sequence: Sequence) -> bool:
+        """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
+        length = self._length_for(sequence.most)
+        if length > self.cache.length or not self.running:
+            if len(self.running) >= self._count(max(length, self.cache.length if self.running else 0)):
+                return False
+            self._resize(length)
+        if len(self.running) >= self._count(self.cache.length):
+            return False
+        self._copy_beginning(sequence, len(self.running))
+        self.running.append(sequence)
+        return True
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take its row back: the last row moves there."""
+        row, last = self.running.index(sequence), len(self.running) - 1
+        self._keep(sequence, row)
+        moved = self.running.pop()
+        if row != last:
+            self.cache.copy(last, row, moved.cached)
+            self.running[row] = moved
+
+    def forget(self, slot: int) -> None:
+        """Another adapter is put into this slot: what the one before it answered is of no use."""
+        for row in [row for row, (kept, _) in self._kept.items() if kept == slot]:
+            self._kept[row] = (-1, [])
+
+    # ---- room
+
+    def _length_for(self, tokens: int) -> int:
+        limit: int = self._network.config.max_position_embeddings
+        return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(limit, tokens))
+
+    def _count(self, length: int) -> int:
+        """How many sequences can run in rows of this length."""
+        possible = self._memory // (length * self._token)
+        return min(self._most, possible - possible // KEPT_SHARE)
+
+    def _made(self, length: int) -> RowCache:
+        network = self._network
+        return RowCache(network.config, self._all(length), length, network.dtype, network.device)
+
+    def _all(self, length: int) -> int:
+        count = self._count(length)
+        return count + max(1, count // KEPT_SHARE)
+
+    def _resize(self, length: int) -> None:
+        if length == self.cache.length:
+            return
+        self._kept.clear()
+        self.cache.grow(self._all(length), length, range(len(self.running)))
+
+    # ---- what is known already
+
+    def _copy_beginning(self, sequence: Sequence, row: int) -> None:
+        """The last token of a prompt is always read again: its logits are wanted."""
+        best, source = 0, None
+        for other, known in self._known(sequence.slot):
+            shared = _shared(sequence.prompt, known)
+            if shared > best:
+                best, source = shared, other
+        sequence.cached = min(best, len(sequence.prompt) - 1)
+        if source is not None and sequence.cached:
+            self.cache.copy(source, row, sequence.cached)
+            if source in self._kept:
+                self._kept.move_to_end(source)
+
+    def _known(self, slot: int) -> Iterator[tuple[int, list[int]]]:
+        """Rows whose adapter is this one, and the tokens whose keys they hold."""
+        for row, one in enumerate(self.running):
+            if one.slot == slot and one.cached:
+                yield row, [*one.prompt, *one.answer][: one.cached]
+        for row, (kept, tokens) in self._kept.items():
+            if kept == slot:
+                yield row, tokens
+
+    def _keep(self, sequence: Sequence, row: int) -> None:
+        first = self._count(self.cache.length)
+        free = [target for target in range(first, self._all(self.cache.length)) if target not in self._kept]
+        target = free[0] if free else next(iter(self._kept))
+        self.cache.copy(row, target, sequence.cached)
+        self._kept[target] = (sequence.slot, [*sequence.prompt, *sequence.answer][: sequence.cached])
+        self._kept.move_to_end(target)
+
+
+def _shared(prompt: "list[int] | tuple[int, ...] | object", known: list[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    tokens = list(prompt)  # type: ignore[call-overload]
+    most, place = min(len(tokens), len(known)), 0
+    while place < most and tokens[place : place + _BLOCK] == known[place : place + _BLOCK]:
+        place += _BLOCK
+    place = min(place, most)
+    while place < most and tokens[place] == known[place]:
+        place += 1
+    return place
+
+
+def causal(positions: Tensor, seen: int) -> Tensor:
+    """Which keys each token may look at: rows x 1 x tokens x keys."""
+    keys = torch.arange(seen, device=positions.device)
+    return (keys[None, None, :] <= positions[:, :, None])[:, None]

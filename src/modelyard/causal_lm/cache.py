@@ -1,0 +1,81 @@
+"""Keys and values of the tokens seen so far, one row for each sequence that is being answered.
+
+It stands in for a transformers cache: attention layers call `update` and see the keys of the rows of this step. Rows in
+use are always the first ones, so that a step works on views and copies nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+
+class RowCache(Cache):
+    """`rows` x `length` tokens; `grow` makes room for longer ones."""
+
+    def __init__(self, config: Any, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.layers: list[Any] = []  # what transformers looks at in caches of its own
+        shape = (rows, config.num_key_value_heads, length, head_size(config))
+        make = lambda: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
+        self.keys = [make() for _ in range(config.num_hidden_layers)]
+        self.values = [make() for _ in range(config.num_hidden_layers)]
+        self._rows = torch.zeros(0, dtype=torch.long)
+        self._first, self._positions, self._seen = slice(0, 0), torch.zeros(0, 0, dtype=torch.long), 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens a row can hold."""
+        return self.keys[0].shape[2]
+
+    def begin(self, first: int, positions: Tensor, seen: int) -> None:
+        """Say what the next pass is about: rows from `first` on, new tokens at `positions` (rows x tokens), of which
+        attention sees the keys before position `seen`.
+        """
+        self._first = slice(first, first + positions.shape[0])
+        self._rows = torch.arange(self._first.start, self._first.stop, device=positions.device)[:, None]
+        self._positions, self._seen = positions, seen
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
+        """Keep the new keys and values (rows x heads x tokens x size); returns all that the rows see."""
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        keys[self._rows, :, self._positions] = key_states.transpose(1, 2)
+        values[self._rows, :, self._positions] = value_states.transpose(1, 2)
+        return keys[self._first, :, : self._seen], values[self._first, :, : self._seen]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions are given with each pass, so nothing is to be counted."""
+        return 0
+
+    def get_mask_sizes(self, *_: Any, **__: Any) -> tuple[int, int]:
+        """How many keys there are, and where they begin."""
+        return self._seen, 0
+
+    @property
+    def is_compileable(self) -> bool:
+        """Not by transformers."""
+        return False
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first tokens of a row to another."""
+        for tensor in (*self.keys, *self.values):
+            tensor[target, :, :tokens] = tensor[source, :, :tokens]
+
+    def grow(self, rows: int, length: int, kept: Sequence[int]) -> None:
+        """Make this many rows of this length; the rows `kept` stay, in this order, as the first ones."""
+        for tensors in (self.keys, self.values):
+            for layer, old in enumerate(tensors):
+                new = old.new_zeros((rows, old.shape[1], length, old.shape[3]))
+                new[: len(kept), :, : old.shape[2]] = old[list(kept)]
+                tensors[layer] = new
+
+
+def head_size(config: Any) -> int:
+    """The size of an attention head."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """What a token of a sequence takes in a cache."""
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_size(config) * dtype.itemsize
