@@ -114,7 +114,9 @@ def _end_tokens(folder: Path, tokenizer: Any) -> frozenset[int]:
 
 def _bytes_of(text: str, to_byte: Mapping[str, int] | None) -> bytes:
     if to_byte is not None:
-        return bytes(to_byte[character] for character in text) if all(map(to_byte.__contains__, text)) else text.encode()
+        return (
+            bytes(to_byte[character] for character in text) if all(map(to_byte.__contains__, text)) else text.encode()
+        )
     alone = _BYTE.fullmatch(text)
     return bytes([int(alone[1], 16)]) if alone else text.replace(_SPACE, " ").encode()
 

@@ -34,7 +34,7 @@ _HEAD_SCALE = 3.0
 
 TEMPLATE = (
     "{%- if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
-    "Call one with <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>.<|im_end|>\n{% endif %}"
+    'Call one with <tool_call>{"name": ..., "arguments": ...}</tool_call>.<|im_end|>\n{% endif %}'
     "{%- for message in messages %}"
     "{%- if message.role == 'assistant' %}<|im_start|>assistant\n{% generation %}{{ message.content or '' }}"
     "{%- for call in (message.tool_calls or []) %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"

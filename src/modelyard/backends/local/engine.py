@@ -7,7 +7,7 @@ another who waits. So a lone caller never waits for company, and many share each
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from modelyard.backends.local.rows import Rows, causal
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
-from modelyard.causal_lm.lora import AdapterBank
+from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason
 from modelyard.errors import BackendError, Overloaded
@@ -49,6 +49,7 @@ class Engine:
         self._lock = threading.Lock()
         self._led = False
         self._readers: dict[Sequence, Wake] = {}
+        self._claims: deque[Wake] = deque()
         self._sampler: Sampler | None = None
 
     # ---- for whoever wants an answer
@@ -83,6 +84,8 @@ class Engine:
 
     def cancel(self, sequence: Sequence) -> None:
         """Stop its work: at the next step, or now when nobody leads."""
+        if sequence.state is State.ENDED:
+            return
         sequence.cancelled = True
         with self._lock:
             self._readers.pop(sequence, None)
@@ -91,6 +94,15 @@ class Engine:
             self._led = True
         try:
             self._drop_cancelled()
+        finally:
+            self._hand_over()
+
+    def load(self, slot: int, shape: LoraShape, weights: Mapping[str, torch.Tensor]) -> None:
+        """Put an adapter into a slot that no sequence uses, between two steps. Raises `BackendError`."""
+        self._claim()
+        try:
+            self._bank.load(slot, shape, weights)
+            self.rows.forget(slot)
         finally:
             self._hand_over()
 
@@ -108,10 +120,21 @@ class Engine:
             self._led = True
             return True
 
+    def _claim(self) -> None:
+        """Wait for the lead, before the next step."""
+        while True:
+            woken = threading.Event()
+            with self._lock:
+                if not self._led:
+                    self._led = True
+                    return
+                self._claims.append(woken.set)
+            woken.wait()
+
     def _lead(self, sequence: Sequence, seen: int) -> None:
         try:
             with torch.inference_mode():
-                while not _news(sequence, seen):
+                while not _news(sequence, seen) and not self._claims:
                     self._tell(self._step())
         finally:
             self._hand_over()
@@ -126,8 +149,8 @@ class Engine:
         with self._lock:
             self._led = False
             heir = next(iter(self._readers), None)
-            wake = None if heir is None else self._readers.pop(heir)
-        if wake is not None:
+            woken = [self._claims.popleft()] if self._claims else [] if heir is None else [self._readers.pop(heir)]
+        for wake in woken:
             wake()
 
     # ---- a step
@@ -216,9 +239,7 @@ class Engine:
                     found[row] = hidden[row, len(part) - 1]
         return self._network.logits(torch.stack([state for state in found if state is not None]))
 
-    def _pass(
-        self, first: int, sequences: Many[Sequence], ids: torch.Tensor, positions: torch.Tensor
-    ) -> torch.Tensor:
+    def _pass(self, first: int, sequences: Many[Sequence], ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         seen = int(positions.max()) + 1
         self.rows.cache.begin(first, positions, seen)
         self._bank.select([sequence.slot for sequence in sequences])
