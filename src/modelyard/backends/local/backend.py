@@ -130,9 +130,7 @@ def _enough(speaker: Speaker, request: CompletionRequest) -> int:
 
 def _told(speakers: Sequence[Speaker]) -> Iterator[Delta]:
     for speaker in speakers:
-        delta = speaker.tell()
-        if delta is not None:
-            yield delta
+        yield from speaker.tell()
 
 
 def _entry(base: BaseModel) -> CatalogueEntry:

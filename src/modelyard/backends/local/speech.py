@@ -1,6 +1,7 @@
 """Sampled tokens as deltas: text as soon as its characters are whole, log-probabilities and ids as asked for."""
 
 import codecs
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 
 from modelyard.backends.local.sequence import Sampled, Sequence, State
@@ -21,15 +22,25 @@ class Speaker:
         """Whether all has been told."""
         return self._ended
 
-    def tell(self) -> Delta | None:
-        """What has come since it was asked last. Raises what the sequence failed with."""
-        sequence, ended = self.sequence, self.sequence.state is State.ENDED
+    def tell(self) -> Iterator[Delta]:
+        """What has come since it was asked last: token by token where somebody reads along. Raises what the sequence
+        failed with."""
+        sequence = self.sequence
         if sequence.failure is not None:
             raise sequence.failure
-        fresh = sequence.sampled[self.told :]
-        if not fresh and not ended:
-            return None
-        first, self.told, self._ended = self.told == 0, self.told + len(fresh), ended
+        streamed, sampled = self._request.streamed, sequence.sampled
+        if not streamed and sequence.state is not State.ENDED:
+            return
+        while not self._ended and self.told < len(sampled):
+            yield self._next(self.told + 1 if streamed else len(sampled))
+        if not self._ended and sequence.state is State.ENDED:
+            yield self._next(len(sampled))
+
+    def _next(self, upto: int) -> Delta:
+        """Whether it is the last is seen now: others may have stepped since the one before was told."""
+        first, fresh = self.told == 0, self.sequence.sampled[self.told : upto]
+        self.told = upto
+        self._ended = self.sequence.state is State.ENDED and upto == len(self.sequence.sampled)
         return self._delta(fresh, first)
 
     def _delta(self, fresh: Many[Sampled], first: bool) -> Delta:
