@@ -19,7 +19,8 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
 """The projections of attention and feed-forward layers, by the names that nearly all architectures give them."""
 
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
+"""What peft puts before the names of a model's layers."""
 
 
 @attrs.frozen
@@ -106,7 +107,7 @@ class AdapterBank:
             raise BackendError(f"an adapter of rank {shape.rank} does not fit; this engine takes up to {self.rank}")
         left = set(weights)
         for name, layer in self.layers.items():
-            pair = [f"{_PREFIX}{name}.lora_{side}.weight" for side in "AB"]
+            pair = [f"{PREFIX}{name}.lora_{side}.weight" for side in "AB"]
             layer.down[slot].zero_()
             layer.up[slot].zero_()
             if pair[0] in weights and pair[1] in weights:
