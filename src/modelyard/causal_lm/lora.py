@@ -72,7 +72,7 @@ class Selection:
     rows: Tensor | None = None
 
 
-class BankedLinear(nn.Module):  # type: ignore[misc]
+class BankedLinear(nn.Module):
     """A linear layer with the adapters of every slot beside it."""
 
     def __init__(self, base: nn.Linear, slots: int, rank: int, selection: Selection) -> None:
@@ -87,11 +87,11 @@ class BankedLinear(nn.Module):  # type: ignore[misc]
         y, selection = self.base(x), self.selection
         if selection.rows is not None:
             inner = torch.einsum("bqi,bri->bqr", x, self.down[selection.rows])
-            return y + torch.einsum("bqr,bor->bqo", inner, self.up[selection.rows])  # type: ignore[no-any-return]
+            return y + torch.einsum("bqr,bor->bqo", inner, self.up[selection.rows])
         if selection.uniform == 0:
-            return y  # type: ignore[no-any-return]
+            return y
         inner = functional.linear(x, self.down[selection.uniform])
-        return y + functional.linear(inner, self.up[selection.uniform])  # type: ignore[no-any-return]
+        return y + functional.linear(inner, self.up[selection.uniform])
 
 
 class AdapterBank:

@@ -42,11 +42,11 @@ class Network:
         states = self.body(
             input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
         )
-        return states.last_hidden_state  # type: ignore[no-any-return]
+        return states.last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits in 32-bit floats, whatever the weights are: softmax over a large vocabulary needs them."""
-        return self.model.get_output_embeddings()(hidden).float()  # type: ignore[no-any-return]
+        return self.model.get_output_embeddings()(hidden).float()
 
 
 def _usual_dtype(device: str) -> torch.dtype:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 
 import attrs
 
-from modelyard.domain.catalogue import Quantization
+from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.domain.record import Index, Record, frozen_mapping
 
 
@@ -37,6 +38,21 @@ class BaseModel:
     files: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     prices: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     offer: str = "local"
+
+    def entry(self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...]) -> CatalogueEntry:
+        """How the catalogue lists it, by a backend that honours these."""
+        return CatalogueEntry(
+            id=self.id,
+            hub_id=self.id,
+            name=self.name,
+            created=int(self.created_at.timestamp()),
+            quantization=self.quantization,
+            context_length=self.context_length,
+            max_output_length=self.context_length,
+            pricing=Pricing(**{kind: Decimal(price) for kind, price in self.prices.items()}),
+            supported_sampling_parameters=parameters,
+            supported_features=features,
+        )
 
 
 OFFER = "local"

@@ -1,4 +1,4 @@
-"""A causal language model of a few thousand random weights, made on the spot: for tests and examples, without a download.
+"""A causal language model of a few thousand random weights, made on the spot for tests and examples, never downloaded.
 
 It has everything that a real base model has: a folder in the transformers format with a byte-level tokenizer, a chat
 template with tools, and safetensors. Its answers are noise until it is trained.

@@ -4,7 +4,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,33 +11,22 @@ import attrs
 import torch
 
 from modelyard import event_loop
-from modelyard.backends.listing import features, sampling_parameters
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence as Answer
 from modelyard.backends.local.speech import Speaker
+from modelyard.backends.local_offer import CAPABILITIES, LocalOffer
 from modelyard.backends.sampling import check_bias
 from modelyard.causal_lm.chat import Chat
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.causal_lm.tensors import read_tensors
 from modelyard.domain.base_model import BaseModel
-from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Sampling, Tool
+from modelyard.domain.completion import CompletionRequest, Delta, Message, Tool
 from modelyard.errors import BackendError, ModelNotFound
 from modelyard.protocols import Capabilities, ServedModel
 
 T = TypeVar("T")
-
-CAPABILITIES = Capabilities(
-    parameters=frozenset(field.name for field in attrs.fields(Sampling)),
-    logprobs=True,
-    top_logprobs=20,
-    token_ids=True,
-    choices=True,
-    tools=True,
-    trainable=True,
-)
 
 _REMEMBERED = 64
 
@@ -73,13 +61,7 @@ class LocalBackend:
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._lock = threading.Lock()
         self._loaded: dict[str, _Loaded] = {}
-        self._entries: tuple[CatalogueEntry, ...] = ()
-
-    def entries(self) -> Sequence[CatalogueEntry]:
-        """One entry per base model."""
-        if len(self._entries) != len(self._base_models):
-            self._entries = tuple(map(_entry, self._base_models))
-        return self._entries
+        self.entries = LocalOffer(base_models).entries
 
     def capabilities(self, model: str) -> Capabilities:
         """All sampling parameters, log-probabilities, token ids and tools."""
@@ -131,21 +113,6 @@ def _enough(speaker: Speaker, request: CompletionRequest) -> int:
 def _told(speakers: Sequence[Speaker]) -> Iterator[Delta]:
     for speaker in speakers:
         yield from speaker.tell()
-
-
-def _entry(base: BaseModel) -> CatalogueEntry:
-    return CatalogueEntry(
-        id=base.id,
-        hub_id=base.id,
-        name=base.name,
-        created=int(base.created_at.timestamp()),
-        quantization=base.quantization,
-        context_length=base.context_length,
-        max_output_length=base.context_length,
-        pricing=Pricing(**{kind: Decimal(price) for kind, price in base.prices.items()}),
-        supported_sampling_parameters=sampling_parameters(CAPABILITIES),
-        supported_features=features(CAPABILITIES),
-    )
 
 
 class _Loaded:

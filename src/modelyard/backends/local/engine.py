@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
+from functools import partial
 
 import torch
 
@@ -23,7 +24,7 @@ from modelyard.errors import BackendError, Overloaded
 PREFILL_TOKENS = 2048
 """Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
 
-Wake = Callable[[], None]
+Wake = Callable[[], object]
 
 
 class Engine:
@@ -77,7 +78,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         while not _news(sequence, seen):
             woken = asyncio.Event()
-            if self._takes_lead(sequence, seen, lambda: loop.call_soon_threadsafe(woken.set)):
+            if self._takes_lead(sequence, seen, partial(loop.call_soon_threadsafe, woken.set)):
                 await asyncio.shield(loop.run_in_executor(None, self._lead, sequence, seen))
             else:
                 await woken.wait()

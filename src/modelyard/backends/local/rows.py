@@ -6,6 +6,7 @@ that the next turn of a conversation need not read its beginning again.
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
 
 import torch
 from torch import Tensor
@@ -122,14 +123,13 @@ class Rows:
         self._kept.move_to_end(target)
 
 
-def _shared(prompt: "list[int] | tuple[int, ...] | object", known: list[int]) -> int:
+def _shared(prompt: Tokens[int], known: Tokens[int]) -> int:
     """How many tokens two sequences begin with alike."""
-    tokens = list(prompt)  # type: ignore[call-overload]
-    most, place = min(len(tokens), len(known)), 0
-    while place < most and tokens[place : place + _BLOCK] == known[place : place + _BLOCK]:
+    most, place = min(len(prompt), len(known)), 0
+    while place < most and prompt[place : place + _BLOCK] == known[place : place + _BLOCK]:
         place += _BLOCK
     place = min(place, most)
-    while place < most and tokens[place] == known[place]:
+    while place < most and prompt[place] == known[place]:
         place += 1
     return place
 

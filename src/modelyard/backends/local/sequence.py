@@ -47,7 +47,7 @@ class Sequence:
     `cached` how many of its tokens do. `failure` is what went wrong, if it ended so.
     """
 
-    prompt: Tokens[int]
+    prompt: list[int]
     sampling: Sampling
     max_tokens: int
     slot: int = 0

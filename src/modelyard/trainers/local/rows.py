@@ -30,8 +30,8 @@ class Row:
 def example_row(chat: Chat, example: Example, which: AssistantTurns) -> Row:
     """A conversation whose assistant turns, all or the last, are trained with the token that ends them.
 
-    What a turn is follows from the template: it is what rendering adds behind the prompt. Raises `InvalidInput` when the
-    template writes a conversation so that its beginning is not the beginning of the whole.
+    What a turn is follows from the template: it is what rendering adds behind the prompt. Raises `InvalidInput` when
+    the template writes a conversation so that its beginning is not the beginning of the whole.
     """
     messages = example.messages
     turns = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]

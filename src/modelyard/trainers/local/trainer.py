@@ -101,9 +101,11 @@ class _weights_of:  # noqa: N801 - reads as what it is: a context
     def __init__(
         self, adapter: TrainedAdapter, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None
     ) -> None:
-        known = files and WEIGHTS_FILE in files and open_file is not None
         self._adapter = adapter
-        self._weights = _read(open_file, WEIGHTS_FILE) if known else _zeros(adapter)
+        if open_file is None or WEIGHTS_FILE not in files:
+            self._weights = _zeros(adapter)
+        else:
+            self._weights = _read(open_file, WEIGHTS_FILE)
         self._before: dict[str, Tensor] = {}
 
     def __enter__(self) -> None:
