@@ -22,8 +22,9 @@ class Tuning(StrEnum):
 class BaseModel:
     """A causal language model in the folder `path`.
 
-    Lengths are in tokens, `prices` as `Pricing.texts`. `files` holds the SHA-256 digest in hex of everything that
-    serving and training read. `offer` keeps base models in one index: always "local".
+    Lengths are in tokens, `prices` as `Pricing.texts`. `tool_format` names how it writes tool calls, "" for not at all
+    (`formats.tool_calls`). `files` holds the SHA-256 digest in hex of everything that serving and training read.
+    `offer` keeps base models in one index: always "local".
     """
 
     id: str
@@ -34,6 +35,7 @@ class BaseModel:
     context_length: int
     parameters: int
     tuning: Tuning
+    tool_format: str
     created_at: datetime
     files: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     prices: Mapping[str, str] = attrs.field(converter=frozen_mapping)

@@ -16,6 +16,7 @@ import attrs
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.safetensors import read_shapes
+from modelyard.formats.tool_calls import format_of
 
 CONFIG, TOKENIZER, TEMPLATE = "config.json", "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
@@ -36,8 +37,9 @@ class BaseFolder:
     """What the files of a base model say.
 
     `architecture` is the name of its transformers class, `dtypes` are the number formats of its weights in safetensors'
-    words, `parameters` is how many weights there are. Lengths are in tokens. `files` holds the SHA-256 digest in hex of
-    everything that serving and training read, by file name.
+    words, `parameters` is how many weights there are. `tool_format` names how it writes tool calls, "" when its
+    template knows none. Lengths are in tokens. `files` holds the SHA-256 digest in hex of everything that serving and
+    training read, by file name.
     """
 
     path: str
@@ -45,6 +47,7 @@ class BaseFolder:
     context_length: int
     vocabulary_size: int
     parameters: int
+    tool_format: str
     dtypes: frozenset[str]
     files: Mapping[str, str]
 
@@ -59,7 +62,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         raise InvalidInput.at("path", msg=f"{folder} is no folder; give one with a model in the transformers format")
     config = _json(folder, CONFIG)
     architecture = _architecture(config)
-    _check_tokenizer(folder)
+    form = format_of(_template(folder))
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
     optional = (GENERATION_CONFIG, TOKENIZER_CONFIG, TEMPLATE, WEIGHTS_INDEX)
@@ -70,6 +73,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         context_length=_positive(config, "max_position_embeddings"),
         vocabulary_size=_positive(config, "vocab_size"),
         parameters=sum(math.prod(shape) for _, shape in shapes),
+        tool_format="" if form is None else form.name,
         dtypes=frozenset(dtype for dtype, _ in shapes),
         files=_digests(folder, sorted(names), progress),
     )
@@ -123,13 +127,18 @@ def _positive(config: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _check_tokenizer(folder: Path) -> None:
+def _template(folder: Path) -> str:
+    """The chat template, beside a tokenizer that is there."""
     _json(folder, TOKENIZER)
+    if (folder / TEMPLATE).is_file():
+        return (folder / TEMPLATE).read_text(errors="replace")
     known = _json(folder, TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
-    if not (folder / TEMPLATE).is_file() and not known.get("chat_template"):
+    template = known.get("chat_template")
+    if not isinstance(template, str) or not template:
         raise _refused(
             TEMPLATE, "is missing, and tokenizer_config.json has no chat_template: put there the template of this model"
         )
+    return template
 
 
 def _weight_files(folder: Path) -> list[str]:

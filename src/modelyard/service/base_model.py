@@ -59,6 +59,7 @@ def _of_folder(ports: Ports, folder: BaseFolder, id: str, name: str, pricing: Pr
         context_length=folder.context_length,
         parameters=folder.parameters,
         tuning=tuning,
+        tool_format=folder.tool_format,
         created_at=ports.clock.now(),
         files=folder.files,
         prices=pricing.texts,

@@ -13,17 +13,20 @@ import torch
 from modelyard import event_loop
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
+from modelyard.backends.local.grammar import Grammars, Matcher
 from modelyard.backends.local.sequence import Sequence as Answer
 from modelyard.backends.local.speech import Speaker
-from modelyard.backends.local_offer import CAPABILITIES, LocalOffer
+from modelyard.backends.local_offer import LocalOffer, capabilities
 from modelyard.backends.sampling import check_bias
 from modelyard.causal_lm.chat import Chat
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.causal_lm.tensors import read_tensors
 from modelyard.domain.base_model import BaseModel
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Tool
-from modelyard.errors import BackendError, ModelNotFound
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import CompletionRequest, Delta, Message, ResponseType, Tool, ToolMode
+from modelyard.errors import BackendError
+from modelyard.formats.tool_calls import FORMATS, ToolReader
 from modelyard.protocols import Capabilities, ServedModel
 
 T = TypeVar("T")
@@ -57,15 +60,19 @@ class LocalBackend:
     def __init__(
         self, base_models: Sequence[BaseModel], *, device: str | None = None, room: Room | None = None
     ) -> None:
-        self._base_models, self._room = base_models, room or Room()
+        self._room = room or Room()
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._lock = threading.Lock()
         self._loaded: dict[str, _Loaded] = {}
-        self.entries = LocalOffer(base_models).entries
+        self._offer = LocalOffer(base_models)
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """One entry per base model."""
+        return self._offer.entries()
 
     def capabilities(self, model: str) -> Capabilities:
-        """All sampling parameters, log-probabilities, token ids and tools."""
-        return CAPABILITIES
+        """All sampling parameters, log-probabilities and token ids; tools as the template, structure as llguidance."""
+        return capabilities(self._offer.base_model(model).tool_format)
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
         """The tokens of the conversation. Raises `InvalidInput` when the chat template does not take it."""
@@ -91,14 +98,10 @@ class LocalBackend:
     def _model(self, model: ServedModel) -> "_Loaded":
         with self._lock:
             if model.base_model not in self._loaded:
-                self._loaded[model.base_model] = _Loaded(self._folder(model.base_model), self._device, self._room)
+                self._loaded[model.base_model] = _Loaded(
+                    self._offer.base_model(model.base_model), self._device, self._room
+                )
             return self._loaded[model.base_model]
-
-    def _folder(self, id: str) -> Path:
-        for base in self._base_models:
-            if base.id == id:
-                return Path(base.path)
-        raise ModelNotFound("base model", id)
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
@@ -118,8 +121,11 @@ def _told(speakers: Sequence[Speaker]) -> Iterator[Delta]:
 class _Loaded:
     """A base model in memory, with its adapters and the engine that steps it."""
 
-    def __init__(self, folder: Path, device: str, room: Room) -> None:
-        self.chat = Chat(folder)
+    def __init__(self, base: BaseModel, device: str, room: Room) -> None:
+        folder = Path(base.path)
+        self.chat, self._base = Chat(folder), base
+        self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
+        self._grammars: Grammars | None = None
         network = Network(folder, device)
         bank = AdapterBank(network.model, room.adapters + 1, room.rank)
         self.engine = Engine(
@@ -141,19 +147,33 @@ class _Loaded:
         """The choices of a request, under way as long as the context lasts."""
         check_bias(request.sampling, len(self.chat.token_bytes))
         prompt = self.prompt(request.messages, request.tools)
+        grammars = [self._grammar(request) for _ in range(request.n)]
         stack = ExitStack()
         try:
             slot = stack.enter_context(self._adapter(model))
             speakers = []
-            for index in range(request.n):
-                sequence = _sequence(prompt, request, slot, index)
+            for index, grammar in enumerate(grammars):
+                sequence = _sequence(prompt, request, slot, index, grammar)
                 self.engine.submit(sequence)
                 stack.callback(self.engine.cancel, sequence)
-                speakers.append(Speaker(index, sequence, request, self.chat.token_bytes))
+                speakers.append(Speaker(index, sequence, request, self.chat.token_bytes, self._tools(request, index)))
         except BaseException:
             stack.close()
             raise
         return _Within(stack, speakers)
+
+    def _grammar(self, request: CompletionRequest) -> Matcher | None:
+        forced = request.tool_choice.mode is ToolMode.REQUIRED
+        if not forced and request.response_format.type is ResponseType.TEXT:
+            return None
+        if self._grammars is None:
+            self._grammars = Grammars(self.chat, len(self.chat.token_bytes))
+        return self._grammars.of(request, self._form)
+
+    def _tools(self, request: CompletionRequest, index: int) -> ToolReader | None:
+        if self._form is None or not request.tools or request.tool_choice.mode is ToolMode.NONE:
+            return None
+        return ToolReader(self._form, f"call-{request.sampling.seed}-{index}")
 
     def _adapter(self, model: ServedModel) -> AbstractContextManager[int]:
         checkpoint = model.checkpoint
@@ -186,8 +206,8 @@ class _Within(AbstractContextManager[list[Speaker]]):
         self._stack.close()
 
 
-def _sequence(prompt: list[int], request: CompletionRequest, slot: int, index: int) -> Answer:
+def _sequence(prompt: list[int], request: CompletionRequest, slot: int, index: int, grammar: Matcher | None) -> Answer:
     assert request.max_tokens is not None
     seed = (request.sampling.seed or 0) + index
     top = request.top_logprobs if request.logprobs else 0
-    return Answer(prompt, request.sampling.seeded(seed), request.max_tokens, slot, top)
+    return Answer(prompt, request.sampling.seeded(seed), request.max_tokens, slot, top, grammar)
