@@ -4,7 +4,6 @@ It stands in for a transformers cache: attention layers call `update` and see th
 use are always the first ones, so that a step works on views and copies nothing.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from transformers.cache_utils import Cache
 
 
 class RowCache(Cache):
-    """`rows` x `length` tokens; `grow` makes room for longer ones."""
+    """`rows` x `length` tokens; `resize` makes room for longer ones."""
 
     def __init__(self, config: Any, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
         self.layers: list[Any] = []  # what transformers looks at in caches of its own
@@ -62,12 +61,16 @@ class RowCache(Cache):
         for tensor in (*self.keys, *self.values):
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
 
-    def grow(self, rows: int, length: int, kept: Sequence[int]) -> None:
-        """Make this many rows of this length; the rows `kept` stay, in this order, as the first ones."""
+    def resize(self, rows: int, length: int, kept: int) -> None:
+        """Make this many rows of this length; what the first `kept` rows hold stays as far as there is room.
+
+        Layer by layer, so that little more than the larger of the two is needed meanwhile.
+        """
         for tensors in (self.keys, self.values):
             for layer, old in enumerate(tensors):
                 new = old.new_zeros((rows, old.shape[1], length, old.shape[3]))
-                new[: len(kept), :, : old.shape[2]] = old[list(kept)]
+                width = min(length, old.shape[2])
+                new[:kept, :, :width] = old[:kept, :, :width]
                 tensors[layer] = new
 
 

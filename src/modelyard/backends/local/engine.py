@@ -181,10 +181,12 @@ class Engine:
 
     def _fail_newest(self, fault: Exception) -> list[Sequence]:
         """What does not fit, or cannot be computed, fails alone: the one that came last; the others go on."""
-        if not self.rows.running:
-            raise fault
-        sequence = self.rows.running[-1]
-        self._leave(sequence)
+        if self.rows.running:
+            sequence = self.rows.running[-1]
+            self._leave(sequence)
+        else:
+            with self._lock:
+                sequence = self._waiting.popleft()
         kind = Overloaded if isinstance(fault, torch.OutOfMemoryError | MemoryError) else BackendError
         sequence.end(failure=kind(f"the model could not go on: {type(fault).__name__}"))
         return [sequence]

@@ -41,12 +41,12 @@ class Rows:
     def admit(self, sequence: Sequence) -> bool:
         """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
         length = self._length_for(sequence.most)
-        if length > self.cache.length or not self.running:
-            if len(self.running) >= self._count(max(length, self.cache.length if self.running else 0)):
-                return False
+        if not self.running and self._count(self.cache.length) < self._most:
             self._resize(length)
-        if len(self.running) >= self._count(self.cache.length):
+        longest = max(length, self.cache.length)
+        if len(self.running) >= self._count(longest):
             return False
+        self._resize(longest)
         self._copy_beginning(sequence, len(self.running))
         self.running.append(sequence)
         return True
@@ -88,7 +88,7 @@ class Rows:
         if length == self.cache.length:
             return
         self._kept.clear()
-        self.cache.grow(self._all(length), length, range(len(self.running)))
+        self.cache.resize(self._all(length), length, len(self.running))
 
     # ---- what is known already
 
