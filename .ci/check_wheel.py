@@ -7,7 +7,12 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NEEDED = {"modelyard/__init__.py", "modelyard/py.typed", "modelyard/examples/support/train.jsonl"}
+NEEDED = {
+    "modelyard/__init__.py",
+    "modelyard/py.typed",
+    "modelyard/examples/support/train.jsonl",
+    "pytest_modelyard.py",
+}
 
 
 def main() -> None:

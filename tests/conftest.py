@@ -15,6 +15,11 @@ from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.prediction import Prediction, Score, Source
 from modelyard.protocols import Tx
 
+pytest_plugins = [
+    "pytest_modelyard",
+    "pytester",
+]  # the first also where modelyard was not installed but put on the path
+
 # A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")

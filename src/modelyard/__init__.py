@@ -1,5 +1,7 @@
 """The model platform that you import: a catalogue, chat completions, models with checkpoints, SFT and RL training jobs,
 and evaluation runs, as one in-process Python object.
+
+PYTEST_DONT_REWRITE: a program may import this before it runs pytest, which would otherwise warn of it.
 """
 
 from importlib import import_module

@@ -150,13 +150,14 @@ class BodyTooLarge(CallerError):
 
 
 class MissingExtra(ModelyardError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed. `extra` is None where its version is the user's own choice."""
 
     code = "missing_extra"
 
-    def __init__(self, package: str, extra: str) -> None:
+    def __init__(self, package: str, extra: str | None = None) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package} is not installed; run: pip install 'modelyard[{extra}]'")
+        wanted = package if extra is None else f"'modelyard[{extra}]'"
+        super().__init__(f"{package} is not installed; run: pip install {wanted}")
 
 
 # ---- long work -------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""The public `openai` client, unmodified, against a served platform. Every pinned version runs it in its own lane."""
+"""The public `openai` client, unmodified, against a served platform and against one in process.
+
+Every pinned version runs it in its own lane.
+"""
 
 import asyncio
 import json
@@ -16,6 +19,8 @@ from openai import (
     RateLimitError,
 )
 
+from modelyard.testing import openai_client
+
 HELLO = [{"role": "user", "content": "hello from the other side"}]
 WEATHER = {
     "type": "function",
@@ -31,15 +36,26 @@ WEATHER = {
 }
 
 
+@pytest.fixture(params=["served", "in process"])
+def client_at(served: Any, request: pytest.FixtureRequest) -> Any:
+    """Makes a client for an interface, by its path."""
+
+    def make(path: str) -> OpenAI:
+        options: Any = {"api_key": served.key, "base_url": served.root + path, "max_retries": 0}
+        return OpenAI(**options) if request.param == "served" else openai_client(served.platform, **options)
+
+    return make
+
+
 @pytest.fixture
-def client(served: Any) -> Any:
-    with OpenAI(api_key=served.key, base_url=f"{served.root}/inference/v1", max_retries=0) as client:
+def client(client_at: Any) -> Any:
+    with client_at("/inference/v1") as client:
         yield client
 
 
 @pytest.fixture
-def training(served: Any) -> Any:
-    with OpenAI(api_key=served.key, base_url=f"{served.root}/v1", max_retries=0) as client:
+def training(client_at: Any) -> Any:
+    with client_at("/v1") as client:
         yield client
 
 
@@ -201,7 +217,7 @@ def test_a_spent_budget_is_402_and_a_rate_limit_429(served: Any) -> None:
 
 def test_the_training_interface_gives_logprobs_and_token_ids_unasked(training: Any, served: Any) -> None:
     host = served.platform
-    model = host.models.create("agent", project="proj", base_model="tabular-mini", entity="acme")
+    model = host.models.create("agent", project="proj", base_model="tabular-mini", entity="acme", return_existing=True)
     answer = training.chat.completions.create(model="wandb-artifact:///acme/proj/agent", messages=HELLO, max_tokens=6)
     choice = answer.choices[0]
     assert len(choice.logprobs.content) == len(choice.token_ids) <= 6

@@ -1,8 +1,9 @@
 """Every code block of the README and the docs runs as it stands.
 
-Python blocks of a page run in order in one namespace, shell blocks in one scratch folder. A server or worker that a
-shell block starts is ended with its page. The README's two installing commands are run by `.ci/run`, and a page whose
-client the dev extras leave out by the lane of that client (`tests/clients`).
+Python blocks of a page run in order in one namespace, shell blocks in one scratch folder. A block with a file's name
+behind its language is written there. A server or worker that a shell block starts is ended with its page. The README's
+two installing commands are run by `.ci/run`, and a page whose client the dev extras leave out by the lane of that
+client (`tests/clients`).
 """
 
 import contextlib
@@ -19,20 +20,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w+)(?: ([\w.]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATA = {"text", "json", "mermaid"}
 CLIENTS = {"use-the-rl-client.md": "art", "use-the-trace-client.md": "weave"}
 LONG_RUNNING = ("modelyard serve", "modelyard work")
 
 
-def blocks(page: Path) -> list[tuple[str, str, int]]:
+def blocks(page: Path) -> list[tuple[str, str | None, str, int]]:
     text = page.read_text(encoding="utf-8")
-    return [(found[1], found[2], text[: found.start(2)].count("\n")) for found in BLOCK.finditer(text)]
+    return [(found[1], found[2], found[3], text[: found.start(3)].count("\n")) for found in BLOCK.finditer(text)]
 
 
 def test_every_fence_says_its_language() -> None:
     for page in PAGES:
-        fences = re.findall(r"^```(\w*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        fences = re.findall(r"^```(\w*)[^\n]*$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert all(fences[::2]), f"{page.name}: a code block without a language"
 
 
@@ -42,11 +43,14 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         pytest.importorskip(CLIENTS[page.name], reason="the client's own lane runs its page")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, object] = {"__name__": "docs"}
     with ended_with_the_page() as started:
-        for language, code, line in blocks(page):
-            if language == "python":
+        for language, name, code, line in blocks(page):
+            if name is not None:
+                (tmp_path / name).write_text(code, encoding="utf-8")
+            elif language == "python":
                 exec(compile("\n" * line + code, str(page), "exec"), namespace)
             elif language == "sh":
                 run_shell(code, started)

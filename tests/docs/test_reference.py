@@ -1,11 +1,13 @@
 """The reference pages are complete: what the code has, they list."""
 
+import pkgutil
 import re
 from pathlib import Path
 
 import click
 
-from modelyard import errors, open_platform
+import pytest_modelyard
+from modelyard import errors, open_platform, testing
 from modelyard.cli import main
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.route import Interface
@@ -43,3 +45,13 @@ def commands(group: click.Group, prefix: str = "modelyard") -> set[str]:
 def test_every_command_is_listed() -> None:
     text = (REFERENCE / "cli.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(modelyard [a-z ]+[a-z])", text, re.MULTILINE)) == commands(main)
+
+
+def test_every_fixture_and_function_for_tests_is_listed() -> None:
+    listed = [row[0] for row in rows("testing.md")]
+    fixtures = [name for name, value in vars(pytest_modelyard).items() if "fixture" in type(value).__name__.lower()]
+    public = {name for name in fixtures if not name.startswith("_")} | set(testing.__all__)
+    assert public <= set(listed)
+    assert {name for name in listed if "." not in name} <= public
+    for name in listed:
+        assert "." not in name or pkgutil.resolve_name(name)

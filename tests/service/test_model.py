@@ -364,3 +364,18 @@ def test_a_log_of_the_wrong_shape_names_the_place_and_keeps_nothing(yard: Any, b
         yard.models.log(yard.model().id, [*yard.groups(1.0), *bad])
     assert refused.value.problems[0].loc[:2] == ("data", 1)
     assert yard.files() == set()
+
+
+def test_every_operation_takes_a_model_by_value_by_id_and_by_name(yard: Any) -> None:
+    model = yard.models.create("named", project="p", base_model="base-model")
+    name = f"{model.entity}/p/named"
+    for way in (model, model.id, "p/named", name):
+        assert yard.models.get(way) == model
+        assert [checkpoint.step for checkpoint in yard.models.checkpoints(way)] == [0]
+        assert yard.models.checkpoint(way, 0).model_id == model.id
+        assert yard.models.retain(way, keep_last=3).model_id == model.id
+        assert yard.models.pin(way, 0).pinned
+        assert list(yard.models.logs(way)) == []
+    with pytest.raises(NotFound):
+        yard.models.get("p/other")
+    assert yard.models.delete("p/named").model_id == model.id

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import cache
 from itertools import count
 
 from modelyard.http import (
@@ -40,6 +41,13 @@ def routes() -> tuple[Route, ...]:
     return (*base, *upload.ROUTES)
 
 
+@cache
+def _table(interfaces: frozenset[Interface]) -> Table:
+    """Never changed, so that all endpoints of a process may share it: a test opens many."""
+    mounted = [route for route in routes() if route.interface in interfaces]
+    return Table([*mounted, document_route(mounted)])
+
+
 class Endpoint:
     """A platform behind HTTP.
 
@@ -51,9 +59,7 @@ class Endpoint:
     """
 
     def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
-        wanted = frozenset(interfaces)
-        mounted = [route for route in routes() if route.interface in wanted]
-        self.table = Table([*mounted, document_route(mounted)])
+        self.table = _table(frozenset(interfaces))
         settings, random = platform.ports.settings, platform.ports.randomness
         self._served = Served(
             platform,

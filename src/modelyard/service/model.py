@@ -30,7 +30,7 @@ from modelyard.service.model_rules import (
     log_place,
     model_place,
 )
-from modelyard.service.model_view import found_checkpoint, id_of
+from modelyard.service.model_view import found_checkpoint
 from modelyard.service.promotion import Promotions
 from modelyard.service.retention import enforce, set_retention
 from modelyard.service.training_data import GroupData, Means, groups_of, kept_only_if_named, store_groups
@@ -60,6 +60,8 @@ class DeletedCheckpoints:
 
 class Models(Promotions):
     """The trainable models that a principal may see.
+
+    Operations take a model by value, by id, or by name: "project/name" or "entity/project/name".
 
     model = platform.models.create("support", project="bots", base_model="tabular-mini")
     """
@@ -95,9 +97,9 @@ class Models(Promotions):
             listed = ", ".join(known[:KNOWN_SHOWN]) or "none"
             raise InvalidInput.at("base_model", msg=f"no such base model; known ones are: {listed}")
 
-    def get(self, model_id: str) -> Model:
-        """One model. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: self._found(snapshot, model_id))
+    def get(self, model: Model | str) -> Model:
+        """One model, by id or name. Raises `NotFound`, `Forbidden`."""
+        return self.ports.store.read(lambda snapshot: self._named(snapshot, model))
 
     def find(self, project: str, name: str, *, entity: str | None = None) -> Model | None:
         """The model of this name, or None. Raises `Forbidden`."""
@@ -125,12 +127,12 @@ class Models(Promotions):
         keep = everything if self.principal.scope.projects is None else self._sees
         return read_page(self.ports, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
 
-    def delete(self, model_id: str) -> DeletedModel:
+    def delete(self, model: Model | str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
 
         Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint.
         """
-        gone = Gone()
+        gone, model_id = Gone(), self.get(model).id
         while not gone.all:
             gone = self._delete_some(model_id)
         return DeletedModel(model_id, gone.checkpoints, deleted_run=False)
@@ -138,16 +140,16 @@ class Models(Promotions):
     # ---- checkpoints
 
     def checkpoints(
-        self, model_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
+        self, model: Model | str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
     ) -> Page[Checkpoint]:
         """The checkpoints of a model by step. `after` is the id of one, which may have been deleted since."""
-        model = self.get(model_id)
-        cursor = None if after is None else partial(checkpoint_place, model.id, after)
-        return read_page(self.ports, Checkpoint, "by_model", model.id, after=cursor, limit=limit, order=order)
+        model_id = self.get(model).id
+        cursor = None if after is None else partial(checkpoint_place, model_id, after)
+        return read_page(self.ports, Checkpoint, "by_model", model_id, after=cursor, limit=limit, order=order)
 
-    def checkpoint(self, model_id: str, step: int) -> Checkpoint:
+    def checkpoint(self, model: Model | str, step: int) -> Checkpoint:
         """The checkpoint of a step. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: found_checkpoint(snapshot, self._found(snapshot, model_id), step))
+        return self.ports.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
 
     def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
         """Where a checkpoint comes from (job, data, parent), which aliases point to it and which runs judged it.
@@ -156,12 +158,12 @@ class Models(Promotions):
         """
         return self.ports.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
-    def plot(self, model_id: str) -> Plot:
+    def plot(self, model: Model | str) -> Plot:
         """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
-        model = self.get(model_id)
-        return model_plot(self.ports, model.id, f"{model.entity}/{model.project}/{model.name}")
+        found = self.get(model)
+        return model_plot(self.ports, found.id, f"{found.entity}/{found.project}/{found.name}")
 
-    def delete_checkpoints(self, model_id: str, steps: Iterable[int]) -> DeletedCheckpoints:
+    def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
 
         Raises `Conflict` when a running job needs one of them, or one is aliased or pinned, `NotFound`, `InvalidInput`.
@@ -169,14 +171,14 @@ class Models(Promotions):
         asked = tuple(dict.fromkeys(steps))
         if len(asked) > MAX_STEPS:
             raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
-        gone = self.ports.store.transact(lambda tx: delete_steps(tx, self._found(tx, model_id), asked))
+        gone = self.ports.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), asked))
         self._remove_files(artifacts_of(gone))
         deleted = {checkpoint.step for checkpoint in gone}
         return DeletedCheckpoints(len(gone), tuple(step for step in asked if step not in deleted))
 
-    def open_file(self, model_id: str, step: int, name: str) -> BinaryIO:
+    def open_file(self, model: Model | str, step: int, name: str) -> BinaryIO:
         """A file of a checkpoint, opened for reading. Raises `NotFound`, `ArtifactMissing`."""
-        files = self.checkpoint(model_id, step).files
+        files = self.checkpoint(model, step).files
         if name not in files:
             raise NotFound("File", name)
         return self.ports.artifacts.open(files[name]["artifact"])
@@ -201,52 +203,50 @@ class Models(Promotions):
         """
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()
-        policy = Retention(id_of(model), keep_last, best, metric, lower_is_better, seconds)
+        policy = Retention(self.get(model).id, keep_last, best, metric, lower_is_better, seconds)
         return self.ports.store.transact(lambda tx: self._retain(tx, policy))
 
     def retention(self, model: Model | str) -> Retention | None:
         """The policy that was set for a model, or None. Raises `NotFound`."""
-        return self.ports.store.read(
-            lambda snapshot: maybe(snapshot, Retention, self._found(snapshot, id_of(model)).id)
-        )
+        return self.ports.store.read(lambda snapshot: maybe(snapshot, Retention, self._named(snapshot, model).id))
 
     def apply_retention(self, model: Model | str) -> tuple[int, ...]:
         """Remove the checkpoints that no rule keeps, and answer their steps. Raises `NotFound`."""
         removed: list[int] = []
-        while gone := self._enforce(id_of(model)):
+        while gone := self._enforce(model):
             self._remove_files(artifacts_of(gone))
             removed += [checkpoint.step for checkpoint in gone]
         return tuple(removed)
 
     def pin(self, model: Model | str, step: int) -> Checkpoint:
         """Keep the checkpoint of a step whatever else is removed, until it is unpinned. Raises `NotFound`."""
-        return self.ports.store.transact(lambda tx: self._pin(tx, id_of(model), step, pinned=True))
+        return self.ports.store.transact(lambda tx: self._pin(tx, model, step, pinned=True))
 
     def unpin(self, model: Model | str, step: int) -> Checkpoint:
         """Leave the checkpoint of a step to the rules again. Raises `NotFound`."""
-        return self.ports.store.transact(lambda tx: self._pin(tx, id_of(model), step, pinned=False))
+        return self.ports.store.transact(lambda tx: self._pin(tx, model, step, pinned=False))
 
     # ---- logs
 
-    def log(self, model_id: str, groups: GroupData | StoredArtifact, split: str = "train") -> TrajectoryLog:
+    def log(self, model: Model | str, groups: GroupData | StoredArtifact, split: str = "train") -> TrajectoryLog:
         """Keep trajectory groups of a split, such as "val", with their mean reward and metrics.
 
         Groups are values or plain dicts in the wire's shape, read as they come; or an artifact that holds them as
         `formats.training` writes them, which belongs to the log unless this raises. Raises `NotFound`, `InvalidInput`.
         """
-        model, means = self.get(model_id), Means()
+        found, means = self.get(model), Means()
         check_name(split, "split")
         if isinstance(groups, StoredArtifact):
             with self.ports.artifacts.open(groups.name) as file:
                 count = sum(1 for _ in means.over(read_groups(file)))
-            return self._log(model, split, groups, count, means)
+            return self._log(found, split, groups, count, means)
         stored, count = store_groups(self.ports.artifacts, means.over(groups_of(groups)))
         with kept_only_if_named(self.ports.artifacts, stored):
-            return self._log(model, split, stored, count, means)
+            return self._log(found, split, stored, count, means)
 
     def logs(
         self,
-        model_id: str,
+        model: Model | str,
         *,
         split: str | None = None,
         after: str | None = None,
@@ -254,9 +254,9 @@ class Models(Promotions):
         order: Order = "asc",
     ) -> Page[TrajectoryLog]:
         """What was logged to a model, or to one split of it, in order. `after` is the id of a log."""
-        model = self.get(model_id)
-        index, *where = ("by_model", model.id) if split is None else ("by_split", model.id, split)
-        cursor = None if after is None else partial(log_place, index, model.id, after)
+        model_id = self.get(model).id
+        index, *where = ("by_model", model_id) if split is None else ("by_split", model_id, split)
+        cursor = None if after is None else partial(log_place, index, model_id, after)
         return read_page(self.ports, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
 
     def logged(self, log_id: str) -> Iterator[TrajectoryGroup]:
@@ -276,15 +276,15 @@ class Models(Promotions):
         return self.principal.scope.covers(model.entity, model.project)
 
     def _retain(self, tx: Tx, policy: Retention) -> Retention:
-        self._found(tx, policy.model_id)
+        self._named(tx, policy.model_id)
         return set_retention(tx, policy)
 
-    def _enforce(self, model_id: str) -> Sequence[Checkpoint]:
+    def _enforce(self, model: Model | str) -> Sequence[Checkpoint]:
         now = self.ports.clock.now()
-        return self.ports.store.transact(lambda tx: enforce(tx, self._found(tx, model_id), now))
+        return self.ports.store.transact(lambda tx: enforce(tx, self._named(tx, model), now))
 
-    def _pin(self, tx: Tx, model_id: str, step: int, pinned: bool) -> Checkpoint:
-        checkpoint = attrs.evolve(found_checkpoint(tx, self._found(tx, model_id), step), pinned=pinned)
+    def _pin(self, tx: Tx, model: Model | str, step: int, pinned: bool) -> Checkpoint:
+        checkpoint = attrs.evolve(found_checkpoint(tx, self._named(tx, model), step), pinned=pinned)
         tx.replace(checkpoint)
         return checkpoint
 
@@ -303,11 +303,11 @@ class Models(Promotions):
             means.metrics,
             self.ports.clock.now(),
         )
-        return self.ports.store.transact(lambda tx: add_log(tx, self._found(tx, model.id), log))
+        return self.ports.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
 
     def _delete_some(self, model_id: str) -> Gone:
         event_ids, now = [self.ports.ids() for _ in range(JOBS_AT_ONCE)], self.ports.clock.now()
-        gone = self.ports.store.transact(lambda tx: delete_some(tx, self._found(tx, model_id), event_ids, now))
+        gone = self.ports.store.transact(lambda tx: delete_some(tx, self._named(tx, model_id), event_ids, now))
         for job in gone.jobs:
             announce(self.ports, job)
         self._remove_files(gone.files)

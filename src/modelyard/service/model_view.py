@@ -49,8 +49,5 @@ class ModelView:
     def __init__(self, ports: Ports, principal: Principal) -> None:
         self.ports, self.principal = ports, principal
 
-    def _found(self, snapshot: Snapshot, model_id: str) -> Model:
-        return found_model(snapshot, self.principal, model_id)
-
     def _named(self, snapshot: Snapshot, model: Model | str) -> Model:
         return named_model(snapshot, self.principal, model)

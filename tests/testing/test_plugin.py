@@ -1,0 +1,241 @@
+"""The pytest plugin: a platform for each test, with the real client wired to it."""
+
+import asyncio
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from modelyard import Platform
+from modelyard.backends.scripted import ScriptedBackend
+
+HELLO: Any = [{"role": "user", "content": "hello from the other side"}]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_test_has_a_fresh_platform(yard: Platform, turn: int) -> None:
+    assert yard.chat.complete(model="echo", messages="hello").text == "hello"
+    assert len(yard.usage.entries().items) == 1
+
+
+def test_the_client_asks_the_platform_of_the_same_test(yard: Platform, yard_openai: Any) -> None:
+    answer = yard_openai.chat.completions.create(model="echo", messages=HELLO)
+    assert answer.choices[0].message.content == "hello from the other side"
+    assert [entry.entity for entry in yard.usage.entries().items] == [yard.principal.entity]
+
+
+def test_the_asynchronous_client_asks_the_platform_of_the_same_test(yard: Platform, yard_async_openai: Any) -> None:
+    answer = asyncio.run(yard_async_openai.chat.completions.create(model="echo", messages=HELLO))
+    assert answer.choices[0].message.content == "hello from the other side"
+    assert len(yard.usage.entries().items) == 1
+
+
+class TestABackendOfOnesOwn:
+    @pytest.fixture
+    def yard_backend(self) -> ScriptedBackend:
+        return ScriptedBackend(["Paris."])
+
+    def test_what_overrides_yard_backend_answers(self, yard_openai: Any, yard_backend: ScriptedBackend) -> None:
+        answer = yard_openai.chat.completions.create(model="scripted", messages=HELLO)
+        assert answer.choices[0].message.content == "Paris."
+        assert len(yard_backend.requests) == 1
+
+
+def run(pytester: pytest.Pytester, code: str, *options: str) -> pytest.RunResult:
+    """Run a test module with the plugin in a process of its own, where warnings are errors."""
+    pytester.makepyfile(code)
+    return pytester.runpytest_subprocess("-p", "pytest_modelyard", "-p", "no:cacheprovider", "-W", "error", *options)
+
+
+def test_nothing_of_modelyard_is_imported_until_a_fixture_is_asked_for(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import sys
+
+        def loaded():
+            return {name for name in sys.modules if name.split(".")[0] in ("modelyard", "openai", "httpx", "attrs")}
+
+        def test_without_a_fixture():
+            assert "pytest_modelyard" in sys.modules
+            assert loaded() == set()
+
+        def test_with_one(yard):
+            assert "modelyard" in loaded()
+            assert "openai" not in loaded()
+        """,
+    ).assert_outcomes(passed=2)
+
+
+FAR = """
+import contextlib
+import socket
+import threading
+import unittest
+
+import openai
+import pytest
+from modelyard.testing import LeftLoopback
+
+def reach():
+    socket.getaddrinfo("models.example.invalid", 443)
+"""
+
+
+def test_a_guarded_test_fails_where_it_leaves_loopback(pytester: pytest.Pytester) -> None:
+    outcome = run(
+        pytester,
+        FAR
+        + """
+pytestmark = pytest.mark.usefixtures("loopback_only")
+
+def test_plainly():
+    reach()
+
+def test_although_the_application_has_a_fallback():
+    try:
+        reach()
+    except Exception:
+        pass
+
+def test_although_all_is_swallowed():
+    with contextlib.suppress(BaseException):
+        reach()
+
+def test_in_a_thread_that_tells_nobody():
+    def quietly():
+        with contextlib.suppress(BaseException):
+            reach()
+    thread = threading.Thread(target=quietly)
+    thread.start()
+    thread.join()
+
+class TestInUnittest(unittest.TestCase):
+    def test_it(self):
+        with contextlib.suppress(BaseException):
+            reach()
+
+def test_that_stays_at_home():
+    socket.getaddrinfo("localhost", 443)
+""",
+    )
+    outcome.assert_outcomes(failed=5, passed=1)
+    outcome.stdout.fnmatch_lines(["*LeftLoopback: something tried to reach models.example.invalid; only loopback*"])
+
+
+def test_a_guard_is_over_with_its_test(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        FAR
+        + """
+original = socket.getaddrinfo
+
+def test_guarded(loopback_only):
+    with pytest.raises(LeftLoopback):
+        reach()
+    assert loopback_only.attempts == ["models.example.invalid"]
+    loopback_only.attempts.clear()
+
+def test_unguarded():
+    assert socket.getaddrinfo is original
+
+@pytest.fixture
+def late(loopback_only):
+    yield
+    with contextlib.suppress(BaseException):
+        reach()
+
+def test_whose_fixture_leaves_loopback_at_its_end(late):
+    pass
+""",
+    ).assert_outcomes(passed=3, errors=1)
+
+
+def test_a_served_platform_answers_a_client_that_needs_a_socket(
+    yard: Platform, yard_url: str, loopback_only: Any
+) -> None:
+    key = yard.keys.create().secret
+    with openai.OpenAI(base_url=f"{yard_url}/inference/v1", api_key=key) as client:
+        answer = client.chat.completions.create(model="echo", messages=HELLO)
+    assert answer.choices[0].message.content == "hello from the other side"
+    assert len(yard.usage.entries().items) == 1
+
+
+def test_a_clock_of_ones_own_is_the_platform_s(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import pytest
+        from modelyard.testing.clock import ManualClock
+
+        @pytest.fixture
+        def yard_clock():
+            return ManualClock()
+
+        def test_asked_for_by_the_test(yard, yard_clock):
+            assert yard.ports.clock is yard_clock
+
+        @pytest.fixture
+        def app(yard_clock):
+            return yard_clock
+
+        def test_asked_for_by_another_fixture(yard, app):
+            assert yard.ports.clock is app
+
+        def test_not_asked_for(yard):
+            assert not isinstance(yard.ports.clock, ManualClock)
+        """,
+    ).assert_outcomes(passed=3)
+
+
+def test_a_missing_package_says_what_to_install_and_disturbs_no_other_fixture(pytester: pytest.Pytester) -> None:
+    outcome = run(
+        pytester,
+        """
+        import sys
+        sys.modules["openai"] = sys.modules["uvicorn"] = None
+
+        def test_openai(yard_openai): pass
+        def test_async_openai(yard_async_openai): pass
+        def test_url(yard_url): pass
+        def test_yard(yard): pass
+        """,
+    )
+    outcome.assert_outcomes(errors=3, passed=1)
+    outcome.stdout.fnmatch_lines(["*openai is not installed; run: pip install openai"])
+    outcome.stdout.fnmatch_lines(["*uvicorn is not installed; run: pip install 'modelyard?serve?'"])
+
+
+@pytest.fixture
+def installed(pytester: pytest.Pytester) -> pytest.Pytester:
+    """modelyard as pytest finds it where it was installed: by its metadata."""
+    metadata = pytester.mkdir("modelyard-0.dist-info")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: modelyard\nVersion: 0\n")
+    (metadata / "RECORD").write_text("modelyard/__init__.py,,\npytest_modelyard.py,,\n")
+    (metadata / "entry_points.txt").write_text(entry_points())
+    pytester.syspathinsert()
+    pytester.makepyfile("def test_yard(yard): pass")
+    return pytester
+
+
+def test_the_plugin_is_found_may_be_named_too_and_can_be_switched_off(installed: pytest.Pytester) -> None:
+    for options, outcome in {
+        (): "passed",
+        ("-p", "pytest_modelyard"): "passed",
+        ("-p", "no:modelyard"): "errors",
+    }.items():
+        installed.runpytest_subprocess("-W", "error", *options).assert_outcomes(**{outcome: 1})
+
+
+def test_a_program_that_uses_modelyard_may_run_pytest(installed: pytest.Pytester) -> None:
+    program = "import modelyard, pytest, sys; sys.exit(pytest.main(['-W', 'error']))"
+    installed.run(sys.executable, "-c", program).assert_outcomes(passed=1)
+
+
+def entry_points() -> str:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    ((name, module),) = project["entry-points"]["pytest11"].items()
+    return f"[pytest11]\n{name} = {module}\n"

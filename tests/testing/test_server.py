@@ -1,0 +1,64 @@
+"""A platform on a port of loopback: it answers at once, several side by side, and nothing of it stays behind."""
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from modelyard import open_platform
+from modelyard.backends.scripted import ScriptedBackend
+from modelyard.domain.completion import Delta
+from modelyard.testing import served
+
+CHAT = "/inference/v1/chat/completions"
+
+
+def test_platforms_are_served_side_by_side_each_to_its_own_keys() -> None:
+    with open_platform() as one, open_platform() as other, served(one) as here, served(other) as there:
+        headers = {"authorization": f"Bearer {one.keys.create().secret}"}
+        body = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
+        assert httpx.post(here + CHAT, json=body, headers=headers).status_code == 200
+        assert httpx.post(there + CHAT, json=body, headers=headers).status_code == 401
+
+
+def test_nothing_stays_behind_when_the_block_ends() -> None:
+    threads, loggers = threading.enumerate(), states()
+    with open_platform() as platform, served(platform) as url:
+        assert len(threading.enumerate()) > len(threads)
+        assert httpx.get(f"{url}/inference/analysis/partner/models").status_code == 200
+    assert threading.enumerate() == threads
+    assert states() == loggers
+    address = urlsplit(url)
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((address.hostname, address.port)):
+        pass
+
+
+def states() -> list[Any]:
+    """How the loggers stand that a server likes to configure."""
+    named = (logging.getLogger(name) for name in ("", "uvicorn", "uvicorn.error", "uvicorn.access"))
+    return [(logger.level, logger.propagate, list(logger.handlers)) for logger in named]
+
+
+def test_a_stream_that_nobody_reads_keeps_no_server_from_ending() -> None:
+    done = threading.Event()
+
+    def endless(request: Any) -> Iterator[Delta]:
+        while not done.is_set():
+            yield Delta("word " * 1000, 1)
+
+    with open_platform(backend=ScriptedBackend(endless)) as platform, httpx.Client() as client:
+        headers = {"authorization": f"Bearer {platform.keys.create().secret}"}
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "go on"}], "stream": True}
+        with served(platform) as url:
+            request = client.build_request("POST", url + CHAT, json={**body, "max_tokens": 100_000}, headers=headers)
+            answer = client.send(request, stream=True)
+            assert answer.status_code == 200
+            pieces = answer.iter_raw()
+            next(pieces)
+        done.set()
+        answer.close()
