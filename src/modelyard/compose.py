@@ -57,7 +57,8 @@ def open_platform(
     """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
 
     `backend` answers (by default an echo and the tabular base models), `trainers` train. `durability` of the file is
-    "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness` make a history repeatable.
+    "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness` make a history repeatable;
+    ids of its own take their time from the clock.
     `observer` receives the typed events of `modelyard.domain.observed`. A `store` or `artifacts` of your own takes the
     place of the default; you close it yourself. Nothing is read from the environment and no thread is started.
 
@@ -78,7 +79,7 @@ def open_platform(
         backend=backend or Router([EchoBackend(), _tabular_backend(), _local_backend(base_models)]),
         trainers=tuple(trainers) if trainers is not None else _trainers(base_models),
         clock=clock or SystemClock(),
-        ids=ids or uuid7_ids(),
+        ids=ids or (uuid7_ids() if clock is None else uuid7_ids(lambda: _milliseconds(clock))),
         randomness=randomness,
         observer=observer,
         settings=settings or Settings(),
@@ -86,6 +87,10 @@ def open_platform(
     )
     close: Callable[[], None] = opened_store.close if store is None else opened_store.sync
     return Platform(ports, host(entity), Life(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
+
+
+def _milliseconds(clock: Clock) -> int:
+    return int(clock.now().timestamp() * 1000)
 
 
 def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"]) -> Store:
