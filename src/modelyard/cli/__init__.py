@@ -3,7 +3,10 @@
 import click
 
 from modelyard.cli import base_models, jobs, keys, models, serving
+from modelyard.cli.serving import GRACE_SECONDS
 from modelyard.cli.terminal import Group
+
+__all__ = ["GRACE_SECONDS", "main"]
 
 
 @click.group(cls=Group)
