@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from jinja2.exceptions import TemplateError
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from modelyard.domain.completion import Message, Tool
 from modelyard.errors import InvalidInput
+from modelyard.formats.tool_calls import FORMATS
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
+
+# Noncharacters: no text has a use for them, and every tokenizer takes them.
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_HIDDEN = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 class Chat:
@@ -26,6 +32,7 @@ class Chat:
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
         self._end = _end_tokens(folder, self.tokenizer)
+        self._literal = LiteralText(self.tokenizer)
 
     @property
     def end_tokens(self) -> frozenset[int]:
@@ -40,32 +47,72 @@ class Chat:
         return self.render(messages, tools, add_generation_prompt=True)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool) -> list[int]:
-        """The tokens of a conversation as the template writes it. Raises `InvalidInput`."""
+        """The tokens of a conversation as the template writes it. Raises `InvalidInput`.
+
+        Special tokens come from the template alone: their names in what somebody said are text.
+        """
         try:
-            rendered = self.tokenizer.apply_chat_template(
-                [plain_message(message) for message in messages],
-                tools=[_plain_tool(tool) for tool in tools] or None,
+            text = self.tokenizer.apply_chat_template(
+                [self._literal.hidden(plain_message(message)) for message in messages],
+                tools=[self._literal.hidden(_plain_tool(tool)) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
-                return_dict=False,
+                tokenize=False,
             )
-        except (TemplateError, TypeError, ValueError) as fault:
-            raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
+            text.encode()
         except UnicodeEncodeError:
             raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
-        return list(rendered)
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as fault:
+            raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
+        ids = self._literal.tokens(text)
+        if not ids:
+            raise InvalidInput.at("messages", msg="are nothing at all in this model's chat template")
+        return ids
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
-        """By token id, the bytes that it stands for in a text; marks of the template stand for none."""
+        """By token id, the bytes that it stands for in a text; special tokens stand for none, but for those that mark
+        tool calls.
+        """
         to_byte = _byte_of_character()
         decoder = self.tokenizer.backend_tokenizer.decoder
         byte_level = decoder is not None and "ByteLevel" in type(decoder).__name__ + str(decoder)
-        special = {token for token, added in self.tokenizer.added_tokens_decoder.items() if added.special}
+        special = _special_tokens(self.tokenizer).keys()
         texts = self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer))))
         return [
             b"" if token in special or text is None else _bytes_of(text, to_byte if byte_level else None)
             for token, text in enumerate(texts)
         ]
+
+
+class LiteralText:
+    """Keeps special tokens apart from text that only looks like one: it is hidden while the template is rendered, and
+    then encoded as ordinary text.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._texts = [_OPEN, *(added.content for added in tokenizer.added_tokens_decoder.values() if added.special)]
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self._texts, key=len, reverse=True))))
+        self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+
+    def hidden(self, value: Any) -> Any:
+        """A JSON value in whose texts no special token is left."""
+        if isinstance(value, str):
+            return self._pattern.sub(lambda found: f"{_OPEN}{self._texts.index(found[0])}{_CLOSE}", value)
+        if isinstance(value, dict):
+            return {self.hidden(key): self.hidden(one) for key, one in value.items()}
+        return [self.hidden(one) for one in value] if isinstance(value, list) else value
+
+    def tokens(self, text: str) -> list[int]:
+        """The tokens of a text in which something may be hidden."""
+        found: list[int] = []
+        for place, piece in enumerate(_HIDDEN.split(text)):
+            if place % 2:
+                found += self._plain.encode(self._texts[int(piece)], add_special_tokens=False).ids
+            elif piece:
+                found += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
+        return found
 
 
 def plain_message(message: Message) -> dict[str, Any]:
@@ -110,6 +157,12 @@ def _end_tokens(folder: Path, tokenizer: Any) -> frozenset[int]:
         named = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
         found.update(named if isinstance(named, list) else [named] if isinstance(named, int) else [])
     return frozenset(found)
+
+
+def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
+    marks = {mark for form in FORMATS for mark in (form.opening, form.closing)}
+    added = {token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return {token: text for token, text in added.items() if text not in marks}
 
 
 def _bytes_of(text: str, to_byte: Mapping[str, int] | None) -> bytes:
