@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from modelyard.causal_lm.cache import RowCache, causal
+from modelyard.causal_lm.cache import RowCache
 from modelyard.errors import BackendError
 
 
@@ -36,10 +36,10 @@ class Network:
         """What maps tokens to hidden states."""
         return getattr(self.model, self.model.base_model_prefix)
 
-    def hidden(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+    def hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
         """Hidden states of new tokens (rows x tokens) at these positions.
 
-        `mask` (rows x 1 x tokens x keys) says which of the keys that `cache` holds each token may look at.
+        Positions and `mask` are those that `cache` gives when the pass begins.
         """
         states = self.body(
             input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
@@ -57,7 +57,7 @@ class Network:
         ids = torch.arange(4, device=self.device)[None]
         try:
             with torch.inference_mode():
-                found, whole = self._in_two_passes(ids), self.model(ids).logits.float()
+                found, whole = self._in_two_passes(ids), self.model(ids).logits[0, [0, -1]].float()
         except Exception as fault:
             raise BackendError(f"{type(self.model).__name__} cannot be run here: {fault}") from fault
         tolerance = 1e-3 if self.dtype is torch.float32 else 5e-2
@@ -65,15 +65,12 @@ class Network:
             raise BackendError(f"{type(self.model).__name__} makes its logits in a way of its own, which is not served")
 
     def _in_two_passes(self, ids: Tensor) -> Tensor:
-        """Logits of one row, as serving computes them: the last token when the others are in the cache."""
-        cache = RowCache(self.config, 1, ids.shape[1], self.dtype, self.device)
-        places, found = torch.arange(ids.shape[1], device=self.device)[None], []
-        for part in (slice(None, -1), slice(-1, None)):
-            positions = places[:, part]
-            seen = int(positions.max()) + 1
-            cache.begin(0, positions, seen)
-            found.append(self.logits(self.hidden(ids[:, part], positions, causal(positions, seen), cache)))
-        return torch.cat(found, 1)
+        """Logits of the first and the last token of a row, as serving computes them: the last when the others are in
+        the cache, beside a row that begins."""
+        cache = RowCache(self.config, 2, ids.shape[1], self.dtype, self.device)
+        self.hidden(ids[:, :-1], *cache.begin(0, [0], ids.shape[1] - 1), cache)
+        ends = ids[:, [0, -1]].T
+        return self.logits(self.hidden(ends.flip(0), *cache.begin(0, [ids.shape[1] - 1, 0], 1), cache))[:, 0].flip(0)
 
 
 def _usual_dtype(device: str) -> torch.dtype:
