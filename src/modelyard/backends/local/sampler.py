@@ -96,7 +96,7 @@ def _filtered(weights: Tensor, chance: Tensor, sequence: Sequence) -> Tensor:
         sums = ordered.double().cumsum(-1)
         count = 1 + int((sums < sampling.top_p * sums[-1]).sum().clamp(max=len(sums) - 1))
         ordered, ids = ordered[:count], ids[:count]
-    ids = ids[ordered >= sampling.min_p * ordered[0]].sort().values
+    ids = ids[~(ordered < sampling.min_p * ordered[0])].sort().values  # so that what is no number leaves some
     return ids[_at(weights[ids][None], chance[None])[0]]
 
 
