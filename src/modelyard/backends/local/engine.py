@@ -83,7 +83,7 @@ class Engine:
                 await woken.wait()
                 continue
             leading = loop.run_in_executor(None, self._try_to_lead_tasks)
-            leading.add_done_callback(lambda _, woken=woken: woken.set())
+            leading.add_done_callback(partial(_woken, woken))
             await woken.wait()
             if leading.done():
                 leading.result()
@@ -307,6 +307,10 @@ class Engine:
 
 def _news(sequence: Sequence, seen: int) -> bool:
     return len(sequence.sampled) > seen or sequence.state is State.ENDED
+
+
+def _woken(event: asyncio.Event, _: object) -> None:
+    event.set()
 
 
 def _failure(fault: Exception) -> BackendError:

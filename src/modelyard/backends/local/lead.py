@@ -73,8 +73,8 @@ class Lead:
             self.hand_over()
 
     def follow(self, key: Hashable, follower: Follower) -> bool:
-        """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead, and a task waits for a
-        thread to do so that it has yet to start.
+        """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead. A task waits in any
+        case, for a thread that it is to start then.
         """
         with self._lock:
             taken, ready = self._taken, follower.ready()
