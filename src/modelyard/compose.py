@@ -7,19 +7,36 @@ from typing import Literal
 from modelyard.artifacts import folder, memory
 from modelyard.backends import tabular
 from modelyard.backends.echo import EchoBackend
+from modelyard.backends.local import backend as local
+from modelyard.backends.local_offer import LocalOffer
 from modelyard.backends.router import Router
 from modelyard.backends.tabular_offer import tabular_entries
 from modelyard.deferred import deferred
+from modelyard.domain import base_model
 from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
 from modelyard.executors import thread
-from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
+from modelyard.protocols import (
+    ArtifactStore,
+    AsyncBackend,
+    Backend,
+    Clock,
+    Ids,
+    Observer,
+    Randomness,
+    Snapshot,
+    Store,
+    Trainer,
+)
 from modelyard.service.platform import Life, Platform, beside
 from modelyard.service.ports import Ports, Settings
 from modelyard.stores import sqlite
 from modelyard.stores.memory import MemoryStore
 from modelyard.system import SystemClock, uuid7_ids
 from modelyard.trainers import tabular as tabular_training
+from modelyard.trainers.local import trainer as local_training
+
+_MOST_BASE_MODELS = 1000
 
 
 def open_platform(
@@ -55,16 +72,18 @@ def open_platform(
         if store is None:
             opened_store.close()
         raise
+    base_models = [] if backend is not None or (path is None and store is None) else _kept_base_models(opened_store)
     ports = Ports(
         store=opened_store,
         artifacts=kept,
-        backend=backend or Router([EchoBackend(), _tabular_backend()]),
-        trainers=tuple(trainers) if trainers is not None else (deferred(lambda: tabular_training.TabularTrainer()),),
+        backend=backend or Router([EchoBackend(), _tabular_backend(), _local_backend(base_models)]),
+        trainers=tuple(trainers) if trainers is not None else _trainers(base_models),
         clock=clock or SystemClock(),
         ids=ids or (uuid7_ids() if clock is None else uuid7_ids(lambda: _milliseconds(clock))),
         randomness=randomness,
         observer=observer,
         settings=settings or Settings(),
+        base_models=base_models if backend is None else None,
     )
     close: Callable[[], None] = opened_store.close if store is None else opened_store.sync
     return Platform(ports, host(entity), Life(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
@@ -90,3 +109,29 @@ def _tabular_backend() -> Backend:
     """With its entries at hand: the router lists them when it is made."""
     entries = tabular_entries()
     return deferred(lambda: tabular.TabularBackend(), entries=lambda: entries)
+
+
+def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
+    """Those of a store that was used before."""
+
+    def query(snapshot: Snapshot) -> "list[base_model.BaseModel]":
+        return snapshot.page(base_model.BaseModel, "listed", base_model.OFFER, limit=_MOST_BASE_MODELS)
+
+    return store.read(query)
+
+
+def _local_backend(base_models: "list[base_model.BaseModel]") -> Backend:
+    """Base models in local folders; torch loads when the first of them is asked."""
+    return deferred(lambda: local.LocalBackend(base_models), entries=LocalOffer(base_models).entries)
+
+
+def _trainers(base_models: "list[base_model.BaseModel]") -> tuple[Trainer, ...]:
+    """Of the tabular models, and of base models in local folders."""
+
+    def trains(model: str) -> bool:
+        return any(base.id == model for base in base_models)
+
+    return (
+        deferred(lambda: tabular_training.TabularTrainer()),
+        deferred(lambda: local_training.LocalTrainer(base_models), trains=trains),
+    )

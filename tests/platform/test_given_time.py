@@ -74,7 +74,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 NAPS = {"sleep", "timeout", "timeout_at", "call_later", "call_at", "Timer", "monotonic", "time_ns", "perf_counter"}
 LOOKS = {"datetime": {"now", "utcnow", "today"}, "date": {"today"}, "loop": {"time"}, "asyncio": {"wait_for"}}
 ENDS = {"wait", "join", "acquire", "result"}
-NOT_TIMED = {"event_loop", "talk", "self"}
+NOT_TIMED = {"engine", "event_loop", "talk", "self"}
 """Whose `wait` takes no time, or whose it is to say what it does with it."""
 
 

@@ -1,6 +1,7 @@
 """Several backends as one: each model is answered by the backend that offers it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import is_not
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
@@ -11,7 +12,8 @@ AnyBackend = Backend | AsyncBackend
 
 
 class Router:
-    """Sends each request to the backend that offers its model, as the backends offer them when the router is made.
+    """Sends each request to the backend that offers its model. What they offer may change: a backend says so by another
+    tuple of entries.
 
     Given a mapping, only the named models are offered, each by the backend beside its id. Backends may be synchronous
     or asynchronous: whoever can drive both asks `backend_of` and goes past the router. Driven as a plain backend it
@@ -19,9 +21,12 @@ class Router:
     """
 
     def __init__(self, backends: Sequence[AnyBackend] | Mapping[str, AnyBackend]) -> None:
-        offers = _named(backends) if isinstance(backends, Mapping) else _all(backends)
-        self._entries = tuple(entry for entry, _ in offers)
-        self._backends = {entry.id: backend for entry, backend in offers}
+        self._given = backends
+        self._members = tuple(backends.values() if isinstance(backends, Mapping) else backends)
+        self._offered: tuple[Sequence[CatalogueEntry], ...] = ()
+        self._entries: tuple[CatalogueEntry, ...] = ()
+        self._backends: dict[str, AnyBackend] = {}
+        self.entries()
 
     @property
     def blocking(self) -> bool:
@@ -37,6 +42,12 @@ class Router:
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """What all of them offer, in the order given."""
+        offered = tuple(backend.entries() for backend in self._members)
+        if any(map(is_not, offered, self._offered)) or not self._offered:
+            given = self._given
+            offers = _named(given) if isinstance(given, Mapping) else _all(given)
+            self._backends = {entry.id: backend for entry, backend in offers}
+            self._entries, self._offered = tuple(entry for entry, _ in offers), offered
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:

@@ -5,6 +5,7 @@ from modelyard.deferred import defer_modules
 defer_modules(
     __name__,
     "alias",
+    "base_model",
     "evaluation",
     "job",
     "lineage",

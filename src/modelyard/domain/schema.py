@@ -6,6 +6,7 @@ from typing import Any
 
 from modelyard.domain import (
     alias,
+    base_model,
     catalogue,
     completion,
     evaluation,
@@ -42,5 +43,17 @@ class _Declarations(Sequence[Record]):
 
 
 RECORDS: Sequence[Record] = _Declarations(
-    catalogue, completion, identity, usage, job, upload, training, retention, alias, evaluation, prediction, versioned
+    catalogue,
+    completion,
+    identity,
+    usage,
+    job,
+    upload,
+    training,
+    retention,
+    alias,
+    evaluation,
+    prediction,
+    versioned,
+    base_model,
 )

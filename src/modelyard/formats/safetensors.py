@@ -16,12 +16,25 @@ from modelyard.formats.json_text import dumps, loads
 
 MAX_HEADER = 2**20
 _ALIGNMENT = 8
-_ITEM_SIZES: Mapping[str, int] = {"F64": 8, "F32": 4, "I64": 8, "U8": 1}
+_ITEM_SIZES: Mapping[str, int] = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+}
 
 
 @attrs.frozen
 class Tensor:
-    """Numbers of one type (F64, F32, I64 or U8) in a shape.
+    """Numbers of one type, in the format's own words (F32, BF16, I64, U8, ...), in a shape.
 
     `data` are their bytes, little-endian, the last dimension running fastest. Raises ValueError unless it all agrees.
     """
@@ -55,11 +68,21 @@ def write(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
 
 def read(file: BinaryIO) -> Mapping[str, Tensor]:
     """The tensors of a seekable file. Raises ValueError, before any of them is read, when it is not whole and sound."""
+    entries = _listed(file)
+    return {name: Tensor(dtype, shape, file.read(_size(dtype, shape))) for name, (dtype, shape, _) in entries.items()}
+
+
+def read_shapes(file: BinaryIO) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """The type and the shape of each tensor of a seekable file, without reading their data. Raises ValueError."""
+    return {name: (dtype, shape) for name, (dtype, shape, _) in _listed(file).items()}
+
+
+def _listed(file: BinaryIO) -> "Mapping[str, Entry]":
+    """What the header lists, checked against the file's size; the file stands behind the header then."""
     start = file.tell()
     size = file.seek(0, os.SEEK_END) - start
     file.seek(start)
-    entries = _entries(_header(file, size), size)
-    return {name: Tensor(dtype, shape, file.read(_size(dtype, shape))) for name, (dtype, shape, _) in entries.items()}
+    return _entries(_header(file, size), size)
 
 
 def _header(file: BinaryIO, size: int) -> bytes:

@@ -4,6 +4,7 @@ from modelyard.deferred import defer_modules
 
 defer_modules(
     __name__,
+    "base_model",
     "erasure",
     "evaluation",
     "evaluation_job",

@@ -7,10 +7,12 @@ from typing import Self, TypeVar
 
 import attrs
 
+from modelyard.domain import base_model as base_model_domain
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
 from modelyard.protocols import Executor
-from modelyard.service import erasure, evaluation, identity, model
+from modelyard.service import base_model, erasure, evaluation, identity, model
 from modelyard.service import health as health_service
 from modelyard.service import sweep as sweep_service
 from modelyard.service import training as training_service
@@ -116,6 +118,35 @@ class Platform:
         """A worker for the queue: a context manager that runs up to `concurrency` jobs at a time until it is left."""
         self._require_host()
         return worker_service.Worker(self.ports, executor or self._life.executor(concurrency), concurrency)
+
+    def add_base_model(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        id: str,
+        name: str | None = None,
+        pricing: Pricing = Pricing(),  # noqa: B008 - frozen
+        tuning: "base_model_domain.Tuning | None" = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CatalogueEntry:
+        """Offer the causal language model in the folder `path`, in the transformers format, and train on it.
+
+        Every file is checked and its digest kept, which reads all weights once: `progress` is told how many bytes of
+        how many. `tuning` says what training changes, by default an adapter. Other processes offer it when they next
+        open the platform. The same folder again changes nothing.
+
+        Raises `InvalidInput` naming the file at fault, `Conflict` for an id that is taken, `MissingExtra`.
+        """
+        self._require_host()
+        chosen = tuning or base_model_domain.Tuning.LORA
+        return base_model.add_base_model(
+            self.ports, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
+        )
+
+    def base_models(self) -> "tuple[base_model_domain.BaseModel, ...]":
+        """The base models in local folders, and where they lie."""
+        self._require_host()
+        return tuple(self.ports.base_models or ())
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.

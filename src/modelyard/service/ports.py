@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from modelyard.deferred import deferred
+from modelyard.domain import base_model
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
 from modelyard.service import logger
@@ -51,7 +52,11 @@ class Memory:
 
 @attrs.frozen
 class Ports:
-    """The world as the use cases see it. `stillness` is what this platform has seen of other processes."""
+    """The world as the use cases see it. `stillness` is what this platform has seen of other processes.
+
+    `base_models` are those that the default backend and trainers share with the platform, which may add to them; None
+    where the host brought its own.
+    """
 
     store: Store
     artifacts: ArtifactStore
@@ -62,6 +67,7 @@ class Ports:
     randomness: Randomness
     observer: Observer | None
     settings: Settings
+    base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
     stillness: Stillness = attrs.field(factory=Stillness, eq=False, repr=False)
     memory: Memory = attrs.field(factory=Memory, eq=False, repr=False)
 

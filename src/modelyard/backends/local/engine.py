@@ -1,0 +1,329 @@
+"""Continuous batching: every step reads the prompts that have come and adds one token to each answer under way.
+
+The engine has no thread. Whoever waits for a token leads: it steps for all until it has its own, and then hands over to
+another who waits. So a lone caller never waits for company, and many share each step.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Many
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from modelyard.backends.local.lead import Follower, Lead
+from modelyard.backends.local.rows import Rows
+from modelyard.backends.local.sampler import Sampler
+from modelyard.backends.local.sequence import Sampled, Sequence, State
+from modelyard.causal_lm.lora import AdapterBank, LoraShape
+from modelyard.causal_lm.network import Network
+from modelyard.domain.completion import FinishReason
+from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem
+
+PREFILL_TOKENS = 2048
+"""Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
+
+
+class Engine:
+    """Answers sequences on one network.
+
+    Up to `rows` run at a time, their keys and values within `memory` bytes, and up to `waiting` more wait.
+    `end_tokens` end an answer.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        bank: AdapterBank,
+        end_tokens: frozenset[int],
+        *,
+        rows: int = 32,
+        memory: int = 2**30,
+        waiting: int = 1024,
+    ) -> None:
+        self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
+        self.rows = Rows(network, rows, memory)
+        self._waiting: deque[Sequence] = deque()
+        self._lock = threading.Lock()
+        self._lead = Lead()
+        self._changed: list[Sequence] = []
+        self._sampler: Sampler | None = None
+
+    # ---- for whoever wants an answer
+
+    def submit(self, sequence: Sequence) -> None:
+        """Take a sequence in. Raises `Overloaded` when too many wait, `ContextLengthExceeded` when it can never fit."""
+        if sequence.most > self.rows.longest:
+            msg = f"and the answer take up to {sequence.most} tokens; this engine has memory for {self.rows.longest}"
+            raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
+        with self._lock:
+            if len(self._waiting) + len(self.rows.running) >= self._most:
+                raise Overloaded(f"{len(self._waiting)} requests are waiting for this model; try again later")
+            self._waiting.append(sequence)
+
+    def wait(self, sequence: Sequence, seen: int) -> None:
+        """Return when it has more than `seen` tokens or has ended."""
+        while not _news(sequence, seen):
+            woken = threading.Event()
+            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), woken.set)):
+                woken.wait()
+            else:
+                self._try_to_lead(sequence, seen)
+
+    async def await_(self, sequence: Sequence, seen: int) -> None:
+        """The same on an event loop: a thread of its executor leads for all tasks."""
+        loop = asyncio.get_running_loop()
+        while not _news(sequence, seen):
+            woken = asyncio.Event()
+            wake = partial(loop.call_soon_threadsafe, woken.set)
+            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), wake, on_loop=True)):
+                await woken.wait()
+                continue
+            leading = loop.run_in_executor(None, self._try_to_lead_tasks)
+            leading.add_done_callback(partial(_woken, woken))
+            await woken.wait()
+            if leading.done():
+                leading.result()
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Stop its work: at the next step, or now when nobody leads."""
+        if sequence.state is State.ENDED:
+            return
+        sequence.cancelled = True
+        if self._lead.take():
+            with self._leading():
+                pass
+
+    def load(self, slot: int, shape: LoraShape, weights: Mapping[str, torch.Tensor]) -> None:
+        """Put an adapter into a slot that no sequence uses, between two steps. Raises `BackendError`."""
+        self._lead.claim()
+        with self._leading():
+            self._drop_cancelled()
+            self.rows.forget(slot)
+            self._bank.load(slot, shape, weights)
+
+    # ---- the lead
+
+    def _try_to_lead(self, sequence: Sequence, seen: int) -> None:
+        """Step until it has news, unless another leads by now."""
+        if self._lead.take():
+            with self._leading():
+                while not _news(sequence, seen) and not self._lead.claimed:
+                    self._step()
+                    self._tell()
+
+    def _try_to_lead_tasks(self) -> None:
+        """Step as long as anybody waits, unless another leads by now. While a step is made, tasks come back for the
+        next: so one step is made that nobody waits for yet.
+        """
+        if self._lead.take():
+            with self._leading():
+                ahead = False
+                while not self._lead.claimed and (self._lead.followed or not ahead):
+                    ahead = not self._lead.followed
+                    self._step()
+                    self._tell()
+
+    @contextmanager
+    def _leading(self) -> Iterator[None]:
+        """Having the lead, until the end: then nothing that was cancelled is left, and another leads."""
+        with torch.inference_mode():
+            try:
+                yield
+            finally:
+                finished = False
+                while not finished:
+                    self._drop_cancelled()
+                    self._tell()
+                    finished = self._lead.hand_over(unfinished=self._any_cancelled)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, []
+        self._lead.tell(changed)
+
+    def _any_cancelled(self) -> bool:
+        with self._lock:
+            return any(sequence.cancelled for sequence in (*self._waiting, *self.rows.running))
+
+    # ---- a step
+
+    def _step(self) -> None:
+        """One token more for each answer. A fault ends one answer, whatever it is, and the others go on."""
+        try:
+            self._drop_cancelled()
+            self._read_prompts()
+            if self.rows.running:
+                self._decode()
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer that it ends
+            self._fail_newest(fault)
+
+    def _drop_cancelled(self) -> None:
+        with self._lock:
+            gone = [sequence for sequence in self._waiting if sequence.cancelled]
+            for sequence in gone:
+                self._waiting.remove(sequence)
+        for sequence in [*gone, *(one for one in self.rows.running if one.cancelled)]:
+            self._end(sequence)
+
+    def _fail_newest(self, fault: Exception) -> None:
+        """What does not fit, or cannot be computed, fails alone: the one that came last; the others go on."""
+        failed = (self._unread() or self.rows.running)[-1:]
+        if not failed:
+            raise fault
+        self._end(failed[0], failure=_failure(fault))
+
+    def _end(self, sequence: Sequence, reason: FinishReason | None = None, failure: BackendError | None = None) -> None:
+        if sequence.state is State.RUNNING:
+            self._leave(sequence)
+        sequence.end(reason, failure)
+        self._changed.append(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._sampler = None
+        try:
+            self.rows.drop(sequence)
+        except Exception as fault:  # noqa: BLE001 - nothing is known any more of what the cache holds
+            for one in self.rows.running:
+                one.end(failure=_failure(fault))
+            self._changed += self.rows.running
+            self.rows.clear()
+
+    # ---- prompts
+
+    def _read_prompts(self) -> None:
+        """Admit what waits, in order, and read it. Those with a common beginning are read one after the other, so that
+        it is computed once."""
+        self._take_back(self._unread())
+        while new := self._admitted():
+            self._prefill(new)
+
+    def _unread(self) -> list[Sequence]:
+        return [sequence for sequence in self.rows.running if not sequence.answer]
+
+    def _take_back(self, unread: Many[Sequence]) -> None:
+        """A fault kept these from being read: they come first again."""
+        for sequence in unread:
+            self.rows.drop(sequence)
+            sequence.state = State.WAITING
+        with self._lock:
+            self._waiting.extendleft(reversed(unread))
+
+    def _admitted(self) -> list[Sequence]:
+        new: list[Sequence] = []
+        tokens = 0
+        while self._waiting:
+            sequence = self._waiting[0]
+            fresh = len(sequence.prompt)
+            if new and (tokens + fresh > PREFILL_TOKENS or any(_alike(sequence, one) for one in new)):
+                break
+            if not self._admit(sequence):
+                break
+            if sequence.state is State.RUNNING:
+                new.append(sequence)
+                tokens += fresh - sequence.cached
+        return new
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give the first that waits a row, if there is one. It fails alone where room for it cannot be made."""
+        self._sampler, failure = None, None
+        try:
+            if not self.rows.admit(sequence):
+                return False
+            sequence.state = State.RUNNING
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+            failure = _failure(fault)
+        with self._lock:
+            self._waiting.popleft()
+        if failure is not None:
+            self._end(sequence, failure=failure)
+        return True
+
+    def _prefill(self, new: Many[Sequence]) -> None:
+        """Read what is left of the prompts of the last rows, and draw the first token of each answer."""
+        first = len(self.rows.running) - len(new)
+        logits = self._first_logits(first, new)
+        self._took(new, Sampler(new, self._network.device).draw(logits))
+
+    def _first_logits(self, first: int, new: Many[Sequence]) -> torch.Tensor:
+        """Right-padded: what the padding leaves in the cache is overwritten before anything looks at it."""
+        found: list[torch.Tensor | None] = [None] * len(new)
+        width = max(1, PREFILL_TOKENS // len(new))
+        while any(logits is None for logits in found):
+            parts = [one.prompt[one.cached : one.cached + width] for one in new]
+            hidden = self._pass(first, new, parts, [one.cached for one in new])
+            for row, (one, part) in enumerate(zip(new, parts, strict=True)):
+                one.cached += len(part)
+                if found[row] is None and one.cached == len(one.prompt):
+                    found[row] = hidden[row, len(part) - 1]
+        return self._network.logits(torch.stack([state for state in found if state is not None]))
+
+    def _pass(self, first: int, sequences: Many[Sequence], parts: Many[list[int]], starts: Many[int]) -> torch.Tensor:
+        """Hidden states of these parts of sequences, right-padded, which begin at `starts`."""
+        longest = max(map(len, parts))
+        ids = torch.tensor([part + [0] * (longest - len(part)) for part in parts], device=self._network.device)
+        positions, mask = self.rows.cache.begin(first, starts, longest)
+        self._bank.select([one.slot for one in sequences])
+        return self._network.hidden(ids, positions, mask, self.rows.cache)
+
+    # ---- answers
+
+    def _decode(self) -> None:
+        running = list(self.rows.running)
+        hidden = self._pass(0, running, [one.answer[-1:] for one in running], [one.length - 1 for one in running])
+        for sequence in running:
+            sequence.cached = sequence.length
+        if self._sampler is None:
+            self._sampler = Sampler(running, self._network.device)
+        self._took(running, self._sampler.draw(self._network.logits(hidden[:, -1])))
+
+    def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> None:
+        for sequence, sampled in zip(sequences, drawn, strict=True):
+            if sequence.state is State.RUNNING:
+                self._take(sequence, sampled)
+
+    def _take(self, sequence: Sequence, sampled: Sampled) -> None:
+        """Add a token to an answer, and end it where it ends. A fault here is this answer's alone."""
+        try:
+            reason = self._reason(sequence, sequence.take(sampled))
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+            self._end(sequence, failure=_failure(fault))
+            return
+        if reason is None:
+            self._changed.append(sequence)
+        else:
+            self._end(sequence, reason)
+
+    def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
+        """Why an answer ends behind its last token, if it does."""
+        if sequence.answer[-1] in self._end_tokens or (complete and not self._end_tokens):
+            return FinishReason.STOP
+        if len(sequence.answer) < sequence.max_tokens:
+            return None
+        return FinishReason.STOP if complete else FinishReason.LENGTH
+
+
+def _news(sequence: Sequence, seen: int) -> bool:
+    return len(sequence.sampled) > seen or sequence.state is State.ENDED
+
+
+def _woken(event: asyncio.Event, _: object) -> None:
+    event.set()
+
+
+def _failure(fault: Exception) -> BackendError:
+    """What a reader is told."""
+    if isinstance(fault, BackendError):
+        return fault
+    kind = Overloaded if isinstance(fault, torch.OutOfMemoryError | MemoryError) else BackendError
+    failure = kind(f"the model could not go on: {type(fault).__name__}")
+    failure.__cause__ = fault
+    return failure
+
+
+def _alike(one: Sequence, other: Sequence) -> bool:
+    """Whether the second is read faster when the first has been: they begin with the same tokens."""
+    shared = min(32, len(one.prompt) - 1, len(other.prompt) - 1)
+    return one.slot == other.slot and shared > 0 and one.prompt[:shared] == other.prompt[:shared]

@@ -1,0 +1,154 @@
+"""Which sequence lies in which row of the cache, and how much room there is: memory is bounded and known beforehand.
+
+The first rows are those of running sequences, without a gap. Behind them a few rows keep what was answered last, so
+that the next turn of a conversation need not read its beginning again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+
+from modelyard.backends.local.sequence import Sequence
+from modelyard.causal_lm.cache import RowCache, bytes_per_token
+from modelyard.causal_lm.network import Network
+
+SHORTEST = 256
+"""Tokens of a row at least; longer ones double it, so that rows seldom have to be made anew."""
+
+KEPT_SHARE = 4
+"""One row in so many keeps what was answered."""
+
+_BLOCK = 64
+
+
+class Rows:
+    """Up to `most` running sequences within `memory` bytes: the longer the longest of them is, the fewer."""
+
+    def __init__(self, network: Network, most: int, memory: int) -> None:
+        self._network, self._most, self._memory = network, most, memory
+        self._token = bytes_per_token(network.config, network.dtype)
+        self.running: list[Sequence] = []
+        self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
+        self.cache = self._made(SHORTEST)
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a sequence can have when nothing else runs."""
+        return self._memory // self._token
+
+    def admit(self, sequence: Sequence) -> bool:
+        """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
+        length = self._length_for(sequence.most)
+        if not self.running and self._count(self.cache.length) < self._most:
+            self._resize(length)
+        longest = max(length, self.cache.length)
+        if len(self.running) >= self._count(longest):
+            return False
+        self._resize(longest)
+        self._copy_beginning(sequence, len(self.running))
+        self.running.append(sequence)
+        return True
+
+    def drop(self, sequence: Sequence) -> None:
+        """Take its row back: the last row moves there."""
+        row, last = self.running.index(sequence), len(self.running) - 1
+        self._keep(sequence, row)
+        moved = self.running.pop()
+        if row != last:
+            self.cache.copy(last, row, moved.cached)
+            self.running[row] = moved
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.running.clear()
+        self._kept.clear()
+
+    def forget(self, slot: int) -> None:
+        """Another adapter is put into this slot: what the one before it answered is of no use."""
+        for row in [row for row, (kept, _) in self._kept.items() if kept == slot]:
+            self._kept[row] = (-1, [])
+
+    # ---- room
+
+    def _length_for(self, tokens: int) -> int:
+        limit = min(self._network.config.max_position_embeddings, self.longest)
+        return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(limit, tokens))
+
+    def _count(self, length: int) -> int:
+        """How many sequences can run in rows of this length."""
+        possible = self._possible(length)
+        return min(self._most, possible - possible // KEPT_SHARE)
+
+    def _possible(self, length: int) -> int:
+        return self._memory // (length * self._token)
+
+    def _made(self, length: int) -> RowCache:
+        network = self._network
+        return RowCache(network.config, self._all(length), length, network.dtype, network.device)
+
+    def _all(self, length: int) -> int:
+        """How many rows there are, those included that keep what was answered."""
+        count = self._count(length)
+        return min(count + max(1, count // KEPT_SHARE), self._possible(length))
+
+    def _resize(self, length: int) -> None:
+        if length == self.cache.length:
+            return
+        self._kept.clear()
+        self.cache.resize(self._all(length), length, len(self.running))
+
+    # ---- what is known already
+
+    def _copy_beginning(self, sequence: Sequence, row: int) -> None:
+        """The last token of a prompt is always read again: its logits are wanted."""
+        best, source = 0, None
+        for other, parts, cached in self._known(sequence.slot):
+            shared = min(_shared(sequence.prompt, parts), cached)
+            if shared > best:
+                best, source = shared, other
+        sequence.cached = min(best, len(sequence.prompt) - 1)
+        if source is not None and sequence.cached:
+            self.cache.copy(source, row, sequence.cached)
+            if source in self._kept:
+                self._kept.move_to_end(source)
+
+    def _known(self, slot: int) -> Iterator[tuple[int, Tokens[list[int]], int]]:
+        """Rows whose adapter is this one, the tokens in them, in parts, and of how many of these they hold the keys."""
+        for row, one in enumerate(self.running):
+            if one.slot == slot and one.cached:
+                yield row, (one.prompt, one.answer), one.cached
+        for row, (kept, tokens) in self._kept.items():
+            if kept == slot:
+                yield row, (tokens,), len(tokens)
+
+    def _keep(self, sequence: Sequence, row: int) -> None:
+        behind = range(self._count(self.cache.length), self._all(self.cache.length))
+        if not behind or not sequence.cached:
+            return
+        free = [target for target in behind if target not in self._kept]
+        target = free[0] if free else next(iter(self._kept))
+        self.cache.copy(row, target, sequence.cached)
+        self._kept[target] = (sequence.slot, [*sequence.prompt, *sequence.answer][: sequence.cached])
+        self._kept.move_to_end(target)
+
+
+def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:
+    """How many tokens a prompt and these parts, one behind the other, begin with alike."""
+    whole = 0
+    for part in parts:
+        alike = _alike(prompt, whole, part)
+        whole += alike
+        if alike < len(part):
+            break
+    return whole
+
+
+def _alike(prompt: list[int], start: int, part: list[int]) -> int:
+    """How many tokens of the prompt from `start` on are those of the part. Most differ at once: blocks find it."""
+    most, place = min(len(prompt) - start, len(part)), 0
+    while place < most and prompt[start + place : start + place + _BLOCK] == part[place : place + _BLOCK]:
+        place += _BLOCK
+    place = min(place, most)
+    while place < most and prompt[start + place] == part[place]:
+        place += 1
+    return place

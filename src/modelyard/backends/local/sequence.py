@@ -1,0 +1,89 @@
+"""One answer under way in the engine."""
+
+import math
+from collections.abc import Sequence as Tokens
+from enum import Enum
+from typing import Protocol
+
+import attrs
+
+from modelyard.domain.completion import FinishReason, Sampling
+from modelyard.errors import BackendError
+
+
+class Grammar(Protocol):
+    """What an answer's tokens must obey."""
+
+    def allowed(self) -> bytes:
+        """One byte for each token of the vocabulary, 0 where it may not come next."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Go on behind a token. Returns whether the answer may end here and nothing else can follow."""
+        ...
+
+
+class State(Enum):
+    """Where a sequence is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@attrs.frozen
+class Sampled:
+    """A token that was sampled: its log-probability as the model gives it, and the likeliest ones (id, logprob)."""
+
+    token: int
+    logprob: float
+    top: Tokens[tuple[int, float]] = ()
+
+
+@attrs.define(eq=False)
+class Sequence:
+    """A prompt and the tokens that follow it.
+
+    `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` says how many of the
+    likeliest tokens are told. `sampled` grows; whoever reads it remembers how far. `cached` is how many of its tokens
+    lie in the cache. `failure` is what went wrong.
+    """
+
+    prompt: list[int]
+    sampling: Sampling
+    max_tokens: int
+    slot: int = 0
+    top_logprobs: int = 0
+    grammar: Grammar | None = None
+    sampled: list[Sampled] = attrs.field(factory=list)
+    answer: list[int] = attrs.field(factory=list)
+    state: State = State.WAITING
+    reason: FinishReason | None = None
+    failure: Exception | None = None
+    cancelled: bool = False
+    cached: int = 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens it has, prompt and answer."""
+        return len(self.prompt) + len(self.answer)
+
+    @property
+    def most(self) -> int:
+        """How many it can come to have."""
+        return len(self.prompt) + self.max_tokens
+
+    def take(self, sampled: Sampled) -> bool:
+        """Add a token. Returns whether the answer's grammar is complete. Raises what keeps it from going on."""
+        if self.failure is not None:
+            raise self.failure
+        if math.isnan(sampled.logprob):
+            raise BackendError("the model's output is no number: its weights, or those of its adapter, are broken")
+        complete = self.grammar is not None and self.grammar.accept(sampled.token)
+        self.answer.append(sampled.token)
+        self.sampled.append(sampled)
+        return complete
+
+    def end(self, reason: FinishReason | None = None, failure: Exception | None = None) -> None:
+        """It is over."""
+        self.state, self.reason, self.failure = State.ENDED, reason, failure

@@ -1,0 +1,97 @@
+"""Sampled tokens as deltas: text as soon as its characters are whole, log-probabilities and ids as asked for."""
+
+import codecs
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from typing import Any
+
+from modelyard.backends.local.sequence import Sampled, Sequence, State
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, ToolCall, ToolCallDelta
+from modelyard.formats.tool_calls import ToolReader
+
+
+class Speaker:
+    """Tells one choice of a request, from what its sequence has sampled so far."""
+
+    def __init__(
+        self,
+        index: int,
+        sequence: Sequence,
+        request: CompletionRequest,
+        token_bytes: Many[bytes],
+        tools: ToolReader | None = None,
+    ) -> None:
+        self.sequence, self.told = sequence, 0
+        self._index, self._request, self._bytes, self._tools = index, request, token_bytes, tools
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._ended, self._calls = False, 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether all has been told."""
+        return self._ended
+
+    def tell(self) -> Iterator[Delta]:
+        """What has come since it was asked last: token by token where somebody reads along.
+
+        Raises what the sequence failed with.
+        """
+        sequence = self.sequence
+        if sequence.failure is not None:
+            raise sequence.failure
+        streamed, sampled = self._request.streamed, sequence.sampled
+        if not streamed and sequence.state is not State.ENDED:
+            return
+        while not self._ended and self.told < len(sampled):
+            yield from self._next(self.told + 1 if streamed else len(sampled))
+        if not self._ended and sequence.state is State.ENDED:
+            yield from self._next(len(sampled))
+
+    def _next(self, upto: int) -> Iterator[Delta]:
+        """Whether it is the last is seen now: others may have stepped since the one before was told."""
+        first, fresh = self.told == 0, self.sequence.sampled[self.told : upto]
+        self.told = upto
+        self._ended = self.sequence.state is State.ENDED and upto == len(self.sequence.sampled)
+        text = self._decoder.decode(b"".join(self._bytes[one.token] for one in fresh), final=self._ended)
+        said, *calls = self._pieces(text)
+        yield self._said(said, fresh, first, last=not calls)
+        for place, call in enumerate(calls, 1):
+            yield Delta(index=self._index, tool_call=call, finish_reason=self._reason(place == len(calls)))
+
+    def _reason(self, last: bool) -> FinishReason | None:
+        """Why the answer ended, with the last delta of it."""
+        if not (self._ended and last):
+            return None
+        called = self._calls and self.sequence.reason is FinishReason.STOP
+        return FinishReason.TOOL_CALLS if called else self.sequence.reason
+
+    def _pieces(self, text: str) -> list[Any]:
+        """Content, and behind it the tool calls that are complete now."""
+        if self._tools is None:
+            return [text]
+        found = list(self._tools.take(text, self._ended))
+        calls = [one for one in found if isinstance(one, ToolCall)]
+        numbered = enumerate(calls, self._calls)
+        self._calls += len(calls)
+        content = "".join(one for one in found if isinstance(one, str))
+        return [content, *(ToolCallDelta(number, call.id, call.name, call.arguments) for number, call in numbered)]
+
+    def _said(self, text: str, fresh: Many[Sampled], first: bool, last: bool) -> Delta:
+        request = self._request
+        return Delta(
+            text=text,
+            tokens=len(fresh),
+            index=self._index,
+            logprobs=tuple(map(self._logprob, fresh)) if request.logprobs else (),
+            token_ids=tuple(sampled.token for sampled in fresh) if request.return_token_ids else (),
+            prompt_token_ids=tuple(self.sequence.prompt) if request.return_token_ids and first else (),
+            finish_reason=self._reason(last),
+        )
+
+    def _logprob(self, sampled: Sampled) -> TokenLogprob:
+        top = tuple(self._entry(token, logprob) for token, logprob in sampled.top)
+        return self._entry(sampled.token, sampled.logprob, top)
+
+    def _entry(self, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+        raw = self._bytes[token]
+        return TokenLogprob(raw.decode(errors="replace"), logprob, tuple(raw), top, token)

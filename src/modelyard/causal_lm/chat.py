@@ -1,0 +1,147 @@
+"""A base model's tokens: conversations through its chat template, and the bytes that a token stands for.
+
+Tokens are never made from text that was sampled: `encode(decode(ids))` is often something else.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+from transformers import AutoTokenizer
+
+from modelyard.causal_lm.literal import LiteralText
+from modelyard.domain.completion import Message, Tool
+from modelyard.errors import InvalidInput
+from modelyard.formats.tool_calls import FORMATS
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_SPACE = "\u2581"
+
+
+class Chat:
+    """The tokenizer and chat template of a base model's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+        self._end = _end_tokens(folder, self.tokenizer)
+        self._literal = LiteralText(self.tokenizer)
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        return self._end
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """The tokens of a conversation up to where the assistant's answer begins.
+
+        Raises `InvalidInput` with the template's own words when it does not take these messages.
+        """
+        return self.render(messages, tools, add_generation_prompt=True)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool) -> list[int]:
+        """The tokens of a conversation as the template writes it. Raises `InvalidInput`.
+
+        Special tokens come from the template alone: their names in what somebody said are text.
+        """
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [self._literal.hidden(plain_message(message)) for message in messages],
+                tools=[self._literal.hidden(_plain_tool(tool)) for tool in tools] or None,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+            )
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
+            raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
+        ids = self._literal.tokens(text)
+        if not ids:
+            raise InvalidInput.at("messages", msg="are nothing at all in this model's chat template")
+        return ids
+
+    @cached_property
+    def token_bytes(self) -> Sequence[bytes]:
+        """By token id, the bytes that it stands for in a text; special tokens stand for none, but for those that mark
+        tool calls.
+        """
+        to_byte = _byte_of_character()
+        decoder = self.tokenizer.backend_tokenizer.decoder
+        byte_level = decoder is not None and "ByteLevel" in type(decoder).__name__ + str(decoder)
+        special = _special_tokens(self.tokenizer).keys()
+        texts = self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer))))
+        return [
+            b"" if token in special or text is None else _bytes_of(text, to_byte if byte_level else None)
+            for token, text in enumerate(texts)
+        ]
+
+
+def plain_message(message: Message) -> dict[str, Any]:
+    """A message as chat templates expect it: tool arguments as an object where they are one."""
+    plain: dict[str, Any] = {"role": str(message.role), "content": message.text}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": _object(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        plain["name"] = message.name
+    return plain
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def _plain_tool(tool: Tool) -> Mapping[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": json.loads(_text_of(tool.parameters))}
+    return {"type": "function", "function": function}
+
+
+def _text_of(value: Any) -> str:
+    """Frozen mappings as JSON: templates want plain dicts."""
+    return json.dumps(value, default=dict)
+
+
+def _end_tokens(folder: Path, tokenizer: Any) -> frozenset[int]:
+    """Those of the tokenizer, of the configuration and of its advice for generation."""
+    found: set[int] = set()
+    if tokenizer.eos_token_id is not None:
+        found.add(tokenizer.eos_token_id)
+    for name in ("config.json", "generation_config.json"):
+        path = folder / name
+        named = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
+        found.update(named if isinstance(named, list) else [named] if isinstance(named, int) else [])
+    return frozenset(found)
+
+
+def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
+    marks = {mark for form in FORMATS for mark in (form.opening, form.closing)}
+    added = {token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return {token: text for token, text in added.items() if text not in marks}
+
+
+def _bytes_of(text: str, to_byte: Mapping[str, int] | None) -> bytes:
+    if to_byte is not None:
+        return (
+            bytes(to_byte[character] for character in text) if all(map(to_byte.__contains__, text)) else text.encode()
+        )
+    alone = _BYTE.fullmatch(text)
+    return bytes([int(alone[1], 16)]) if alone else text.replace(_SPACE, " ").encode()
+
+
+def _byte_of_character() -> Mapping[str, int]:
+    """How byte-level tokenizers write bytes: printable ones as themselves, the others from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,0 +1,62 @@
+"""Base models that the host keeps in local folders: what is offered, and what training starts from."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+import attrs
+
+from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
+from modelyard.domain.record import Index, Record, frozen_mapping
+
+
+class Tuning(StrEnum):
+    """What training changes: low-rank adapters beside the weights, or the weights themselves."""
+
+    LORA = "lora"
+    FULL = "full"
+
+
+@attrs.frozen
+class BaseModel:
+    """A causal language model in the folder `path`.
+
+    Lengths are in tokens, `prices` as `Pricing.texts`. `tool_format` names how it writes tool calls, "" for not at all
+    (`formats.tool_calls`). `files` holds the SHA-256 digest in hex of everything that serving and training read.
+    `offer` keeps base models in one index: always "local".
+    """
+
+    id: str
+    name: str
+    path: str
+    architecture: str
+    quantization: Quantization
+    context_length: int
+    parameters: int
+    tuning: Tuning
+    tool_format: str
+    created_at: datetime
+    files: Mapping[str, str] = attrs.field(converter=frozen_mapping)
+    prices: Mapping[str, str] = attrs.field(converter=frozen_mapping)
+    offer: str = "local"
+
+    def entry(self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...]) -> CatalogueEntry:
+        """How the catalogue lists it, by a backend that honours these."""
+        return CatalogueEntry(
+            id=self.id,
+            hub_id=self.id,
+            name=self.name,
+            created=int(self.created_at.timestamp()),
+            quantization=self.quantization,
+            context_length=self.context_length,
+            max_output_length=self.context_length,
+            pricing=Pricing(**{kind: Decimal(price) for kind, price in self.prices.items()}),
+            supported_sampling_parameters=parameters,
+            supported_features=features,
+        )
+
+
+OFFER = "local"
+
+RECORDS = (Record(BaseModel, "base_models", ("id",), indexes={"listed": Index(("offer",))}),)

@@ -1,0 +1,198 @@
+"""A causal language model in a local folder of the transformers format: what it holds, checked without loading it.
+
+Only data are looked at: JSON, a chat template, and weights as safetensors. Pickled weights are never read, and a folder
+that wants code of its own to be run is refused.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.safetensors import read_shapes
+from modelyard.formats.tool_calls import format_of
+
+CONFIG, TOKENIZER, TEMPLATE = "config.json", "tokenizer.json", "chat_template.jinja"
+TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+
+MAX_JSON = 64 * 2**20
+"""Bytes of a JSON file at most: tokenizers of large vocabularies take about 20 MB."""
+
+_CHUNK = 2**20
+_CAUSAL = "ForCausalLM"
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many have been read."""
+
+
+@attrs.frozen
+class BaseFolder:
+    """What the files of a base model say.
+
+    `architecture` is the name of its transformers class, `dtypes` are the number formats of its weights in safetensors'
+    words, `parameters` is how many weights there are. `tool_format` names how it writes tool calls, "" when its
+    template knows none. Lengths are in tokens. `files` holds the SHA-256 digest in hex of everything that serving and
+    training read, by file name.
+    """
+
+    path: str
+    architecture: str
+    context_length: int
+    vocabulary_size: int
+    parameters: int
+    tool_format: str
+    dtypes: frozenset[str]
+    files: Mapping[str, str]
+
+
+def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = None) -> BaseFolder:
+    """Look through a folder. Reads every byte of it once, for the digests.
+
+    Raises `InvalidInput`, saying which file is at fault and what to do about it.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InvalidInput.at("path", msg=f"{folder} is no folder; give one with a model in the transformers format")
+    config = _json(folder, CONFIG)
+    architecture = _architecture(config)
+    _check_attention(config)
+    form = format_of(_template(folder))
+    weights = _weight_files(folder)
+    shapes = [shape for name in weights for shape in _shapes(folder / name)]
+    optional = (GENERATION_CONFIG, TOKENIZER_CONFIG, TEMPLATE, WEIGHTS_INDEX)
+    names = [CONFIG, TOKENIZER, *(name for name in optional if (folder / name).is_file()), *weights]
+    return BaseFolder(
+        path=str(folder.resolve()),
+        architecture=architecture,
+        context_length=_positive(config, "max_position_embeddings"),
+        vocabulary_size=_positive(config, "vocab_size"),
+        parameters=sum(math.prod(shape) for _, shape in shapes),
+        tool_format="" if form is None else form.name,
+        dtypes=frozenset(dtype for dtype, _ in shapes),
+        files=_digests(folder, sorted(names), progress),
+    )
+
+
+def changed_files(folder: BaseFolder) -> list[str]:
+    """The names of files that are no longer as they were when the folder was read."""
+    path = Path(folder.path)
+    there = [name for name in folder.files if (path / name).is_file()]
+    digests = _digests(path, there, None)
+    return [name for name, digest in folder.files.items() if digests.get(name) != digest]
+
+
+# ---- one file after the other ------------------------------------------------------------------------------------
+
+
+def _refused(name: str, msg: str) -> InvalidInput:
+    return InvalidInput.at("path", name, msg=msg)
+
+
+def _json(folder: Path, name: str) -> Mapping[str, Any]:
+    path = folder / name
+    if not path.is_file():
+        raise _refused(name, "is missing; this is no model in the transformers format")
+    if path.stat().st_size > MAX_JSON:
+        raise _refused(name, f"is larger than {MAX_JSON} bytes")
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise _refused(name, f"is no JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise _refused(name, "must hold an object")
+    if "auto_map" in value:
+        raise _refused(name, "wants code from the folder to be run (auto_map), which is never done")
+    return value
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    named = config.get("architectures")
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+        raise _refused(CONFIG, "must name one class in `architectures`")
+    if not named[0].endswith(_CAUSAL):
+        raise _refused(CONFIG, f"is of a {named[0]}; only causal language models (...{_CAUSAL}) can be served")
+    return named[0]
+
+
+def _check_attention(config: Mapping[str, Any]) -> None:
+    """Each token must see all before it: what attends otherwise needs a cache of its own."""
+    window, layers = config.get("sliding_window"), config.get("layer_types")
+    if not isinstance(layers, list):
+        reach = window if isinstance(window, int) and config.get("use_sliding_window", True) else math.inf
+        layers = ["sliding_attention"] if reach < _positive(config, "max_position_embeddings") else []
+    odd = sorted({str(kind) for kind in layers if kind != "full_attention"})
+    if odd:
+        raise _refused(CONFIG, f"asks for {', '.join(odd)}; only models with full attention in every layer are served")
+
+
+def _positive(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if type(value) is not int or value < 1:
+        raise _refused(CONFIG, f"must say {name}, a whole number above 0")
+    return value
+
+
+def _template(folder: Path) -> str:
+    """The chat template, beside a tokenizer that is there."""
+    _json(folder, TOKENIZER)
+    if (folder / TEMPLATE).is_file():
+        return (folder / TEMPLATE).read_text(errors="replace")
+    known = _json(folder, TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
+    template = known.get("chat_template")
+    if not isinstance(template, str) or not template:
+        raise _refused(
+            TEMPLATE, "is missing, and tokenizer_config.json has no chat_template: put there the template of this model"
+        )
+    return template
+
+
+def _weight_files(folder: Path) -> list[str]:
+    if (folder / WEIGHTS).is_file():
+        return [WEIGHTS]
+    if not (folder / WEIGHTS_INDEX).is_file():
+        pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        hint = f"; {pickled[0]} is pickled and never read: save the model as safetensors" if pickled else ""
+        raise _refused(WEIGHTS, f"is missing, and there is no {WEIGHTS_INDEX}{hint}")
+    listed = _json(folder, WEIGHTS_INDEX).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise _refused(WEIGHTS_INDEX, "must hold a weight_map")
+    names = sorted({name for name in listed.values() if isinstance(name, str)})
+    for name in names:
+        if Path(name).name != name or not name.endswith(".safetensors") or not (folder / name).is_file():
+            raise _refused(WEIGHTS_INDEX, f"names {name[:100]!r}, which is no safetensors file of this folder")
+    return names
+
+
+def _shapes(path: Path) -> list[tuple[str, tuple[int, ...]]]:
+    try:
+        with path.open("rb") as file:
+            return list(read_shapes(file).values())
+    except ValueError as error:
+        raise _refused(path.name, str(error)) from None
+
+
+def _digests(folder: Path, names: list[str], progress: Progress | None) -> Mapping[str, str]:
+    total, read = sum((folder / name).stat().st_size for name in names), 0
+    digests = {}
+    for name in names:
+        digest = hashlib.sha256()
+        for chunk in _chunks(folder / name):
+            digest.update(chunk)
+            read += len(chunk)
+            if progress is not None:
+                progress(read, total)
+        digests[name] = digest.hexdigest()
+    return digests
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk

@@ -1,0 +1,83 @@
+"""Base models in local folders: checked once, kept in the store, offered by the platform that opens it."""
+
+import os
+from importlib.util import find_spec
+
+import attrs
+
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, check_entry
+from modelyard.errors import Conflict, InvalidInput, MissingExtra, RecordConflict
+from modelyard.formats.base_folder import BaseFolder, Progress, read_base_folder
+from modelyard.service.ports import Ports
+
+_FORMATS = {"F32": Quantization.FP32, "F16": Quantization.FP16, "BF16": Quantization.BF16}
+
+
+def add_base_model(
+    ports: Ports,
+    path: str | os.PathLike[str],
+    id: str,
+    *,
+    name: str | None,
+    pricing: Pricing,
+    tuning: Tuning,
+    progress: Progress | None,
+) -> CatalogueEntry:
+    """Check the folder, keep the base model, and offer it from now on. The same folder again changes nothing.
+
+    Raises `InvalidInput`, `MissingExtra`, `Conflict` for an id that is offered already.
+    """
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "torch")
+    base = _of_folder(ports, read_base_folder(path, progress), id, name or id, pricing, tuning)
+    offered = ports.base_models
+    if offered is None:
+        raise InvalidInput.at(
+            "backend", msg="was given by the host, who must put a LocalBackend of this base model into it instead"
+        )
+    known = next((one for one in offered if one.id == id), None)
+    if known is not None and attrs.evolve(known, created_at=base.created_at) == base:
+        return _entry(ports, id)
+    if known is not None or any(entry.id == id for entry in ports.backend.entries()):
+        raise Conflict(f"a model {id!r} is offered already; choose another id")
+    try:
+        ports.store.transact(lambda tx: tx.add(base))
+    except RecordConflict:
+        raise Conflict(f"a base model {id!r} is kept in this store already; choose another id") from None
+    offered.append(base)
+    return _entry(ports, id)
+
+
+def _of_folder(ports: Ports, folder: BaseFolder, id: str, name: str, pricing: Pricing, tuning: Tuning) -> BaseModel:
+    base = BaseModel(
+        id=id,
+        name=name,
+        path=folder.path,
+        architecture=folder.architecture,
+        quantization=_quantization(folder),
+        context_length=folder.context_length,
+        parameters=folder.parameters,
+        tuning=tuning,
+        tool_format=folder.tool_format,
+        created_at=ports.clock.now(),
+        files=folder.files,
+        prices=pricing.texts,
+    )
+    check_entry(base.entry((), ()))
+    return base
+
+
+def _quantization(folder: BaseFolder) -> Quantization:
+    """The format of the weights: that of nearly all of them, as norms often stay in 32 bits."""
+    known = [_FORMATS[dtype] for dtype in ("BF16", "F16", "F32") if dtype in folder.dtypes]
+    if not known:
+        raise InvalidInput.at(
+            "path", msg=f"the weights are {', '.join(sorted(folder.dtypes))}; give 16- or 32-bit floats"
+        )
+    return known[0]
+
+
+def _entry(ports: Ports, id: str) -> CatalogueEntry:
+    return next(entry for entry in ports.backend.entries() if entry.id == id)

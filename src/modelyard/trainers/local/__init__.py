@@ -1,0 +1,5 @@
+"""Training base models from local folders, on torch: low-rank adapters, SFT and RL."""
+
+from modelyard.deferred import defer_modules
+
+defer_modules(__name__, "learner", "trainer")
