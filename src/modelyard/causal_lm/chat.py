@@ -18,6 +18,7 @@ from modelyard.errors import InvalidInput
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class Chat:
@@ -41,18 +42,35 @@ class Chat:
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool) -> list[int]:
         """The tokens of a conversation as the template writes it. Raises `InvalidInput`."""
+        return list(self._apply(messages, tools, add_generation_prompt=add_generation_prompt, return_dict=False))
+
+    def _apply(self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any) -> Any:
         try:
-            rendered = self.tokenizer.apply_chat_template(
+            return self.tokenizer.apply_chat_template(
                 [plain_message(message) for message in messages],
                 tools=[_plain_tool(tool) for tool in tools] or None,
-                add_generation_prompt=add_generation_prompt,
-                return_dict=False,
+                **options,
             )
         except (TemplateError, TypeError, ValueError) as fault:
             raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
         except UnicodeEncodeError:
             raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
-        return list(rendered)
+
+    def marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
+        """The tokens of a conversation, and which of them the template marks as answers by `{% generation %}`; none of
+        them where it has no such marks. Raises `InvalidInput`.
+        """
+        if not _MARK.search(str(self.tokenizer.chat_template)):
+            ids = self.render(messages, tools, add_generation_prompt=False)
+            return ids, [False] * len(ids)
+        found = self._apply(
+            messages,
+            tools,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            tokenizer_kwargs={"return_offsets_mapping": True},
+        )
+        return found["input_ids"], _whole_characters(found["assistant_masks"], found["offset_mapping"])
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
@@ -66,6 +84,19 @@ class Chat:
             b"" if token in special or text is None else _bytes_of(text, to_byte if byte_level else None)
             for token, text in enumerate(texts)
         ]
+
+    @cached_property
+    def token_of_bytes(self) -> Mapping[bytes, int]:
+        """The token that stands for these bytes; where several do, the first."""
+        return {raw: token for token, raw in reversed(list(enumerate(self.token_bytes))) if raw}
+
+
+def _whole_characters(marks: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[bool]:
+    """The marks, put on all tokens of a character too: of its last one transformers marks the first alone."""
+    whole = [bool(mark) for mark in marks]
+    for place in range(1, len(whole)):
+        whole[place] |= whole[place - 1] and spans[place] == spans[place - 1]
+    return whole
 
 
 def plain_message(message: Message) -> dict[str, Any]:
