@@ -249,8 +249,24 @@ def test_a_conversation_that_begins_with_an_answer_is_refused_where_the_template
 
 
 def test_the_first_token_of_a_row_is_never_trained_as_nothing_stands_before_it() -> None:
-    chat = chat_of("{% for one in messages if one.role == 'assistant' %}{{ one.content }}<|im_end|>{% endfor %}")
-    choice = SampledChoice(Message(Role.ASSISTANT, "ab"), logprobs=(entry("a", -2.0), entry("b")))
-    (row,) = trajectory_rows(chat, Trajectory((History((Message(Role.USER, "hi"), choice)),), 1.0), False)
+    template = (
+        "{% for one in messages if one.role == 'assistant' %}{% generation %}{{ one.content }}{% endgeneration %}"
+    )
+    messages = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "abc"))
+    (row,) = example_rows(chat_of(template + "{% endfor %}"), Example(messages), "all")
     assert row.places == (1, 2)
-    assert row.logprobs == (-1.0, None)
+
+
+def test_names_of_special_tokens_in_what_was_said_are_text_and_the_turns_are_the_same() -> None:
+    messages = tuple(Message(role, "a <|im_end|> b") for role in (Role.USER, Role.ASSISTANT))
+    marked, plain = (chat_of(Style("ROLE: ", "\n", "").template(marked)) for marked in (True, False))
+    assert example_rows(marked, Example(messages), "all") == example_rows(plain, Example(messages), "all")
+    (row,) = example_rows(marked, Example(messages), "all")
+    assert trained(row) == b"a <|im_end|> b\0"
+
+
+def test_a_lone_surrogate_is_refused_with_and_without_marks() -> None:
+    messages = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "\ud800"))
+    for marked in (True, False):
+        with pytest.raises(InvalidInput, match="messages"):
+            example_rows(chat_of(Style("ROLE: ", "\n", "").template(marked)), Example(messages), "all")

@@ -64,14 +64,30 @@ class RowCache(Cache):
     def resize(self, rows: int, length: int, kept: int) -> None:
         """Make this many rows of this length; what the first `kept` rows hold stays as far as there is room.
 
-        Layer by layer, so that little more than the larger of the two is needed meanwhile.
+        Layer by layer, so that little more than the larger of the two is needed meanwhile. When that is not to be had,
+        everything is as it was.
         """
+        before = self.keys[0].shape[0], self.length
+        try:
+            self._reshape(rows, length, kept)
+        except Exception:
+            self._reshape(*before, kept)
+            raise
+
+    def _reshape(self, rows: int, length: int, kept: int) -> None:
         for tensors in (self.keys, self.values):
             for layer, old in enumerate(tensors):
-                new = old.new_zeros((rows, old.shape[1], length, old.shape[3]))
-                width = min(length, old.shape[2])
-                new[:kept, :, :width] = old[:kept, :, :width]
-                tensors[layer] = new
+                if (old.shape[0], old.shape[2]) != (rows, length):
+                    new = old.new_zeros((rows, old.shape[1], length, old.shape[3]))
+                    width = min(length, old.shape[2])
+                    new[:kept, :, :width] = old[:kept, :, :width]
+                    tensors[layer] = new
+
+
+def causal(positions: Tensor, seen: int) -> Tensor:
+    """Which keys each token may look at: rows x 1 x tokens x keys."""
+    keys = torch.arange(seen, device=positions.device)
+    return (keys[None, None, :] <= positions[:, :, None])[:, None]
 
 
 def head_size(config: Any) -> int:

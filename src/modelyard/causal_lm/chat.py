@@ -13,8 +13,10 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer
 
+from modelyard.causal_lm.literal import LiteralText
 from modelyard.domain.completion import Message, Tool
 from modelyard.errors import InvalidInput
+from modelyard.formats.tool_calls import FORMATS
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
@@ -27,6 +29,7 @@ class Chat:
     def __init__(self, folder: Path) -> None:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
         self._end = _end_tokens(folder, self.tokenizer)
+        self._literal = LiteralText(self.tokenizer)
 
     @property
     def end_tokens(self) -> frozenset[int]:
@@ -41,44 +44,49 @@ class Chat:
         return self.render(messages, tools, add_generation_prompt=True)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool) -> list[int]:
-        """The tokens of a conversation as the template writes it. Raises `InvalidInput`."""
-        return list(self._apply(messages, tools, add_generation_prompt=add_generation_prompt, return_dict=False))
+        """The tokens of a conversation as the template writes it. Raises `InvalidInput`.
+
+        Special tokens come from the template alone: their names in what somebody said are text.
+        """
+        text = self._apply(messages, tools, add_generation_prompt=add_generation_prompt, tokenize=False)
+        ids = self._literal.tokens(_sound(text))
+        if not ids:
+            raise InvalidInput.at("messages", msg="are nothing at all in this model's chat template")
+        return ids
+
+    def marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
+        """The tokens of a conversation, and which of them the template marks as answers by `{% generation %}`: none
+        where it has no such marks, or where somebody said the name of a special token. Raises `InvalidInput`.
+        """
+        said = [*map(plain_message, messages), *map(_plain_tool, tools)]
+        if not _MARK.search(str(self.tokenizer.chat_template)) or self._literal.hidden(said) != said:
+            ids = self.render(messages, tools, add_generation_prompt=False)
+            return ids, [False] * len(ids)
+        offsets = {"return_offsets_mapping": True}
+        found = self._apply(
+            messages, tools, return_dict=True, return_assistant_tokens_mask=True, tokenizer_kwargs=offsets
+        )
+        return found["input_ids"], _whole_characters(found["assistant_masks"], found["offset_mapping"])
 
     def _apply(self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any) -> Any:
         try:
             return self.tokenizer.apply_chat_template(
-                [plain_message(message) for message in messages],
-                tools=[_plain_tool(tool) for tool in tools] or None,
+                [self._literal.hidden(plain_message(message)) for message in messages],
+                tools=[self._literal.hidden(_plain_tool(tool)) for tool in tools] or None,
                 **options,
             )
-        except (TemplateError, TypeError, ValueError) as fault:
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
             raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
-        except UnicodeEncodeError:
-            raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
-
-    def marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
-        """The tokens of a conversation, and which of them the template marks as answers by `{% generation %}`; none of
-        them where it has no such marks. Raises `InvalidInput`.
-        """
-        if not _MARK.search(str(self.tokenizer.chat_template)):
-            ids = self.render(messages, tools, add_generation_prompt=False)
-            return ids, [False] * len(ids)
-        found = self._apply(
-            messages,
-            tools,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            tokenizer_kwargs={"return_offsets_mapping": True},
-        )
-        return found["input_ids"], _whole_characters(found["assistant_masks"], found["offset_mapping"])
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
-        """By token id, the bytes that it stands for in a text; marks of the template stand for none."""
+        """By token id, the bytes that it stands for in a text; special tokens stand for none, but for those that mark
+        tool calls.
+        """
         to_byte = _byte_of_character()
         decoder = self.tokenizer.backend_tokenizer.decoder
         byte_level = decoder is not None and "ByteLevel" in type(decoder).__name__ + str(decoder)
-        special = {token for token, added in self.tokenizer.added_tokens_decoder.items() if added.special}
+        special = _special_tokens(self.tokenizer).keys()
         texts = self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer))))
         return [
             b"" if token in special or text is None else _bytes_of(text, to_byte if byte_level else None)
@@ -89,6 +97,15 @@ class Chat:
     def token_of_bytes(self) -> Mapping[bytes, int]:
         """The token that stands for these bytes; where several do, the first."""
         return {raw: token for token, raw in reversed(list(enumerate(self.token_bytes))) if raw}
+
+
+def _sound(text: str) -> str:
+    """The text. Raises `InvalidInput` when it is no valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
+    return text
 
 
 def _whole_characters(marks: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[bool]:
@@ -141,6 +158,12 @@ def _end_tokens(folder: Path, tokenizer: Any) -> frozenset[int]:
         named = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
         found.update(named if isinstance(named, list) else [named] if isinstance(named, int) else [])
     return frozenset(found)
+
+
+def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
+    marks = {mark for form in FORMATS for mark in (form.opening, form.closing)}
+    added = {token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return {token: text for token, text in added.items() if text not in marks}
 
 
 def _bytes_of(text: str, to_byte: Mapping[str, int] | None) -> bytes:

@@ -19,6 +19,8 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
 """The projections of attention and feed-forward layers, by the names that nearly all architectures give them."""
 
+_ODD = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
+
 PREFIX = "base_model.model."
 """What peft puts before the names of a model's layers."""
 
@@ -56,9 +58,11 @@ class LoraShape:
         try:
             fields = json.loads(text)
             shape = cls(int(fields["r"]), int(fields["lora_alpha"]), tuple(sorted(fields["target_modules"])))
-        except (ValueError, KeyError, TypeError) as fault:
+            if (fields["peft_type"], fields["lora_alpha"]) != ("LORA", shape.alpha) or shape.rank < 1:
+                raise ValueError("peft_type must be LORA, r and lora_alpha whole numbers")
+        except (ValueError, KeyError, TypeError, OverflowError) as fault:
             raise BackendError(f"{CONFIG_FILE} is no configuration of a LoRA adapter: {fault}") from None
-        odd = [name for name in ("use_dora", "use_rslora", "modules_to_save") if fields.get(name)]
+        odd = [name for name in _ODD if fields.get(name)]
         if odd or fields.get("bias", "none") != "none":
             raise BackendError(f"{CONFIG_FILE} asks for {', '.join(odd) or 'biases'}, which is not served")
         return shape

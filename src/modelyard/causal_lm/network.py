@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from modelyard.causal_lm.cache import RowCache, causal
 from modelyard.errors import BackendError
 
 
@@ -28,6 +29,7 @@ class Network:
         self.model = model.eval().requires_grad_(False).to(device)
         self.config = self.model.config
         self.device, self.dtype = self.model.device, self.model.dtype
+        self._check()
 
     @property
     def body(self) -> Any:
@@ -47,6 +49,31 @@ class Network:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits in 32-bit floats, whatever the weights are: softmax over a large vocabulary needs them."""
         return self.model.get_output_embeddings()(hidden).float()
+
+    def _check(self) -> None:
+        """Whether hidden states, cache and head, each used for itself, make what the whole model does: some
+        architectures cap or scale their logits, or attend in ways of their own. Raises `BackendError`.
+        """
+        ids = torch.arange(4, device=self.device)[None]
+        try:
+            with torch.inference_mode():
+                found, whole = self._in_two_passes(ids), self.model(ids).logits.float()
+        except Exception as fault:
+            raise BackendError(f"{type(self.model).__name__} cannot be run here: {fault}") from fault
+        tolerance = 1e-3 if self.dtype is torch.float32 else 5e-2
+        if float((found - whole).abs().max()) > tolerance * max(1.0, float(whole.abs().max())):
+            raise BackendError(f"{type(self.model).__name__} makes its logits in a way of its own, which is not served")
+
+    def _in_two_passes(self, ids: Tensor) -> Tensor:
+        """Logits of one row, as serving computes them: the last token when the others are in the cache."""
+        cache = RowCache(self.config, 1, ids.shape[1], self.dtype, self.device)
+        places, found = torch.arange(ids.shape[1], device=self.device)[None], []
+        for part in (slice(None, -1), slice(-1, None)):
+            positions = places[:, part]
+            seen = int(positions.max()) + 1
+            cache.begin(0, positions, seen)
+            found.append(self.logits(self.hidden(ids[:, part], positions, causal(positions, seen), cache)))
+        return torch.cat(found, 1)
 
 
 def _usual_dtype(device: str) -> torch.dtype:

@@ -62,6 +62,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         raise InvalidInput.at("path", msg=f"{folder} is no folder; give one with a model in the transformers format")
     config = _json(folder, CONFIG)
     architecture = _architecture(config)
+    _check_attention(config)
     form = format_of(_template(folder))
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
@@ -118,6 +119,17 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if not named[0].endswith(_CAUSAL):
         raise _refused(CONFIG, f"is of a {named[0]}; only causal language models (...{_CAUSAL}) can be served")
     return named[0]
+
+
+def _check_attention(config: Mapping[str, Any]) -> None:
+    """Each token must see all before it: what attends otherwise needs a cache of its own."""
+    window, layers = config.get("sliding_window"), config.get("layer_types")
+    if not isinstance(layers, list):
+        reach = window if isinstance(window, int) and config.get("use_sliding_window", True) else math.inf
+        layers = ["sliding_attention"] if reach < _positive(config, "max_position_embeddings") else []
+    odd = sorted({str(kind) for kind in layers if kind != "full_attention"})
+    if odd:
+        raise _refused(CONFIG, f"asks for {', '.join(odd)}; only models with full attention in every layer are served")
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:

@@ -28,8 +28,9 @@ def add_base_model(
 
     Raises `InvalidInput`, `MissingExtra`, `Conflict` for an id that is offered already.
     """
-    if find_spec("torch") is None:
-        raise MissingExtra("torch", "torch")
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "torch")
     base = _of_folder(ports, read_base_folder(path, progress), id, name or id, pricing, tuning)
     offered = ports.base_models
     if offered is None:

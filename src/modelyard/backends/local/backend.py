@@ -1,5 +1,6 @@
 """Serving base models from local folders, and every checkpoint of every model trained on them, side by side."""
 
+import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -10,7 +11,6 @@ from typing import TypeVar
 import attrs
 import torch
 
-from modelyard import event_loop
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.grammar import Grammars, Matcher
@@ -89,7 +89,7 @@ class LocalBackend:
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """The same on an event loop."""
         loaded = await _in_thread(lambda: self._model(model))
-        with await _in_thread(lambda: loaded.answering(request, model)) as speakers:
+        with await _entered(lambda: loaded.answering(request, model)) as speakers:
             while active := [speaker for speaker in speakers if not speaker.ended]:
                 await loaded.engine.await_(active[0].sequence, _enough(active[0], request))
                 for delta in _told(active):
@@ -105,7 +105,22 @@ class LocalBackend:
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    return await event_loop.get_running_loop().run_in_executor(None, function)
+    return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+async def _entered(make: "Callable[[], _Within]") -> "_Within":
+    """What is made on a thread, and given up at once when the caller is cancelled meanwhile."""
+    making = asyncio.get_running_loop().run_in_executor(None, make)
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_given_up)
+        raise
+
+
+def _given_up(made: "asyncio.Future[_Within]") -> None:
+    if not made.cancelled() and made.exception() is None:
+        made.result().__exit__()
 
 
 def _enough(speaker: Speaker, request: CompletionRequest) -> int:
@@ -127,23 +142,30 @@ class _Loaded:
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
         self._grammars: Grammars | None = None
         network = Network(folder, device)
+        unused = network.config.vocab_size - len(self.chat.token_bytes)
+        self._bytes = [*self.chat.token_bytes, *[b""] * unused]
         bank = AdapterBank(network.model, room.adapters + 1, room.rank)
         self.engine = Engine(
             network, bank, self.chat.end_tokens, rows=room.rows, memory=room.memory, waiting=room.waiting
         )
         self.slots = AdapterSlots(room.adapters)
+        self._lock = threading.Lock()
         self._prompts: OrderedDict[tuple[int, int], tuple[object, object, list[int]]] = OrderedDict()
 
     def prompt(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[int]:
         """The tokens of a conversation; those of the last few are remembered, as each is asked for twice."""
         key = (id(messages), id(tools))
-        if key not in self._prompts:
-            self._prompts[key] = (messages, tools, self.chat.prompt(messages, tools))
+        known = self._prompts.get(key)
+        if known is not None:
+            return known[2]
+        prompt = self.chat.prompt(messages, tools)
+        with self._lock:
+            self._prompts[key] = (messages, tools, prompt)
             if len(self._prompts) > _REMEMBERED:
                 self._prompts.popitem(last=False)
-        return self._prompts[key][2]
+        return prompt
 
-    def answering(self, request: CompletionRequest, model: ServedModel) -> AbstractContextManager[list[Speaker]]:
+    def answering(self, request: CompletionRequest, model: ServedModel) -> "_Within":
         """The choices of a request, under way as long as the context lasts."""
         check_bias(request.sampling, len(self.chat.token_bytes))
         prompt = self.prompt(request.messages, request.tools)
@@ -156,7 +178,7 @@ class _Loaded:
                 sequence = _sequence(prompt, request, slot, index, grammar)
                 self.engine.submit(sequence)
                 stack.callback(self.engine.cancel, sequence)
-                speakers.append(Speaker(index, sequence, request, self.chat.token_bytes, self._tools(request, index)))
+                speakers.append(Speaker(index, sequence, request, self._bytes, self._tools(request, index)))
         except BaseException:
             stack.close()
             raise

@@ -7,24 +7,25 @@ another who waits. So a lone caller never waits for company, and many share each
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
+from contextlib import contextmanager
 from functools import partial
 
 import torch
 
-from modelyard.backends.local.rows import Rows, causal
+from modelyard.backends.local.lead import Follower, Lead
+from modelyard.backends.local.rows import Rows
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
+from modelyard.causal_lm.cache import causal
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason
-from modelyard.errors import BackendError, Overloaded
+from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem
 
 PREFILL_TOKENS = 2048
 """Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
-
-Wake = Callable[[], object]
 
 
 class Engine:
@@ -44,23 +45,23 @@ class Engine:
         memory: int = 2**30,
         waiting: int = 1024,
     ) -> None:
-        self._network, self._bank, self._end_tokens, self._most_waiting = network, bank, end_tokens, waiting
+        self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
         self.rows = Rows(network, rows, memory)
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()
-        self._led = False
-        self._readers: dict[Sequence, Wake] = {}
-        self._claims: deque[Wake] = deque()
+        self._lead = Lead()
+        self._changed: list[Sequence] = []
         self._sampler: Sampler | None = None
 
     # ---- for whoever wants an answer
 
     def submit(self, sequence: Sequence) -> None:
-        """Take a sequence in. Raises `Overloaded` when too many wait, or when it can never fit."""
-        if not self.rows.can_ever_hold(sequence):
-            raise Overloaded(f"{sequence.most} tokens do not fit the memory of this engine; ask for fewer", 60.0)
+        """Take a sequence in. Raises `Overloaded` when too many wait, `ContextLengthExceeded` when it can never fit."""
+        if sequence.most > self.rows.longest:
+            msg = f"and the answer take up to {sequence.most} tokens; this engine has memory for {self.rows.longest}"
+            raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
         with self._lock:
-            if len(self._waiting) >= self._most_waiting:
+            if len(self._waiting) + len(self.rows.running) >= self._most:
                 raise Overloaded(f"{len(self._waiting)} requests are waiting for this model; try again later")
             self._waiting.append(sequence)
 
@@ -68,138 +69,132 @@ class Engine:
         """Return when it has more than `seen` tokens or has ended."""
         while not _news(sequence, seen):
             woken = threading.Event()
-            if self._takes_lead(sequence, seen, woken.set):
-                self._lead(sequence, seen)
-            else:
+            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), woken.set)):
                 woken.wait()
+            else:
+                self._try_to_lead(sequence, seen)
 
     async def await_(self, sequence: Sequence, seen: int) -> None:
         """The same on an event loop: the lead is taken on a thread of its executor."""
         loop = asyncio.get_running_loop()
         while not _news(sequence, seen):
             woken = asyncio.Event()
-            if self._takes_lead(sequence, seen, partial(loop.call_soon_threadsafe, woken.set)):
-                await asyncio.shield(loop.run_in_executor(None, self._lead, sequence, seen))
-            else:
+            wake = partial(loop.call_soon_threadsafe, woken.set)
+            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), wake, on_loop=True)):
                 await woken.wait()
+            else:
+                await asyncio.shield(loop.run_in_executor(None, self._try_to_lead, sequence, seen))
 
     def cancel(self, sequence: Sequence) -> None:
         """Stop its work: at the next step, or now when nobody leads."""
         if sequence.state is State.ENDED:
             return
         sequence.cancelled = True
-        with self._lock:
-            self._readers.pop(sequence, None)
-            if self._led:
-                return
-            self._led = True
-        try:
-            self._drop_cancelled()
-        finally:
-            self._hand_over()
+        if self._lead.take():
+            with self._leading():
+                pass
 
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, torch.Tensor]) -> None:
         """Put an adapter into a slot that no sequence uses, between two steps. Raises `BackendError`."""
-        self._claim()
-        try:
-            self._bank.load(slot, shape, weights)
+        self._lead.claim()
+        with self._leading():
+            self._drop_cancelled()
             self.rows.forget(slot)
-        finally:
-            self._hand_over()
+            self._bank.load(slot, shape, weights)
 
     # ---- the lead
 
-    def _takes_lead(self, sequence: Sequence, seen: int, wake: Wake) -> bool:
-        """Whether the caller is to lead; otherwise `wake` is called when it should look again."""
+    def _try_to_lead(self, sequence: Sequence, seen: int) -> None:
+        """Step until it has news, unless another leads by now."""
+        if self._lead.take():
+            with self._leading():
+                while not _news(sequence, seen) and not self._lead.claimed:
+                    self._step()
+                    self._tell()
+
+    @contextmanager
+    def _leading(self) -> Iterator[None]:
+        """Having the lead, until the end: then nothing that was cancelled is left, and another leads."""
+        with torch.inference_mode():
+            try:
+                yield
+            finally:
+                finished = False
+                while not finished:
+                    self._drop_cancelled()
+                    self._tell()
+                    finished = self._lead.hand_over(unfinished=self._any_cancelled)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, []
+        self._lead.tell(changed)
+
+    def _any_cancelled(self) -> bool:
         with self._lock:
-            if self._led:
-                if _news(sequence, seen):
-                    wake()
-                else:
-                    self._readers[sequence] = wake
-                return False
-            self._led = True
-            return True
-
-    def _claim(self) -> None:
-        """Wait for the lead, before the next step."""
-        while True:
-            woken = threading.Event()
-            with self._lock:
-                if not self._led:
-                    self._led = True
-                    return
-                self._claims.append(woken.set)
-            woken.wait()
-
-    def _lead(self, sequence: Sequence, seen: int) -> None:
-        try:
-            with torch.inference_mode():
-                while not _news(sequence, seen) and not self._claims:
-                    self._tell(self._step())
-        finally:
-            self._hand_over()
-
-    def _tell(self, changed: Many[Sequence]) -> None:
-        with self._lock:
-            woken = [self._readers.pop(sequence) for sequence in changed if sequence in self._readers]
-        for wake in woken:
-            wake()
-
-    def _hand_over(self) -> None:
-        with self._lock:
-            self._led = False
-            heir = next(iter(self._readers), None)
-            woken = [self._claims.popleft()] if self._claims else [] if heir is None else [self._readers.pop(heir)]
-        for wake in woken:
-            wake()
+            return any(sequence.cancelled for sequence in (*self._waiting, *self.rows.running))
 
     # ---- a step
 
-    def _step(self) -> list[Sequence]:
-        """Returns the sequences that have news."""
-        changed = self._drop_cancelled()
+    def _step(self) -> None:
+        """One token more for each answer. A fault ends one answer, whatever it is, and the others go on."""
         try:
-            changed += self._read_prompts()
+            self._drop_cancelled()
+            self._read_prompts()
             if self.rows.running:
-                changed += self._decode()
-        except (RuntimeError, MemoryError) as fault:
-            changed += self._fail_newest(fault)
-        return changed
+                self._decode()
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer that it ends
+            self._fail_newest(fault)
 
-    def _drop_cancelled(self) -> list[Sequence]:
+    def _drop_cancelled(self) -> None:
         with self._lock:
             gone = [sequence for sequence in self._waiting if sequence.cancelled]
             for sequence in gone:
                 self._waiting.remove(sequence)
-        for sequence in [one for one in self.rows.running if one.cancelled]:
-            self._leave(sequence)
-            gone.append(sequence)
-        for sequence in gone:
-            sequence.end()
-        return gone
+        for sequence in [*gone, *(one for one in self.rows.running if one.cancelled)]:
+            self._end(sequence)
 
-    def _fail_newest(self, fault: Exception) -> list[Sequence]:
+    def _fail_newest(self, fault: Exception) -> None:
         """What does not fit, or cannot be computed, fails alone: the one that came last; the others go on."""
-        if self.rows.running:
-            sequence = self.rows.running[-1]
+        failed = (self._unread() or self.rows.running)[-1:]
+        if not failed:
+            raise fault
+        self._end(failed[0], failure=_failure(fault))
+
+    def _end(self, sequence: Sequence, reason: FinishReason | None = None, failure: BackendError | None = None) -> None:
+        if sequence.state is State.RUNNING:
             self._leave(sequence)
-        else:
-            with self._lock:
-                sequence = self._waiting.popleft()
-        kind = Overloaded if isinstance(fault, torch.OutOfMemoryError | MemoryError) else BackendError
-        sequence.end(failure=kind(f"the model could not go on: {type(fault).__name__}"))
-        return [sequence]
+        sequence.end(reason, failure)
+        self._changed.append(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._sampler = None
+        try:
+            self.rows.drop(sequence)
+        except Exception as fault:  # noqa: BLE001 - nothing is known any more of what the cache holds
+            for one in self.rows.running:
+                one.end(failure=_failure(fault))
+            self._changed += self.rows.running
+            self.rows.clear()
 
     # ---- prompts
 
-    def _read_prompts(self) -> list[Sequence]:
+    def _read_prompts(self) -> None:
         """Admit what waits, in order, and read it. Those with a common beginning are read one after the other, so that
         it is computed once."""
-        changed: list[Sequence] = []
+        self._take_back(self._unread())
         while new := self._admitted():
-            changed += self._prefill(new)
-        return changed
+            self._prefill(new)
+
+    def _unread(self) -> list[Sequence]:
+        return [sequence for sequence in self.rows.running if not sequence.answer]
+
+    def _take_back(self, unread: Many[Sequence]) -> None:
+        """A fault kept these from being read: they come first again."""
+        for sequence in unread:
+            self.rows.drop(sequence)
+            sequence.state = State.WAITING
+        with self._lock:
+            self._waiting.extendleft(reversed(unread))
 
     def _admitted(self) -> list[Sequence]:
         new: list[Sequence] = []
@@ -209,20 +204,33 @@ class Engine:
             fresh = len(sequence.prompt)
             if new and (tokens + fresh > PREFILL_TOKENS or any(_alike(sequence, one) for one in new)):
                 break
-            if not self.rows.admit(sequence):
+            if not self._admit(sequence):
                 break
-            with self._lock:
-                self._waiting.popleft()
-            sequence.state = State.RUNNING
-            new.append(sequence)
-            tokens += fresh - sequence.cached
+            if sequence.state is State.RUNNING:
+                new.append(sequence)
+                tokens += fresh - sequence.cached
         return new
 
-    def _prefill(self, new: Many[Sequence]) -> list[Sequence]:
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give the first that waits a row, if there is one. It fails alone where room for it cannot be made."""
+        self._sampler, failure = None, None
+        try:
+            if not self.rows.admit(sequence):
+                return False
+            sequence.state = State.RUNNING
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+            failure = _failure(fault)
+        with self._lock:
+            self._waiting.popleft()
+        if failure is not None:
+            self._end(sequence, failure=failure)
+        return True
+
+    def _prefill(self, new: Many[Sequence]) -> None:
         """Read what is left of the prompts of the last rows, and draw the first token of each answer."""
         first = len(self.rows.running) - len(new)
         logits = self._first_logits(first, new)
-        return self._took(new, Sampler(new, self._network.device).draw(logits))
+        self._took(new, Sampler(new, self._network.device).draw(logits))
 
     def _first_logits(self, first: int, new: Many[Sequence]) -> torch.Tensor:
         """Right-padded: what the padding leaves in the cache is overwritten before anything looks at it."""
@@ -250,7 +258,7 @@ class Engine:
 
     # ---- answers
 
-    def _decode(self) -> list[Sequence]:
+    def _decode(self) -> None:
         running, device = list(self.rows.running), self._network.device
         ids = torch.tensor([[sequence.answer[-1]] for sequence in running], device=device)
         positions = torch.tensor([[sequence.length - 1] for sequence in running], device=device)
@@ -259,33 +267,46 @@ class Engine:
             sequence.cached = sequence.length
         if self._sampler is None:
             self._sampler = Sampler(running, device)
-        return self._took(running, self._sampler.draw(self._network.logits(hidden[:, -1])))
+        self._took(running, self._sampler.draw(self._network.logits(hidden[:, -1])))
 
-    def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> list[Sequence]:
+    def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> None:
         for sequence, sampled in zip(sequences, drawn, strict=True):
-            sequence.answer.append(sampled.token)
-            sequence.sampled.append(sampled)
-            if sequence.grammar is not None:
-                sequence.grammar.accept(sampled.token)
-            if sampled.token in self._end_tokens:
-                self._finish(sequence, FinishReason.STOP)
-            elif len(sequence.answer) >= sequence.max_tokens:
-                self._finish(sequence, FinishReason.LENGTH)
-        if len(sequences) != len(self.rows.running) or any(one.state is State.ENDED for one in sequences):
-            self._sampler = None
-        return list(sequences)
+            if sequence.state is State.RUNNING:
+                self._take(sequence, sampled)
 
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        self._leave(sequence)
-        sequence.end(reason)
+    def _take(self, sequence: Sequence, sampled: Sampled) -> None:
+        """Add a token to an answer, and end it where it ends. A fault here is this answer's alone."""
+        try:
+            reason = self._reason(sequence, sequence.take(sampled))
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+            self._end(sequence, failure=_failure(fault))
+            return
+        if reason is None:
+            self._changed.append(sequence)
+        else:
+            self._end(sequence, reason)
 
-    def _leave(self, sequence: Sequence) -> None:
-        self.rows.drop(sequence)
-        self._sampler = None
+    def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
+        """Why an answer ends behind its last token, if it does."""
+        if sequence.answer[-1] in self._end_tokens or (complete and not self._end_tokens):
+            return FinishReason.STOP
+        if len(sequence.answer) < sequence.max_tokens:
+            return None
+        return FinishReason.STOP if complete else FinishReason.LENGTH
 
 
 def _news(sequence: Sequence, seen: int) -> bool:
     return len(sequence.sampled) > seen or sequence.state is State.ENDED
+
+
+def _failure(fault: Exception) -> BackendError:
+    """What a reader is told."""
+    if isinstance(fault, BackendError):
+        return fault
+    kind = Overloaded if isinstance(fault, torch.OutOfMemoryError | MemoryError) else BackendError
+    failure = kind(f"the model could not go on: {type(fault).__name__}")
+    failure.__cause__ = fault
+    return failure
 
 
 def _alike(one: Sequence, other: Sequence) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from modelyard.causal_lm.chat import Chat
 from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolMode
-from modelyard.errors import InvalidInput
+from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.tool_calls import ToolFormat
 
 if find_spec("llguidance") is not None:
@@ -28,8 +28,9 @@ class Matcher:
         return self._matcher.compute_logit_bias()
 
     def accept(self, token: int) -> bool:
-        """Go on behind a token. Returns whether the answer is over."""
-        self._matcher.consume_token(token)
+        """Go on behind a token. Returns whether the answer is over. Raises `BackendError` when it cannot go on."""
+        if not self._matcher.consume_token(token):
+            raise BackendError(f"the answer cannot be kept to its grammar: {self._matcher.get_error()[:200]}")
         return bool(self._matcher.is_stopped())
 
 

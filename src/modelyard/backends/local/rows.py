@@ -8,9 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 
-import torch
-from torch import Tensor
-
 from modelyard.backends.local.sequence import Sequence
 from modelyard.causal_lm.cache import RowCache, bytes_per_token
 from modelyard.causal_lm.network import Network
@@ -34,9 +31,10 @@ class Rows:
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
         self.cache = self._made(SHORTEST)
 
-    def can_ever_hold(self, sequence: Sequence) -> bool:
-        """Whether it fits when nothing else runs."""
-        return self._count(self._length_for(sequence.most)) >= 1
+    @property
+    def longest(self) -> int:
+        """How many tokens a sequence can have when nothing else runs."""
+        return self._memory // self._token
 
     def admit(self, sequence: Sequence) -> bool:
         """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
@@ -60,6 +58,11 @@ class Rows:
             self.cache.copy(last, row, moved.cached)
             self.running[row] = moved
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.running.clear()
+        self._kept.clear()
+
     def forget(self, slot: int) -> None:
         """Another adapter is put into this slot: what the one before it answered is of no use."""
         for row in [row for row, (kept, _) in self._kept.items() if kept == slot]:
@@ -68,21 +71,25 @@ class Rows:
     # ---- room
 
     def _length_for(self, tokens: int) -> int:
-        limit: int = self._network.config.max_position_embeddings
+        limit = min(self._network.config.max_position_embeddings, self.longest)
         return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(limit, tokens))
 
     def _count(self, length: int) -> int:
         """How many sequences can run in rows of this length."""
-        possible = self._memory // (length * self._token)
+        possible = self._possible(length)
         return min(self._most, possible - possible // KEPT_SHARE)
+
+    def _possible(self, length: int) -> int:
+        return self._memory // (length * self._token)
 
     def _made(self, length: int) -> RowCache:
         network = self._network
         return RowCache(network.config, self._all(length), length, network.dtype, network.device)
 
     def _all(self, length: int) -> int:
+        """How many rows there are, those included that keep what was answered."""
         count = self._count(length)
-        return count + max(1, count // KEPT_SHARE)
+        return min(count + max(1, count // KEPT_SHARE), self._possible(length))
 
     def _resize(self, length: int) -> None:
         if length == self.cache.length:
@@ -115,8 +122,10 @@ class Rows:
                 yield row, tokens
 
     def _keep(self, sequence: Sequence, row: int) -> None:
-        first = self._count(self.cache.length)
-        free = [target for target in range(first, self._all(self.cache.length)) if target not in self._kept]
+        behind = range(self._count(self.cache.length), self._all(self.cache.length))
+        if not behind or not sequence.cached:
+            return
+        free = [target for target in behind if target not in self._kept]
         target = free[0] if free else next(iter(self._kept))
         self.cache.copy(row, target, sequence.cached)
         self._kept[target] = (sequence.slot, [*sequence.prompt, *sequence.answer][: sequence.cached])
@@ -132,9 +141,3 @@ def _shared(prompt: Tokens[int], known: Tokens[int]) -> int:
     while place < most and prompt[place] == known[place]:
         place += 1
     return place
-
-
-def causal(positions: Tensor, seen: int) -> Tensor:
-    """Which keys each token may look at: rows x 1 x tokens x keys."""
-    keys = torch.arange(seen, device=positions.device)
-    return (keys[None, None, :] <= positions[:, :, None])[:, None]

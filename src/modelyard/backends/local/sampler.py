@@ -15,6 +15,9 @@ from modelyard.backends.sampling import uniform
 NEVER = -1e30
 """The score of a token that may not come."""
 
+COLDEST = 1e-30
+"""Temperatures below it are no different, and 32 bits cannot tell them from 0."""
+
 
 class Sampler:
     """Draws for the same sequences, step after step: what does not change between steps is prepared once."""
@@ -23,7 +26,7 @@ class Sampler:
         self._sequences, self._device = sequences, device
         samplings = [sequence.sampling for sequence in sequences]
         self._greedy = torch.tensor([sampling.temperature == 0 for sampling in samplings], device=device)
-        temperatures = [sampling.temperature or 1.0 for sampling in samplings]
+        temperatures = [max(sampling.temperature, COLDEST) if sampling.temperature else 1.0 for sampling in samplings]
         self._temperatures = torch.tensor(temperatures, dtype=torch.float32, device=device)[:, None]
         self._all_greedy = all(sampling.temperature == 0 for sampling in samplings)
         self._adjusting = [row for row, sequence in enumerate(sequences) if _adjusts(sequence)]
@@ -42,11 +45,16 @@ class Sampler:
     def _adjusted(self, logprobs: Tensor) -> Tensor:
         scores = logprobs.clone()
         for row in self._adjusting:
-            _adjust(scores[row], self._sequences[row])
+            sequence = self._sequences[row]
+            try:
+                _adjust(scores[row], sequence)
+            except Exception as fault:  # noqa: BLE001 - the fault of its grammar: the other rows are drawn all the same
+                sequence.failure = fault
         return scores
 
     def _drawn(self, scores: Tensor) -> Tensor:
-        weights = (scores / self._temperatures).softmax(-1)
+        gaps = scores - scores.amax(-1, keepdim=True)
+        weights = (gaps / self._temperatures).softmax(-1)
         chances = [uniform(one.sampling.seed or 0, len(one.answer)) for one in self._sequences]
         chance = torch.tensor(chances, dtype=torch.float64, device=self._device)[:, None]
         tokens = _at(weights, chance)
@@ -57,17 +65,17 @@ class Sampler:
     def _told(self, tokens: Tensor, logprobs: Tensor) -> list[Sampled]:
         own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         if not self._top:
-            return [Sampled(token, min(0.0, logprob)) for token, logprob in zip(tokens.tolist(), own, strict=True)]
+            return [Sampled(token, min(logprob, 0.0)) for token, logprob in zip(tokens.tolist(), own, strict=True)]
         best = logprobs.topk(self._top)
         values, ids = best.values.tolist(), best.indices.tolist()
         return [
-            Sampled(token, min(0.0, own[row]), _first(ids[row], values[row], self._sequences[row].top_logprobs))
+            Sampled(token, min(own[row], 0.0), _first(ids[row], values[row], self._sequences[row].top_logprobs))
             for row, token in enumerate(tokens.tolist())
         ]
 
 
 def _first(ids: Rows[int], logprobs: Rows[float], count: int) -> list[tuple[int, float]]:
-    return [(token, min(0.0, logprob)) for token, logprob in zip(ids[:count], logprobs, strict=False)]
+    return [(token, min(logprob, 0.0)) for token, logprob in zip(ids[:count], logprobs, strict=False)]
 
 
 def _at(weights: Tensor, chance: Tensor) -> Tensor:
@@ -88,7 +96,7 @@ def _filtered(weights: Tensor, chance: Tensor, sequence: Sequence) -> Tensor:
         sums = ordered.double().cumsum(-1)
         count = 1 + int((sums < sampling.top_p * sums[-1]).sum().clamp(max=len(sums) - 1))
         ordered, ids = ordered[:count], ids[:count]
-    ids = ids[ordered >= sampling.min_p * ordered[0]].sort().values
+    ids = ids[~(ordered < sampling.min_p * ordered[0])].sort().values  # so that what is no number leaves some
     return ids[_at(weights[ids][None], chance[None])[0]]
 
 

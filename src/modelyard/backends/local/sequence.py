@@ -1,5 +1,6 @@
 """One answer under way in the engine."""
 
+import math
 from collections.abc import Sequence as Tokens
 from enum import Enum
 from typing import Protocol
@@ -7,6 +8,7 @@ from typing import Protocol
 import attrs
 
 from modelyard.domain.completion import FinishReason, Sampling
+from modelyard.errors import BackendError
 
 
 class Grammar(Protocol):
@@ -43,8 +45,8 @@ class Sequence:
     """A prompt and the tokens that follow it.
 
     `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` says how many of the
-    likeliest tokens are told. `sampled` grows; whoever reads it remembers how far. `row` is where it lies in the cache,
-    `cached` how many of its tokens do. `failure` is what went wrong, if it ended so.
+    likeliest tokens are told. `sampled` grows; whoever reads it remembers how far. `cached` is how many of its tokens
+    lie in the cache. `failure` is what went wrong.
     """
 
     prompt: list[int]
@@ -71,9 +73,16 @@ class Sequence:
         """How many it can come to have."""
         return len(self.prompt) + self.max_tokens
 
-    def token(self, place: int) -> int:
-        """The token at a place."""
-        return self.prompt[place] if place < len(self.prompt) else self.answer[place - len(self.prompt)]
+    def take(self, sampled: Sampled) -> bool:
+        """Add a token. Returns whether the answer's grammar is complete. Raises what keeps it from going on."""
+        if self.failure is not None:
+            raise self.failure
+        if math.isnan(sampled.logprob):
+            raise BackendError("the model's output is no number: its weights, or those of its adapter, are broken")
+        complete = self.grammar is not None and self.grammar.accept(sampled.token)
+        self.answer.append(sampled.token)
+        self.sampled.append(sampled)
+        return complete
 
     def end(self, reason: FinishReason | None = None, failure: Exception | None = None) -> None:
         """It is over."""

@@ -1,0 +1,122 @@
+"""Who works when nobody has a thread for it: one of those who wait leads for all, and hands over when it is done."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+
+import attrs
+
+Wake = Callable[[], object]
+
+
+@attrs.frozen(eq=False)
+class Follower:
+    """Who waits while another leads: woken when it is `ready`, or when it is to lead. `on_loop` tells that it is a task
+    of an event loop, which needs a free thread to lead.
+    """
+
+    ready: Callable[[], bool]
+    wake: Wake
+    on_loop: bool = False
+
+
+class Lead:
+    """Only a running thread holds the lead, never one that is still to come: those who wait for it on threads of the
+    same executor would keep that one from coming.
+
+    Law: when nobody leads and somebody waits, one of them has been woken.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+        self._claims: deque[threading.Event] = deque()
+        self._threads: dict[Hashable, Follower] = {}
+        self._tasks: dict[Hashable, Follower] = {}
+
+    @property
+    def claimed(self) -> bool:
+        """Whether somebody waits for the lead itself."""
+        return bool(self._claims)
+
+    def take(self) -> bool:
+        """Take the lead if nobody has it. Returns whether it was taken."""
+        with self._lock:
+            took, self._taken = not self._taken, True
+            return took
+
+    def claim(self) -> None:
+        """Wait for the lead, ahead of all who follow: it is given without being free in between."""
+        with self._lock:
+            if not self._taken:
+                self._taken = True
+                return
+            given = threading.Event()
+            self._claims.append(given)
+        try:
+            given.wait()
+        except BaseException:  # the wait was interrupted
+            self._withdraw(given)
+            raise
+
+    def _withdraw(self, claim: threading.Event) -> None:
+        with self._lock:
+            waits = claim in self._claims
+            if waits:
+                self._claims.remove(claim)
+        if not waits:
+            self.hand_over()
+
+    def follow(self, key: Hashable, follower: Follower) -> bool:
+        """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead."""
+        with self._lock:
+            if not self._taken:
+                return False
+            ready = follower.ready()
+            if not ready:
+                (self._tasks if follower.on_loop else self._threads)[key] = follower
+        if ready:
+            follower.wake()
+        return True
+
+    def tell(self, keys: Sequence[Hashable]) -> None:
+        """Something happened to these: wake those of their followers that are ready."""
+        with self._lock:
+            woken = [*_taken_out(self._threads, keys), *_taken_out(self._tasks, keys)]
+        for follower in woken:
+            _reached(follower.wake)
+
+    def hand_over(self, unfinished: Callable[[], bool] = lambda: False) -> bool:
+        """Give the lead up, or on; those of the followers that are ready have been told before. Returns False, with the
+        lead still held, when something is `unfinished`.
+        """
+        with self._lock:
+            if unfinished():
+                return False
+            if self._claims:
+                self._claims.popleft().set()
+                return True
+            self._taken = False
+        while (heir := self._heir()) is not None and not _reached(heir.wake):
+            pass
+        return True
+
+    def _heir(self) -> Follower | None:
+        """One who is to look again. Threads come first: a task may have to wait for one of theirs."""
+        with self._lock:
+            followers = self._threads or self._tasks
+            return None if self._taken or not followers else followers.pop(next(iter(followers)))
+
+
+def _taken_out(followers: dict[Hashable, Follower], keys: Sequence[Hashable]) -> list[Follower]:
+    ready = [key for key in keys if key in followers and followers[key].ready()]
+    return [followers.pop(key) for key in dict.fromkeys(ready)]
+
+
+def _reached(wake: Wake) -> bool:
+    """Whether there is still somebody to be woken: an event loop may have been closed under its tasks."""
+    try:
+        wake()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""Base models, engines and questions for the tests of this folder."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modelyard.backends.local.engine import Engine
+from modelyard.backends.local.sequence import Sequence as Answer
+from modelyard.causal_lm.lora import TARGETS, AdapterBank, LoraShape
+from modelyard.causal_lm.network import Network
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.catalogue import Quantization
+from modelyard.domain.completion import Sampling
+from modelyard.formats.base_folder import read_base_folder
+
+GREEDY = Sampling(temperature=0)
+END = 2
+TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
+"""Keys and values of a token in a micro model: layers x heads x size in 32 bits."""
+
+
+def base_model(folder: Path, id: str) -> BaseModel:
+    """The record of a folder."""
+    read = read_base_folder(folder)
+    return BaseModel(
+        id=id,
+        name=id,
+        path=read.path,
+        architecture=read.architecture,
+        quantization=Quantization.FP32,
+        context_length=read.context_length,
+        parameters=read.parameters,
+        tuning=Tuning.LORA,
+        tool_format=read.tool_format,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        files=read.files,
+        prices={},
+    )
+
+
+def engine_of(
+    folder: Path, *, slots: int = 5, rank: int = 8, ends: frozenset[int] = frozenset({END}), **room: Any
+) -> Engine:
+    """An engine on a network of its own, whose banks it changes."""
+    network = Network(folder)
+    return Engine(network, AdapterBank(network.model, slots, rank), ends, **room)
+
+
+def asked(prompt: Sequence[int], max_tokens: int = 12, sampling: Sampling = GREEDY, **fields: Any) -> Answer:
+    return Answer(list(prompt), sampling, max_tokens, **fields)
+
+
+def answered(engine: Engine, *answers: Answer) -> list[list[int]]:
+    """The tokens of all, asked at once."""
+    for answer in answers:
+        engine.submit(answer)
+    for answer in answers:
+        engine.wait(answer, answer.max_tokens)
+    return [list(answer.answer) for answer in answers]
+
+
+def alone(folder: Path, *answers: Answer) -> list[list[int]]:
+    """The tokens of the same answers, asked one after the other of an engine that knows nothing."""
+    found = []
+    for one in answers:
+        copy = asked(one.prompt, one.max_tokens, one.sampling, slot=one.slot)
+        found += answered(engine_of(folder), copy)
+    return found
+
+
+def prompts(count: int, seed: int = 0, longest: int = 40) -> list[list[int]]:
+    """Random tokens, marks left out."""
+    drawn = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest, (count,), generator=drawn).tolist()
+    return [torch.randint(3, 259, (length,), generator=drawn).tolist() for length in lengths]
+
+
+@contextmanager
+def passes(engine: Engine) -> Iterator[list[tuple[int, int]]]:
+    """How many rows and tokens each pass has."""
+    seen: list[tuple[int, int]] = []
+    plain = engine._network.hidden
+
+    def counting(ids: torch.Tensor, *rest: Any) -> Any:
+        seen.append((ids.shape[0], ids.shape[1]))
+        return plain(ids, *rest)
+
+    engine._network.hidden = counting  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        engine._network.hidden = plain  # type: ignore[method-assign]
+
+
+def adapter_weights(folder: Path, shape: LoraShape, seed: int, scale: float = 0.3) -> dict[str, torch.Tensor]:
+    """A random adapter, large enough to change what is answered."""
+    drawn = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, module in Network(folder).model.named_modules():
+        if name.rpartition(".")[2] in shape.targets:
+            for side, size in (("A", (shape.rank, module.in_features)), ("B", (module.out_features, shape.rank))):
+                weights[f"base_model.model.{name}.lora_{side}.weight"] = torch.randn(size, generator=drawn) * scale
+    return weights
+
+
+SHAPE = LoraShape(rank=4, alpha=8, targets=TARGETS)

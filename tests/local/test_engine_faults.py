@@ -1,0 +1,271 @@
+"""Memory is bounded and known beforehand, and what goes wrong ends one answer alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from local_models import GREEDY, TOKEN_BYTES, alone, answered, asked, engine_of, prompts
+
+from modelyard.backends.local.engine import Engine
+from modelyard.backends.local.sequence import Sequence, State
+from modelyard.causal_lm.network import Network
+from modelyard.domain.completion import FinishReason, Sampling
+from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded
+
+
+def cache_bytes(engine: Engine) -> int:
+    cache = engine.rows.cache
+    return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values))
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("possible", range(1, 12))
+def test_keys_and_values_never_take_more_than_their_memory(folder: Path, possible: int) -> None:
+    memory = TOKEN_BYTES * 256 * possible + 100
+    engine = engine_of(folder, rows=6, memory=memory)
+    assert 0 < cache_bytes(engine) <= memory
+    for tokens in (40, 250, 20):
+        if 10 + tokens <= engine.rows.longest:
+            answered(engine, *(asked([*range(10, 20)], min(tokens, 60), Sampling(seed=seed)) for seed in range(3)))
+        assert 0 < cache_bytes(engine) <= memory
+
+
+def test_longer_sequences_run_fewer_at_a_time(folder: Path) -> None:
+    engine = engine_of(folder, rows=8, memory=TOKEN_BYTES * 256 * 8)
+    most, lengths = [0, 0], (10, 400)
+    decode = engine._decode
+    for place, length in enumerate(lengths):
+
+        def watching(place: int = place) -> None:
+            most[place] = max(most[place], len(engine.rows.running))
+            decode()
+
+        engine._decode = watching  # type: ignore[method-assign]
+        answered(engine, *(asked(prompt * length, 4) for prompt in prompts(8, longest=2)))
+    assert most == [6, 3]
+
+
+def test_what_can_never_fit_is_refused_with_the_numbers_and_what_just_fits_is_answered(folder: Path) -> None:
+    engine = engine_of(folder, memory=TOKEN_BYTES * 300)
+    with pytest.raises(ContextLengthExceeded, match=r"301 tokens; this engine has memory for 300"):
+        engine.submit(asked([5] * 290, 11))
+    fitting = asked([5] * 290, 10)
+    assert answered(engine, fitting) == alone(Path(folder), fitting)
+
+
+def test_too_many_that_wait_are_refused_and_take_no_place(folder: Path) -> None:
+    engine = engine_of(folder, rows=2, waiting=1)
+    three = [asked(prompt, 4) for prompt in prompts(3)]
+    for one in three:
+        engine.submit(one)
+    with pytest.raises(Overloaded, match="are waiting for this model"):
+        engine.submit(asked([5], 4))
+    engine.cancel(three[1])
+    last = asked([6], 4)
+    engine.submit(last)
+    for one in (*three, last):
+        engine.wait(one, one.max_tokens)
+    assert [len(one.answer) for one in (*three, last)] == [4, 0, 4, 4]
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------
+
+
+def failing_once(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fault: Exception, when: Callable[..., bool]
+) -> list[int]:
+    """Have a method raise the first time that `when` holds for its arguments."""
+    plain, failed = getattr(owner, name), []
+
+    def sometimes(*args: Any, **kwargs: Any) -> Any:
+        if not failed and when(*args):
+            failed.append(1)
+            raise fault
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, sometimes)
+    return failed
+
+
+FAULTS = [
+    (torch.OutOfMemoryError("no room"), Overloaded),
+    (RuntimeError("a kernel failed"), BackendError),
+    (IndexError("index out of range in self"), BackendError),
+]
+
+
+@pytest.mark.parametrize(("fault", "told"), FAULTS)
+@pytest.mark.parametrize("reading", [True, False])
+def test_a_fault_in_a_pass_fails_one_answer_and_the_others_are_right(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, told: type[Exception], reading: bool
+) -> None:
+    engine, wanted = engine_of(folder), [asked(prompt, 6, Sampling(seed=4)) for prompt in prompts(5)]
+    failed = failing_once(monkeypatch, engine._network, "hidden", fault, lambda ids, *_: (ids.shape[1] > 1) is reading)
+    answered(engine, *wanted)
+    assert failed
+    lost = [one for one in wanted if one.failure is not None]
+    assert len(lost) == 1
+    assert type(lost[0].failure) is told
+    assert lost[0].failure.__cause__ is fault
+    assert type(fault).__name__ in str(lost[0].failure)
+    left = [one for one in wanted if one is not lost[0]]
+    assert [one.answer for one in left] == alone(folder, *left)
+    assert engine.rows.running == []
+
+
+def test_a_prompt_with_tokens_that_the_model_has_not_fails_alone(folder: Path) -> None:
+    engine = engine_of(folder)
+    good, bad = asked([5, 6, 7], 4), asked([5, 10**6], 4)
+    answered(engine, good, bad)
+    assert (good.failure, type(bad.failure)) == (None, BackendError)
+    assert [good.answer] == alone(folder, good)
+
+
+class Grammar:
+    """Allows everything, until it fails in one of its two ways."""
+
+    def __init__(self, way: str) -> None:
+        self.way, self.calls = way, 0
+
+    def _call(self, way: str) -> None:
+        self.calls += way == self.way
+        if self.calls > 2:
+            raise ValueError("the parser gave up")
+
+    def allowed(self) -> bytes:
+        self._call("allowed")
+        return b"\x01" * 259
+
+    def accept(self, token: int) -> bool:
+        self._call("accept")
+        return False
+
+
+@pytest.mark.parametrize("way", ["allowed", "accept"])
+def test_a_grammar_that_cannot_go_on_fails_its_own_answer(folder: Path, way: str) -> None:
+    engine = engine_of(folder)
+    odd, plain = asked([5, 6], 8, grammar=Grammar(way)), asked([5, 9], 8)
+    answered(engine, odd, plain)
+    assert type(odd.failure) is BackendError
+    assert len(odd.answer) == 2
+    assert [plain.answer] == alone(folder, plain)
+
+
+def test_room_that_cannot_be_made_fails_the_one_that_needs_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(folder)
+    short, long = asked([5, 6], 30), asked([7] * 300, 5)
+    engine.submit(short)
+    engine.wait(short, 3)
+    plain, made = torch.Tensor.new_zeros, []
+
+    def scarce(self: torch.Tensor, size: Any, **options: Any) -> torch.Tensor:
+        made.append(size)
+        if len(made) == 3:
+            raise torch.OutOfMemoryError("no room")
+        return plain(self, size, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_zeros", scarce)
+        engine.submit(long)
+        engine.wait(long, 5)
+    assert type(long.failure) is Overloaded
+    engine.wait(short, 30)
+    assert [short.answer] == alone(folder, short)
+
+
+def test_when_even_the_cache_is_lost_all_fail_and_the_next_is_answered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, wanted = engine_of(folder), [asked(prompt, 6) for prompt in prompts(3)]
+    for one in wanted:
+        engine.submit(one)
+    engine.wait(wanted[0], 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.rows.cache, "copy", lambda *_: 1 / 0)
+        engine.cancel(wanted[1])
+    assert [type(one.failure) for one in (wanted[0], wanted[2])] == [BackendError, BackendError]
+    assert {one.state for one in wanted} == {State.ENDED}
+    after = asked([5, 6, 7], 5)
+    assert answered(engine, after) == alone(folder, after)
+
+
+def test_a_step_that_is_interrupted_can_be_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the key that interrupts a program."""
+    engine, wanted = engine_of(folder), [asked(prompt, 6) for prompt in prompts(4)]
+    for one in wanted:
+        engine.submit(one)
+    failing_once(monkeypatch, engine._network, "hidden", KeyboardInterrupt(), lambda *_: True)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        engine.wait(wanted[0], 6)
+    for one in wanted:
+        engine.wait(one, 6)
+    assert [one.answer for one in wanted] == alone(folder, *wanted)
+
+
+def test_weights_that_give_no_numbers_are_told_as_such(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an answer beside it does not suffer."""
+    engine, plain = engine_of(folder), Network.logits
+
+    def broken(self: Network, hidden: torch.Tensor) -> torch.Tensor:
+        logits = plain(self, hidden)
+        if len(hidden) == 2:
+            logits[0] = torch.nan
+        return logits
+
+    for sampling in (GREEDY, Sampling(seed=1), Sampling(seed=1, top_p=0.5, top_k=4, min_p=0.1)):
+        one, other = asked([5], 3, sampling, top_logprobs=2), asked([6], 3, sampling)
+        with monkeypatch.context() as patch:
+            patch.setattr(Network, "logits", broken)
+            engine.submit(one)
+            engine.submit(other)
+            engine.wait(one, 1)
+        engine.wait(other, 3)
+        assert "no number" in str(one.failure)
+        assert [other.answer] == alone(folder, other)
+
+
+# ---- leaving -----------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_answer_gets_no_further_token_and_its_row_is_free(folder: Path) -> None:
+    engine = engine_of(folder, rows=1)
+    gone, next_ = asked([5, 6], 200), asked([7, 8], 5)
+    engine.submit(gone)
+    engine.submit(next_)
+    engine.wait(gone, 3)
+    had = len(gone.sampled)
+    engine.cancel(gone)
+    assert engine.rows.running == []
+    engine.wait(next_, 5)
+    assert (len(gone.sampled), gone.reason) == (had, None)
+    assert (next_.reason, [next_.answer]) == (FinishReason.LENGTH, alone(folder, next_))
+
+
+def test_a_row_may_be_left_behind_by_whoever_does_not_lead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled in the middle of another's step, it is gone when that step is over."""
+    engine = engine_of(folder)
+    leading, gone = asked([5, 6], 2), asked([7, 8], 200)
+    plain = engine._decode
+
+    def cancelling() -> None:
+        engine.cancel(gone)
+        plain()
+
+    engine.submit(leading)
+    engine.submit(gone)
+    monkeypatch.setattr(engine, "_decode", cancelling)
+    engine.wait(leading, 2)
+    assert (gone.state, engine.rows.running) == (State.ENDED, [])
+    assert len(gone.sampled) <= 2
+
+
+def test_an_ended_answer_can_be_cancelled_again(folder: Path) -> None:
+    engine, one = engine_of(folder), asked([5], 1)
+    answered(engine, one)
+    engine.cancel(one)
+    engine.cancel(Sequence([5], GREEDY, 1))
+    assert one.reason is FinishReason.LENGTH
