@@ -20,8 +20,8 @@ pytest_plugins = [
     "pytester",
 ]  # the first also where modelyard was not installed but put on the path
 
-# A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing. Each run looks at
-# the same examples; `--hypothesis-profile=search` looks for new ones.
+# A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing. Each run looks
+# at the same examples; `--hypothesis-profile=search` looks for new ones.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", slow, derandomize=True, database=None)
 settings.register_profile("search", slow, max_examples=1000)
