@@ -3,8 +3,8 @@
     pip install modelyard[torch]
     python examples/reinforce_local.py [plot.svg] [folder of a base model]
 
-The base model is made on the spot, of random weights, so it knows nothing: nearly all that it says is noise. Each round it
-answers four questions eight times each, every answer is rewarded for its share of digits, and one RL job trains an
+The base model is made on the spot, of random weights, so it knows nothing: nearly all that it says is noise. Each round
+it answers four questions eight times each, every answer is rewarded for its share of digits, and one RL job trains an
 adapter on them. Name the folder of a real model to train that instead; nothing is downloaded.
 """
 
