@@ -49,8 +49,8 @@ class Scorer:
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         logprobs = self._network.logits(hidden).log_softmax(-1)
-        with torch.no_grad():
-            entropies = torch.special.entr(logprobs.exp()).sum(-1)
+        with torch.no_grad():  # -inf would make it no number: what is so unlikely counts for nothing
+            entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(-100))
         return logprobs.gather(1, tokens[:, None])[:, 0], entropies
 
 
