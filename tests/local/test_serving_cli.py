@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from modelyard.cli import main
+from modelyard.cli import main, serving
 
 
 def call(*words: object, status: int = 0) -> Result:
@@ -46,3 +46,27 @@ def test_what_is_wrong_is_one_line_and_adds_nothing(folder: Path, tmp_path: Path
     assert "config.json: is missing" in add(store, tmp_path, status=1).output
     assert "offered already" in add(store, folder, "--name", "Other", status=1).output
     assert len(listed(store)) == 1
+
+
+@pytest.mark.parametrize(("small", "given", "threads"), [(10**7, None, "1"), (10**3, None, None), (10**7, "3", "3")])
+def test_a_served_small_model_gets_one_thread_unless_the_environment_says_otherwise(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small: int,
+    given: str | None,
+    threads: str | None,
+) -> None:
+    monkeypatch.setattr(serving, "SMALL", small)
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    store = tmp_path / "yard.db"
+    call("serve", "--store", store)
+    assert os.environ.get("OMP_NUM_THREADS") == given
+    add(store, folder)
+    call("serve", "--store", store)
+    assert os.environ.get("OMP_NUM_THREADS") == threads
+    assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
