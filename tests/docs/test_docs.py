@@ -93,7 +93,11 @@ def ended_with_the_page() -> Iterator[list[subprocess.Popen[bytes]]]:
             process.wait(timeout=20)
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - set((ROOT / "examples").glob("*_local.py")))
+"""Those of local models run where torch is, in `tests/local`."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, example], cwd=tmp_path, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ from modelyard.formats.tool_calls import FORMATS
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class Chat:
@@ -47,22 +48,35 @@ class Chat:
 
         Special tokens come from the template alone: their names in what somebody said are text.
         """
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [self._literal.hidden(plain_message(message)) for message in messages],
-                tools=[self._literal.hidden(_plain_tool(tool)) for tool in tools] or None,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-            )
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
-            raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
-        ids = self._literal.tokens(text)
+        text = self._apply(messages, tools, add_generation_prompt=add_generation_prompt, tokenize=False)
+        ids = self._literal.tokens(_sound(text))
         if not ids:
             raise InvalidInput.at("messages", msg="are nothing at all in this model's chat template")
         return ids
+
+    def marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
+        """The tokens of a conversation, and which of them the template marks as answers by `{% generation %}`: none
+        where it has no such marks, or where somebody said the name of a special token. Raises `InvalidInput`.
+        """
+        said = [*map(plain_message, messages), *map(_plain_tool, tools)]
+        if not _MARK.search(str(self.tokenizer.chat_template)) or self._literal.hidden(said) != said:
+            ids = self.render(messages, tools, add_generation_prompt=False)
+            return ids, [False] * len(ids)
+        offsets = {"return_offsets_mapping": True}
+        found = self._apply(
+            messages, tools, return_dict=True, return_assistant_tokens_mask=True, tokenizer_kwargs=offsets
+        )
+        return found["input_ids"], _whole_characters(found["assistant_masks"], found["offset_mapping"])
+
+    def _apply(self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any) -> Any:
+        try:
+            return self.tokenizer.apply_chat_template(
+                [self._literal.hidden(plain_message(message)) for message in messages],
+                tools=[self._literal.hidden(_plain_tool(tool)) for tool in tools] or None,
+                **options,
+            )
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
+            raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
@@ -78,6 +92,28 @@ class Chat:
             b"" if token in special or text is None else _bytes_of(text, to_byte if byte_level else None)
             for token, text in enumerate(texts)
         ]
+
+    @cached_property
+    def token_of_bytes(self) -> Mapping[bytes, int]:
+        """The token that stands for these bytes; where several do, the first."""
+        return {raw: token for token, raw in reversed(list(enumerate(self.token_bytes))) if raw}
+
+
+def _sound(text: str) -> str:
+    """The text. Raises `InvalidInput` when it is no valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
+    return text
+
+
+def _whole_characters(marks: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[bool]:
+    """The marks, put on all tokens of a character too: of its last one transformers marks the first alone."""
+    whole = [bool(mark) for mark in marks]
+    for place in range(1, len(whole)):
+        whole[place] |= whole[place - 1] and spans[place] == spans[place - 1]
+    return whole
 
 
 def plain_message(message: Message) -> dict[str, Any]:

@@ -36,7 +36,9 @@ class Turn(Protocol):
 
     @property
     def logprobs(self) -> Sequence[float | None]:
-        """As many as there are tokens to be trained."""
+        """As many as there are tokens to be trained: none where the turn is too long for the model. Such a one is
+        counted, and left out.
+        """
         ...
 
 
@@ -53,6 +55,16 @@ class Sampled:
         return sum(len(turn.logprobs) for turn in self.turns)
 
 
+@attrs.frozen
+class Objective:
+    """What a step lessens. `of` takes the log-probability of each token of the step, turn by turn, and its derivatives
+    come in the same rows; those of a `linear` one are the same whatever it is given.
+    """
+
+    of: Callable[[Rows], Loss]
+    linear: bool = False
+
+
 class Learner(Protocol):
     """A model in training."""
 
@@ -61,16 +73,20 @@ class Learner(Protocol):
         ...
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> Sampled:
-        """The sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none."""
+        """The sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none.
+
+        All data are shown to this and to `imitated` before the first step: a learner refuses here what it can never
+        train. Raises `InvalidInput`, `TrainingError`.
+        """
         ...
 
     def scores(self, model: object, turns: Sequence[Turn]) -> Rows:
         """The log-probability (nats) of each token of the turns, under a model that this learner knows."""
         ...
 
-    def step(self, turns: Sequence[Turn], loss: Callable[[Rows], Loss], learning_rate: float, number: int) -> Metrics:
-        """One optimizer step. `loss` takes the log-probability of each token of the turns, turn by turn, and its
-        derivatives come in the same rows. Returns what the loss reports, `grad_norm` and `entropy`.
+    def step(self, turns: Sequence[Turn], loss: Objective, learning_rate: float, number: int) -> Metrics:
+        """One optimizer step, which changes nothing without turns. Returns what the loss reports, `grad_norm` and
+        `entropy`.
 
         Raises `TrainingError`, naming the step, when training has diverged.
         """
@@ -91,12 +107,25 @@ class Learner(Protocol):
 def imitate(
     learner: Learner, config: SFTConfig, data: Iterable[Example], resume_step: int, save_every: int
 ) -> Iterator[TrainItem]:
-    """One optimizer step per batch, in file order. Raises `TrainingError`, `InvalidInput`."""
-    rates = config.learning_rates(sum(1 for _ in data))
+    """One optimizer step per batch, in file order. Raises `TrainingError`, `InvalidInput`.
+
+    The data are read twice, so that a bad row is refused before the first step.
+    """
+    left_out = [_left_out(learner.imitated(example, config.assistant_turns)) for example in data]
+    rates = config.learning_rates(len(left_out))
     yield Started(len(rates))
     batches = _batches(data, config.rows_per_batch, resume_step)
     steps = (_imitated(learner, config, rates, number, batch) for number, batch in batches)
-    yield from _items(learner, steps, len(rates), {}, save_every)
+    yield from _items(learner, steps, len(rates), _length_metrics(sum(left_out)), save_every)
+
+
+def _left_out(turns: Iterable[Turn]) -> int:
+    return sum(not turn.logprobs for turn in turns)
+
+
+def _length_metrics(left_out: int) -> Metrics:
+    """How much of the job was too long for the model, where anything was."""
+    return {"num_overlong": float(left_out)} if left_out else {}
 
 
 def _batches(data: Iterable[Example], size: int, skipped: int) -> Iterator[tuple[int, list[Example]]]:
@@ -111,9 +140,9 @@ def _batches(data: Iterable[Example], size: int, skipped: int) -> Iterator[tuple
 def _imitated(
     learner: Learner, config: SFTConfig, rates: Sequence[float], number: int, batch: Sequence[Example]
 ) -> tuple[int, Metrics]:
-    turns = [turn for example in batch for turn in learner.imitated(example, config.assistant_turns)]
-    rate = rates[number - 1]
-    return number, {**learner.step(turns, supervised_loss, rate, number), "learning_rate": rate}
+    found = (turn for example in batch for turn in learner.imitated(example, config.assistant_turns))
+    turns, rate = [turn for turn in found if turn.logprobs], rates[number - 1]
+    return number, {**learner.step(turns, Objective(supervised_loss, linear=True), rate, number), "learning_rate": rate}
 
 
 def _items(
@@ -186,7 +215,8 @@ class _Survey:
         kept = self._kept(data)
         for run in self.runs:
             trajectories = islice(kept, len(run))
-            turns = [learner.sampled(trajectory, self.without_logprobs).turns for trajectory in trajectories]
+            found = [learner.sampled(trajectory, self.without_logprobs).turns for trajectory in trajectories]
+            turns = [[turn for turn in of_one if turn.logprobs] for of_one in found]
             yield _Batch(self.credits[run.start : run.stop], turns)
 
     def _kept(self, data: Iterable[TrajectoryGroup]) -> Iterator[Trajectory]:
@@ -201,17 +231,20 @@ def _survey(learner: Learner, data: Iterable[TrajectoryGroup], config: RLConfig)
     """Read all trajectories, and keep of each its reward and its numbers of tokens. Raises `TrainingError`."""
     groups: list[list[tuple[float, int]]] = []
     lengths: dict[tuple[int, int], int] = {}
+    left_out = 0
     for place, group in enumerate(data):
         groups.append([])
         for member, trajectory in enumerate(group.trajectories):
             sampled = learner.sampled(trajectory, config.allow_training_without_logprobs)
             groups[-1].append((trajectory.reward, sampled.tokens))
             lengths[place, member] = sampled.length
+            left_out += _left_out(sampled.turns)
     credits_ = credit_trajectories(groups, config)
-    if not credits_:
+    if not credits_ and not left_out:
         _refuse_lack_of_logprobs(groups)
     runs = packed([lengths[credit.group, credit.member] for credit in credits_], config.packed_sequence_length)
-    return _Survey(credits_, runs, _reward_metrics(groups), config.allow_training_without_logprobs)
+    metrics = {**_reward_metrics(groups), **_length_metrics(left_out)}
+    return _Survey(credits_, runs, metrics, config.allow_training_without_logprobs)
 
 
 def _refuse_lack_of_logprobs(groups: Sequence[Sequence[tuple[float, int]]]) -> None:
@@ -250,7 +283,7 @@ def _reinforced(
         derivatives = _cut(chain.from_iterable(whole.derivatives), [len(turn.logprobs) for turn in turns])
         return attrs.evolve(whole, derivatives=derivatives)
 
-    metrics = learner.step(turns, loss, config.learning_rate, number)
+    metrics = learner.step(turns, Objective(loss), config.learning_rate, number)
     return number, {**metrics, "learning_rate": config.learning_rate}
 
 

@@ -177,7 +177,12 @@ def _gap(logprob: float, base: float | None) -> float:
 
 
 def _clamped(log_ratio: float) -> float:
-    return max(-MAX_LOG_RATIO, min(MAX_LOG_RATIO, log_ratio))
+    return _within(-MAX_LOG_RATIO, log_ratio, MAX_LOG_RATIO)
+
+
+def _within(least: float, value: float, most: float) -> float:
+    """`value`, or the bound that it is beyond; most often it is beyond none, and this is asked for each token."""
+    return value if least <= value <= most else max(least, min(most, value))
 
 
 def importance_ratios(log_ratios: Sequence[float], level: ImportanceSamplingLevel) -> list[float]:
@@ -227,7 +232,7 @@ def ppo(ratio: float, advantage: float, new: float, config: RLConfig) -> Surroga
 
 
 def _clipped(ratio: float, config: RLConfig) -> float:
-    return max(1 - config.epsilon, min(1 + config.epsilon_high, ratio))
+    return _within(1 - config.epsilon, ratio, 1 + config.epsilon_high)
 
 
 def _advantages(sequence: TrainedSequence, config: RLConfig, mean_gap: float) -> list[float]:

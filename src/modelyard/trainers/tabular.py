@@ -13,7 +13,6 @@ from modelyard.errors import TrainingError
 from modelyard.formats.adapter import ADAPTER_FILE, read_adapter, write_adapter
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
-from modelyard.trainers.losses import Loss
 from modelyard.trainers.tabular_data import Turn, example_turns, sampled_turns
 
 SAVE_EVERY = 50
@@ -58,19 +57,17 @@ class TabularLearner:
         """The sampled choices of a trajectory, found by their token ids or their bytes."""
         histories = sampled_turns(trajectory, without_logprobs)
         length = sum(history[-1].length for history in histories if history)
-        return loop.Sampled(list(chain.from_iterable(histories)), length)
+        return loop.Sampled([turn for turn in chain.from_iterable(histories) if turn.ids], length)
 
     def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
         """Log-probabilities under another `TabularModel`."""
         fixed = cast(TabularModel, model)
         return [fixed.score(turn.answer.features, turn.ids) for turn in cast(Sequence[Turn], turns)]
 
-    def step(
-        self, turns: Sequence[loop.Turn], loss: Callable[[loop.Rows], Loss], learning_rate: float, number: int
-    ) -> loop.Metrics:
+    def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
         """Trace, loss, descend."""
         traces = self._learner.trace([turn.answer for turn in cast(Sequence[Turn], turns)])
-        found = loss([trace.logprobs for trace in traces])
+        found = loss.of([trace.logprobs for trace in traces])
         entropies = [entropy for trace in traces for entropy in trace.entropies]
         moved = self._learner.step(traces, found.derivatives, learning_rate, number)
         return {**found.metrics, **moved, "entropy": loop.mean(entropies)}

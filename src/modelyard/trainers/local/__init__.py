@@ -1,4 +1,4 @@
-"""Training base models from local folders, on torch: low-rank adapters, SFT and RL."""
+"""Training base models from local folders, on torch: SFT and RL."""
 
 from modelyard.deferred import defer_modules
 

@@ -1,105 +1,107 @@
-"""A base model with an adapter in training: forward passes where tokens are trained, exact derivatives, AdamW."""
+"""A base model in training: forward passes where tokens are trained, exact derivatives, AdamW."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import cast
 
-import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from modelyard.causal_lm.chat import Chat
-from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
-from modelyard.causal_lm.network import Network
 from modelyard.causal_lm.tensors import tensor_bytes
 from modelyard.domain.training import Example, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.errors import TrainingError
 from modelyard.trainers import loop
-from modelyard.trainers.local.lora import TrainedAdapter
-from modelyard.trainers.local.rows import Row, example_row, trajectory_rows
+from modelyard.trainers.local.memory import Pass, Room
+from modelyard.trainers.local.rows import LEFT_OUT, Row, example_rows, trajectory_rows
+from modelyard.trainers.local.scoring import Scorer
+from modelyard.trainers.local.trained import Trained, Weights
 from modelyard.trainers.losses import Loss
 
 MOMENTS_FILE = "optimizer.safetensors"
+PASS_TOKENS = "pass_tokens"  # noqa: S105 - a number that lies among the moments: sums depend on it
 
 BETAS, WEIGHT_DECAY, MAX_GRAD_NORM = (0.9, 0.99), 0.1, 1.0
 """AdamW as RL of language models usually sets it."""
 
-PASS_TOKENS = 8192
-"""Tokens, padding included, that go through the network at a time."""
-
-
-@attrs.frozen
-class _Pass:
-    """Some rows of a step, padded on the right, and where in the step each of them is."""
-
-    numbers: Sequence[int]
-    rows: Sequence[Row]
-
 
 class LocalLearner:
-    """Trains `adapter` on `network`, which it belongs to."""
+    """Trains what `trained` names of the network that `scorer` looks at, on rows up to `context_length` tokens."""
 
-    def __init__(self, chat: Chat, network: Network, adapter: TrainedAdapter, base_model: str) -> None:
-        self._chat, self._network, self._adapter, self._base_model = chat, network, adapter, base_model
-        self._optimizer = torch.optim.AdamW(adapter.parameters(), lr=0.0, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    def __init__(self, chat: Chat, scorer: Scorer, trained: Trained, room: Room, context_length: int) -> None:
+        self._chat, self._scorer, self._trained, self._room = chat, scorer, trained, room
+        self._context_length = context_length
+        self._optimizer = _optimizer(trained.parameters)
 
     # ---- data
 
     def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Row]:
-        """The example as a row. Raises `InvalidInput`."""
-        row = example_row(self._chat, example, which)
-        return [row] if row.places else []
+        """The example as a row. Raises `InvalidInput`, `TrainingError`."""
+        return self._checked(example_rows(self._chat, example, which))
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.Sampled:
-        """The trajectory as rows. Raises `InvalidInput`."""
-        rows = trajectory_rows(self._chat, trajectory, without_logprobs)
+        """The trajectory as rows. Raises `InvalidInput`, `TrainingError`."""
+        rows = self._checked(trajectory_rows(self._chat, trajectory, without_logprobs))
         return loop.Sampled(rows, sum(len(row.ids) for row in rows))
+
+    def _checked(self, rows: Sequence[Row]) -> list[Row]:
+        return [self._known(row) if len(row.ids) <= self._context_length else LEFT_OUT for row in rows]
+
+    def _known(self, row: Row) -> Row:
+        if max(row.ids) >= self._scorer.vocabulary:
+            raise TrainingError(
+                f"token {max(row.ids)} is none of this model's {self._scorer.vocabulary}: the trajectories were "
+                "sampled from another model; leave token_ids and prompt_token_ids out to train on their text"
+            )
+        self._room.admit(len(row.ids))
+        return row
 
     # ---- learning
 
     def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
-        """Under the weights that `model`, a context manager, puts in place for as long as it is entered."""
-        with cast(AbstractContextManager[None], model), torch.no_grad():
-            return self._in_order(turns, lambda one: self._logprobs(one.rows)[0])
+        """Under other weights, which `model` is."""
+        with self._trained.replaced(cast(Weights, model)):
+            return self._looked_at(self._room.passes(cast(Sequence[Row], turns)), len(turns))
 
-    def step(
-        self, turns: Sequence[loop.Turn], loss: Callable[[loop.Rows], Loss], learning_rate: float, number: int
-    ) -> loop.Metrics:
-        """One step of AdamW. Where one pass holds all rows they go through the network once; else the derivatives need
-        all log-probabilities first, and they go twice.
+    def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
+        """One step of AdamW. Rows go through the network once where one pass holds them all or the loss is linear;
+        else derivatives need all log-probabilities first, and rows go through it twice.
         """
-        passes = list(_passes(cast(Sequence[Row], turns)))
+        passes = list(self._room.passes(cast(Sequence[Row], turns)))
         self._optimizer.zero_grad(set_to_none=True)
-        found, entropy = self._only(passes, turns, loss) if len(passes) == 1 else self._twice(passes, turns, loss)
+        found, entropy = self._gradient(passes, turns, loss)
         norm = self._descend(learning_rate, number, found)
-        return {**found.metrics, "grad_norm": norm, "entropy": entropy}
+        tokens = sum(len(turn.logprobs) for turn in turns)
+        return {**found.metrics, "grad_norm": norm, "entropy": entropy / max(tokens, 1)}
 
-    def _only(
-        self, passes: Sequence[_Pass], turns: Sequence[loop.Turn], loss: Callable[[loop.Rows], Loss]
-    ) -> tuple[Loss, float]:
-        flat, entropy = self._flat_logprobs(passes[0].rows)
-        found = loss(_placed(len(turns), [(passes[0], _rows(flat, passes[0].rows))]))
-        self._backward(flat, passes[0], found)
-        return found, float(entropy.mean()) if len(entropy) else 0.0
-
-    def _twice(
-        self, passes: Sequence[_Pass], turns: Sequence[loop.Turn], loss: Callable[[loop.Rows], Loss]
-    ) -> tuple[Loss, float]:
-        with torch.no_grad():
-            known = [(one, *self._logprobs(one.rows)) for one in passes]
-        found = loss(_placed(len(turns), [(one, rows) for one, rows, _ in known]))
+    def _gradient(self, passes: Sequence[Pass], turns: Sequence[loop.Turn], loss: loop.Objective) -> tuple[Loss, float]:
+        """Leave the gradient with the parameters. Returns the loss, and the sum of the entropies."""
+        found = None if len(passes) == 1 else self._foreseen(passes, turns, loss)
+        known, entropy = [], 0.0
         for one in passes:
-            self._backward(self._flat_logprobs(one.rows)[0], one, found)
-        return found, loop.mean([value for _, _, entropies in known for value in entropies])
+            flat, entropies = self._scorer.logprobs(one.rows, one.recomputed)
+            known.append((one, _rows(flat, one.rows)))
+            found = found or loss.of(_placed(len(turns), known))
+            self._backward(flat, one, found)
+            entropy += float(entropies.sum())
+        if found is None or (loss.linear and len(passes) > 1):
+            found = loss.of(_placed(len(turns), known))
+        return found, entropy
 
-    def _backward(self, flat: Tensor, one: _Pass, found: Loss) -> None:
+    def _foreseen(self, passes: Sequence[Pass], turns: Sequence[loop.Turn], loss: loop.Objective) -> Loss:
+        """The loss before the first derivatives are needed; the value of a linear one is not known yet."""
+        if loss.linear:
+            return loss.of([(0.0,) * len(turn.logprobs) for turn in turns])
+        return loss.of(self._looked_at(passes, len(turns)))
+
+    def _backward(self, flat: Tensor, one: Pass, found: Loss) -> None:
         derivatives = [value for number in one.numbers for value in found.derivatives[number]]
         flat.backward(torch.tensor(derivatives, dtype=flat.dtype, device=flat.device))
 
     def _descend(self, learning_rate: float, number: int, found: Loss) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self._adapter.parameters(), MAX_GRAD_NORM))
+        norm = float(nn.utils.clip_grad_norm_(self._trained.parameters, MAX_GRAD_NORM))
         if not math.isfinite(norm) or not math.isfinite(found.value):
             raise TrainingError(
                 f"training diverged at step {number}: the loss is {found.value:g} and its gradient {norm:g}; try a "
@@ -112,74 +114,55 @@ class LocalLearner:
 
     # ---- the network
 
-    def _in_order(self, turns: Sequence[loop.Turn], score: Callable[[_Pass], list[list[float]]]) -> loop.Rows:
-        return _placed(len(turns), [(one, score(one)) for one in _passes(cast(Sequence[Row], turns))])
-
-    def _logprobs(self, rows: Sequence[Row]) -> tuple[list[list[float]], list[float]]:
-        flat, entropy = self._flat_logprobs(rows)
-        return _rows(flat, rows), entropy.tolist()
-
-    def _flat_logprobs(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-        """The log-probability and the entropy at each trained place, row after row. Logits are computed there alone:
-        with a large vocabulary they cost more than all the rest.
-        """
-        device, longest = self._network.device, max(len(row.ids) for row in rows)
-        ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows], device=device)
-        where = [(number, place) for number, row in enumerate(rows) for place in row.places]
-        numbers, places = (torch.tensor(column, device=device) for column in zip(*where, strict=True))
-        hidden = self._network.body(input_ids=ids, use_cache=False).last_hidden_state[numbers, places - 1]
-        logits = self._network.logits(hidden)
-        normaliser = logits.logsumexp(-1)
-        logprobs = logits.gather(1, ids[numbers, places][:, None])[:, 0] - normaliser
+    def _looked_at(self, passes: Iterable[Pass], count: int) -> loop.Rows:
+        """Log-probabilities without derivatives."""
         with torch.no_grad():
-            entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)
-        return logprobs, entropy
+            return _placed(count, [(one, _rows(self._scorer.logprobs(one.rows)[0], one.rows)) for one in passes])
 
     # ---- files
 
     def files(self) -> loop.Files:
-        """A plain adapter folder, as peft and vLLM load it."""
-        config = self._adapter.shape.config(self._base_model)
-        return {CONFIG_FILE: [config], WEIGHTS_FILE: [tensor_bytes(self._adapter.tensors())]}
+        """A plain adapter folder, as peft and vLLM load it, or all weights."""
+        return self._trained.files()
 
     def state(self) -> loop.Files:
-        """The adapter, and the moments of the optimizer."""
+        """The checkpoint as it would be now, and the moments of the optimizer."""
         return {**self.files(), MOMENTS_FILE: [tensor_bytes(self._moments())]}
 
     def _moments(self) -> dict[str, Tensor]:
-        states = (self._optimizer.state[parameter] for parameter in self._adapter.parameters())
-        return {
+        states = (self._optimizer.state[parameter] for parameter in self._trained.parameters)
+        moments = {
             f"{number:06d}.{kind}": torch.as_tensor(value)
             for number, state in enumerate(states)
             for kind, value in state.items()
         }
+        return {**moments, PASS_TOKENS: torch.tensor(self._room.tokens)}
 
     def resume(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over the moments of a saved state."""
-        for number, parameter in enumerate(self._adapter.parameters()):
+        for number, parameter in enumerate(self._trained.parameters):
             prefix = f"{number:06d}."
             kinds = [name for name in tensors if name.startswith(prefix)]
-            self._optimizer.state[parameter] = {name.removeprefix(prefix): tensors[name] for name in kinds}
+            state = {name.removeprefix(prefix): tensors[name].to(parameter.device) for name in kinds}
+            if state:
+                self._optimizer.state[parameter] = state
+        self._room.tokens = int(tensors[PASS_TOKENS])
 
 
-def _passes(rows: Sequence[Row]) -> Iterator[_Pass]:
-    """Rows of about one length together, as many as `PASS_TOKENS` hold."""
-    order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
-    numbers: list[int] = []
-    for number in order:
-        if numbers and (len(numbers) + 1) * len(rows[number].ids) > PASS_TOKENS:
-            yield _Pass(numbers, [rows[one] for one in numbers])
-            numbers = []
-        numbers.append(number)
-    if numbers:
-        yield _Pass(numbers, [rows[one] for one in numbers])
+def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
+    """Weights of matrices decay, those of norms and biases do not."""
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    others = [parameter for parameter in parameters if parameter.ndim <= 1]
+    groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.0, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
 
 
 def _rows(flat: Tensor, rows: Sequence[Row]) -> list[list[float]]:
-    return [part.tolist() for part in flat.detach().split([len(row.places) for row in rows])]
+    values = iter(flat.detach().tolist())
+    return [list(islice(values, len(row.places))) for row in rows]
 
 
-def _placed(count: int, found: Sequence[tuple[_Pass, Sequence[Sequence[float]]]]) -> loop.Rows:
+def _placed(count: int, found: Iterable[tuple[Pass, Sequence[Sequence[float]]]]) -> loop.Rows:
     """What passes found, in the order of the step."""
     placed: list[Sequence[float]] = [()] * count
     for one, rows in found:

@@ -1,0 +1,209 @@
+"""Training a local model beside a plain torch loop, as JSON: python benchmarks/local_training.py. CPU, one thread.
+
+The loop is what one would write by hand: the same network and adapter, the same batches already as tensors, the loss of
+transformers over all logits, clipping, torch's AdamW. Steps are taken in turns, and a ratio above 1 says that ours are
+faster. `job` is a whole job, from loading the network to the bytes of the checkpoint, its rows tokenized twice.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modelyard.causal_lm.lora import LoraShape
+from modelyard.causal_lm.network import Network
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.catalogue import Quantization
+from modelyard.domain.completion import Message, Role, TokenLogprob
+from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.formats.base_folder import read_base_folder
+from modelyard.protocols import TrainContext, Trained
+from modelyard.testing.tiny_model import build_tiny_model
+from modelyard.trainers.local.learner import BETAS, MAX_GRAD_NORM, WEIGHT_DECAY, LocalLearner
+from modelyard.trainers.local.rows import Row
+from modelyard.trainers.local.trained import adapter_around
+from modelyard.trainers.local.trainer import LocalTrainer
+from modelyard.trainers.loop import Objective
+from modelyard.trainers.losses import Credit, Loss, TrainedSequence, policy_loss, supervised_loss
+
+ROUNDS = 15
+SHAPES = {"50 short rows": (50, 12, 20), "8 long rows": (8, 120, 400), "4 prompts x 8 samples": (32, 40, 16)}
+"""Rows, letters of the question, letters of the answer."""
+
+Step = Callable[[], float]
+
+
+def base_of(folder: Path) -> BaseModel:
+    read = read_base_folder(folder)
+    return BaseModel(
+        id="mini",
+        name="mini",
+        path=read.path,
+        architecture=read.architecture,
+        quantization=Quantization.FP32,
+        context_length=read.context_length,
+        parameters=read.parameters,
+        tuning=Tuning.LORA,
+        tool_format=read.tool_format,
+        created_at=datetime.now(UTC),
+        files=read.files,
+        prices={},
+    )
+
+
+def examples(rows: int, asked: int, said: int) -> list[Example]:
+    letters = "abcdefghijklmnopqrstuvwxyz "
+    texts = [(letters * 40)[number : number + 1000] for number in range(rows)]
+    return [Example((Message(Role.USER, text[:asked]), Message(Role.ASSISTANT, text[-said:]))) for text in texts]
+
+
+def context() -> TrainContext:
+    return TrainContext("mini", 0, frozenset(), lambda name: (_ for _ in ()).throw(KeyError(name)))
+
+
+# ---- the loop by hand ----------------------------------------------------------------------------------------------
+
+
+class Plain:
+    """What one would write by hand."""
+
+    def __init__(self, folder: Path, rows: Sequence[Row]) -> None:
+        self.model: Any = Network(folder).model
+        self.parameters = adapter_around(self.model, LoraShape(), 0, "mini").parameters
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
+        longest = max(len(row.ids) for row in rows)
+        self.ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows])
+        self.labels = torch.full_like(self.ids, -100)
+        for number, row in enumerate(rows):
+            self.labels[number, list(row.places)] = self.ids[number, list(row.places)]
+
+    def imitate(self) -> float:
+        return self._descend(self.model(input_ids=self.ids, labels=self.labels, use_cache=False).loss)
+
+    def reinforce(self, old: torch.Tensor, advantages: torch.Tensor) -> float:
+        """CISPO over all positions, masked."""
+        logprobs = self.model(input_ids=self.ids, use_cache=False).logits[:, :-1].float().log_softmax(-1)
+        targets = self.labels[:, 1:]
+        trained = targets >= 0
+        new = logprobs.gather(2, targets.clamp(min=0)[..., None])[..., 0]
+        ratio = (new - old).clamp(-20, 20).exp().clamp(0, 5).detach()
+        return self._descend(-(ratio * advantages[:, None] * new)[trained].sum() / trained.sum())
+
+    def _descend(self, loss: torch.Tensor) -> float:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, MAX_GRAD_NORM)
+        self.optimizer.step()
+        return loss.item()
+
+
+# ---- in turns ------------------------------------------------------------------------------------------------------
+
+
+def in_turns(steps: dict[str, Step]) -> dict[str, float]:
+    """The median CPU milliseconds of each."""
+    spent: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(ROUNDS):
+        for name, step in steps.items():
+            begun = time.process_time_ns()
+            step()
+            spent[name].append((time.process_time_ns() - begun) / 1e6)
+    return {name: statistics.median(found) for name, found in spent.items()}
+
+
+def compared(found: dict[str, float], tokens: int) -> dict[str, float]:
+    return {
+        "ours, CPU ms a step": round(found["ours"], 2),
+        "by hand, CPU ms a step": round(found["by hand"], 2),
+        "ours, tokens a second": round(tokens / found["ours"] * 1000),
+        "ratio": round(found["by hand"] / found["ours"], 3),
+    }
+
+
+def imitation(folder: Path, learner: LocalLearner, data: Sequence[Example]) -> dict[str, float]:
+    rows = [row for example in data for row in learner.imitated(example, "all")]
+    plain, objective = Plain(folder, rows), Objective(supervised_loss, linear=True)
+    steps = {"ours": lambda: learner.step(rows, objective, 1e-4, 1)["loss"], "by hand": plain.imitate}
+    return compared(in_turns(steps), sum(len(row.ids) for row in rows))
+
+
+def reinforcement(folder: Path, learner: LocalLearner, data: Sequence[Example]) -> dict[str, float]:
+    rows = [row for example in data for row in learner.imitated(example, "all")]
+    advantages = [(-1.0) ** number for number in range(len(rows))]
+    plain = Plain(folder, rows)
+    with torch.no_grad():
+        table = plain.model(input_ids=plain.ids).logits[:, :-1].log_softmax(-1)
+        old = table.gather(2, plain.ids[:, 1:, None])[..., 0]
+    known = [[old[number, place - 1].item() for place in row.places] for number, row in enumerate(rows)]
+    config = RLConfig()
+
+    def loss(new: Sequence[Sequence[float]]) -> Loss:
+        parts = zip(new, known, advantages, strict=True)
+        return policy_loss(
+            [TrainedSequence(credit=Credit(0, 0, worth, 1.0), new=one, old=before) for one, before, worth in parts],
+            config,
+        )
+
+    worth = torch.tensor(advantages)
+    steps = {
+        "ours": lambda: learner.step(rows, Objective(loss), 1e-4, 1)["loss"],
+        "by hand": lambda: plain.reinforce(old, worth),
+    }
+    return compared(in_turns(steps), sum(len(row.ids) for row in rows))
+
+
+# ---- whole jobs ----------------------------------------------------------------------------------------------------
+
+
+def job(base: BaseModel, data: Sequence[Example]) -> dict[str, float]:
+    """Where the CPU seconds of a job go."""
+    trainer, begun = LocalTrainer([base], device="cpu"), time.process_time()
+    items = trainer.sft(SFTConfig(batch_size=len(data)), list(data) * 10, context())
+    next(items)
+    started = time.process_time()
+    for item in items:
+        if isinstance(item, Trained):
+            size = sum(len(chunk) for chunks in item.files.values() for chunk in chunks)
+    ended = time.process_time()
+    return {
+        "start, s": round(started - begun, 3),
+        "ten steps and the checkpoint, s": round(ended - started, 3),
+        "checkpoint, bytes": size,
+    }
+
+
+def rl_job(base: BaseModel) -> float:
+    """CPU seconds of a job of one step: 4 groups of 8 answers of 16 tokens."""
+    question, ids = Message(Role.USER, "q" * 40), tuple(range(10, 26))
+    logprobs = tuple(TokenLogprob("?", -5.0) for _ in ids)
+    choice = SampledChoice(Message(Role.ASSISTANT, "?"), logprobs=logprobs, token_ids=ids)
+    group = TrajectoryGroup(tuple(Trajectory((History((question, choice)),), number % 2) for number in range(8)))
+    begun = time.process_time()
+    list(LocalTrainer([base], device="cpu").rl(RLConfig(), [group] * 4, context()))
+    return round(time.process_time() - begun, 3)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = build_tiny_model(Path(scratch) / "mini", "mini")
+        base = base_of(folder)
+        with LocalTrainer([base], device="cpu")._untouched(context(), copies=0) as (learner, _):
+            data = {name: examples(*shape) for name, shape in SHAPES.items()}
+            report = {
+                "SFT step": {name: imitation(folder, learner, rows) for name, rows in data.items()},
+                "RL step": {name: reinforcement(folder, learner, rows) for name, rows in data.items()},
+            }
+        report["job"] = {"SFT, 50 short rows": job(base, data["50 short rows"]), "RL, one step, s": rl_job(base)}
+    print(json.dumps({"torch": torch.__version__, **report}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""A tiny base model, its trainer, and a learner of it, for the tests of training."""
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.catalogue import Quantization
+from modelyard.domain.training import TrajectoryGroup
+from modelyard.formats.base_folder import read_base_folder
+from modelyard.testing.tiny_model import build_tiny_model
+from modelyard.testing.trainer import WORDS, context_of, rewarded
+from modelyard.trainers.local.learner import LocalLearner
+from modelyard.trainers.local.trained import Trained
+from modelyard.trainers.local.trainer import LocalTrainer, _begin
+
+TINY = "tiny"
+_kept = ExitStack()
+
+
+@cache
+def micro() -> Path:
+    """The folder of a model of 91 thousand weights that sees 256 tokens."""
+    folder = _kept.enter_context(tempfile.TemporaryDirectory())
+    return build_tiny_model(Path(folder) / "micro", "micro", context_length=256)
+
+
+def base_of(folder: Path, *, id: str = TINY, tuning: Tuning = Tuning.LORA) -> BaseModel:
+    """The record of a folder."""
+    read = read_base_folder(folder)
+    return BaseModel(
+        id=id,
+        name=id,
+        path=read.path,
+        architecture=read.architecture,
+        quantization=Quantization.FP32,
+        context_length=read.context_length,
+        parameters=read.parameters,
+        tuning=tuning,
+        tool_format=read.tool_format,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        files=read.files,
+        prices={},
+    )
+
+
+def trainer_of(*, tuning: Tuning = Tuning.LORA, **options: Any) -> LocalTrainer:
+    """Of the micro model."""
+    return LocalTrainer([base_of(micro(), tuning=tuning)], device="cpu", **options)
+
+
+def learner_of(
+    files: Mapping[str, bytes], *, tuning: Tuning = Tuning.LORA, **options: Any
+) -> tuple[LocalLearner, Trained]:
+    """What a job on this parent begins with."""
+    context = context_of(TINY, parent=files)
+    with trainer_of(tuning=tuning, **options)._untouched(context, copies=0) as (learner, trained):
+        _begin(learner, trained, context)
+        return learner, trained
+
+
+def groups_of_words(count: int) -> list[TrajectoryGroup]:
+    """Groups of two answers each, the first of which is better."""
+    return [rewarded(word, [1.0, 0.0]) for word in WORDS[:count]]
