@@ -1,10 +1,11 @@
 """The main job, serving, and working off the queue."""
 
 import logging
+import os
 import signal
 import sys
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import click
@@ -22,6 +23,9 @@ from modelyard.worker import platform_of
 
 GRACE_SECONDS = 10
 """How long streams may go on when the server is told to end: their clients may have stopped reading."""
+
+SMALL = 10_000_000
+"""Weights up to which a local model is faster on one thread than on several that wait for each other."""
 
 DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
@@ -49,6 +53,7 @@ def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> Non
     with opened(store, must_exist=False) as platform:
         if not platform.keys.list():
             click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
+        _set_up_torch(platform)
         interfaces = tuple(Interface) if uploads else STANDARD
         app = asgi_app(platform, interfaces, worker)
         uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
@@ -66,7 +71,10 @@ def work(store: Path | None, factory: str | None, concurrency: int, isolate: boo
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _log_to_terminal()
     executor = _isolated(store, factory) if isolate else None
-    with _worked(store, factory) as platform, platform.worker(concurrency, executor) as worker:
+    with ExitStack() as stack:
+        platform = stack.enter_context(_worked(store, factory))
+        _set_up_torch(platform)
+        worker = stack.enter_context(platform.worker(concurrency, executor))
         click.echo(f"worker {worker.id} waits for jobs; Ctrl-C stops it", err=True)
         try:
             threading.Event().wait()
@@ -79,6 +87,18 @@ def _log_to_terminal() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _set_up_torch(platform: Platform) -> None:
+    """Say how many threads torch is to take, which it reads when it loads; what the environment says already stays.
+
+    Threads that spin while they wait cost a busy machine more than they gain.
+    """
+    models = platform.base_models()
+    if models:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if models and all(base.parameters <= SMALL for base in models):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _isolated(store: Path | None, factory: str | None) -> Executor:

@@ -116,15 +116,15 @@ class Engine:
                     self._tell()
 
     def _try_to_lead_tasks(self) -> None:
-        """Step as long as anybody waits, unless another leads by now. While a step is made, tasks come back for the
-        next: so one step is made that nobody waits for yet.
+        """Step as long as anybody waits, unless another leads by now. Tasks come back for the next step while it is
+        made, so one is made that nobody waits for yet.
         """
         if self._lead.take():
             with self._leading():
-                ahead = False
-                while not self._lead.claimed and (self._lead.followed or not ahead):
-                    ahead = not self._lead.followed
+                wanted = True
+                while wanted and not self._lead.claimed:
                     self._step()
+                    wanted = self._lead.followed
                     self._tell()
 
     @contextmanager
