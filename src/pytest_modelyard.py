@@ -7,8 +7,13 @@ Override `yard_backend` in a conftest or a test module to say what answers:
         return ScriptedBackend(["Paris."])
 """
 
-from collections.abc import Generator, Iterator
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
     from modelyard import Platform
     from modelyard.protocols import AsyncBackend, Backend
     from modelyard.testing import LoopbackGuard
+    from modelyard.testing.clock import ManualClock
+    from modelyard.testing.faults import Faults
 
 OPENED_WITH = {"yard_clock": "clock"}
 """Fixtures that `yard` is opened with when a test, or another of its fixtures, asks for them: each with the argument of
@@ -35,13 +42,39 @@ def yard(yard_backend: "Backend | AsyncBackend | None", request: pytest.FixtureR
     """A fresh platform in memory, closed at the end of the test."""
     from modelyard import open_platform
 
-    with open_platform(backend=yard_backend, **_asked_for(request)) as platform:
+    faults = _faults_of(request)
+    opener = open_platform if faults is None else faults.open_platform
+    with opener(backend=yard_backend, **_asked_for(request)) as platform:
         yield platform
 
 
 def _asked_for(request: pytest.FixtureRequest) -> dict[str, Any]:
     wanted = OPENED_WITH.keys() & set(request.fixturenames)
     return {OPENED_WITH[name]: request.getfixturevalue(name) for name in sorted(wanted)}
+
+
+def _faults_of(request: pytest.FixtureRequest) -> "Faults | None":
+    return request.getfixturevalue("yard_faults") if "yard_faults" in request.fixturenames else None
+
+
+@pytest.fixture
+def yard_clock() -> "ManualClock":
+    """The clock of `yard`, which stands still until the test moves it: `yard_clock.advance(hours=3)`."""
+    from modelyard.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def yard_faults(yard_clock: "ManualClock", request: pytest.FixtureRequest) -> "Faults":
+    """What goes wrong at the ports of `yard` and of its clients in process. The test fails when a fault that it has
+    scheduled did not come.
+    """
+    from modelyard.testing.faults import Faults
+
+    faults = Faults(clock=yard_clock)
+    request.node.stash[_FAULTS] = faults
+    return faults
 
 
 @pytest.fixture
@@ -52,20 +85,20 @@ def _openai_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def yard_openai(yard: "Platform", _openai_alone: None) -> "Iterator[OpenAI]":
+def yard_openai(yard: "Platform", _openai_alone: None, request: pytest.FixtureRequest) -> "Iterator[OpenAI]":
     """The real `openai` client, wired to `yard` in process, with a key for its entity."""
     from modelyard.testing import openai_client
 
-    with openai_client(yard) as client:
+    with openai_client(yard, faults=_faults_of(request)) as client:
         yield client
 
 
 @pytest.fixture
-def yard_async_openai(yard: "Platform", _openai_alone: None) -> "AsyncOpenAI":
+def yard_async_openai(yard: "Platform", _openai_alone: None, request: pytest.FixtureRequest) -> "AsyncOpenAI":
     """The same as an asynchronous client. It holds nothing that must be closed."""
     from modelyard.testing import async_openai_client
 
-    return async_openai_client(yard)
+    return async_openai_client(yard, faults=_faults_of(request))
 
 
 @pytest.fixture
@@ -80,9 +113,65 @@ def yard_url(yard: "Platform") -> Iterator[str]:
         yield url
 
 
+# ---- recordings --------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The one switch of `yard_cassette`."""
+    parser.getgroup("modelyard").addoption(
+        "--yard-record",
+        choices=("none", "new", "all"),
+        default="none",
+        help="what yard_cassette records: nothing, and no other host is reached (default); what is missing; all anew",
+    )
+
+
+@pytest.fixture
+def yard_cassette(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Backend | AsyncBackend]]":
+    """`yard_cassette(make)` replays the test's own cassette, `cassettes/<module>/<test>.jsonl` beside the test.
+
+    With `--yard-record` it records what the backend answers that `make()` returns, and closes that at the end of the
+    test. Without, `make` is not called, and the test fails at any attempt to reach another host. Keywords are those of
+    `modelyard.testing.use_cassette`; a second cassette of the same test has its number in its name.
+    """
+    from modelyard.testing import use_cassette
+
+    mode = request.config.getoption("--yard-record")
+    paths = _cassettes(request)
+    if mode == "none":
+        request.getfixturevalue("loopback_only")
+    with ExitStack() as made:
+
+        def cassette(make: "Callable[[], Backend | AsyncBackend]", **options: Any) -> "Backend | AsyncBackend":
+            if mode == "none":
+                return use_cassette(next(paths), **options)
+            real = make()
+            if hasattr(real, "close"):
+                made.callback(real.close)
+            return use_cassette(next(paths), real, mode=mode, **options)
+
+        yield cassette
+
+
+_MOST_CHARACTERS = 100
+
+
+def _cassettes(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The files of the test's cassettes. A name that no file can have gets a check sum, and stays the test's own."""
+    test = request.node.nodeid.partition("::")[2].replace("::", ".")
+    name = re.sub(r"[^\w.\[\]-]+", "-", test)[:_MOST_CHARACTERS]
+    if name != test:
+        name = f"{name}-{crc32(test.encode()):08x}"
+    folder = request.path.parent / "cassettes" / request.path.stem
+    yield folder / f"{name}.jsonl"
+    for number in count(2):
+        yield folder / f"{name}-{number}.jsonl"
+
+
 # ---- loopback ----------------------------------------------------------------------------------------------------
 
 _GUARD = pytest.StashKey["LoopbackGuard"]()
+_FAULTS = pytest.StashKey["Faults"]()
 
 
 @pytest.fixture
@@ -100,7 +189,7 @@ def loopback_only(request: pytest.FixtureRequest) -> "Iterator[LoopbackGuard]":
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Look for swallowed attempts while the test can still fail, rather than its teardown."""
+    """Look for swallowed attempts and unused faults while the test can still fail, rather than its teardown."""
     __tracebackhide__ = True
     try:
         outcome = yield
@@ -110,4 +199,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         raise
     if _GUARD in item.stash:
         item.stash[_GUARD].check()
+    if _FAULTS in item.stash:
+        item.stash[_FAULTS].check()
     return outcome

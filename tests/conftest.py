@@ -1,8 +1,10 @@
 """What tests of several parts need: evaluation runs in a store, as an engine writes them; no test depends on speed."""
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -116,3 +118,17 @@ class JudgedRuns:
 @pytest.fixture
 def judged_runs() -> JudgedRuns:
     return JudgedRuns()
+
+
+@pytest.fixture
+def base_folder(tmp_path: Path) -> Path:
+    """A folder in the transformers format with hardly anything in it."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    config = {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 128, "vocab_size": 7}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "chat_template.jinja").write_text("{% if tools %}<tool_call>{% endif %}{{ messages }}")
+    header = json.dumps({"x": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(48))
+    return folder

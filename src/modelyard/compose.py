@@ -57,7 +57,8 @@ def open_platform(
     """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
 
     `backend` answers (by default an echo and the tabular base models), `trainers` train. `durability` of the file is
-    "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness` make a history repeatable.
+    "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness` make a history repeatable;
+    ids of its own take their time from the clock.
     `observer` receives the typed events of `modelyard.domain.observed`. A `store` or `artifacts` of your own takes the
     place of the default; you close it yourself. Nothing is read from the environment and no thread is started.
 
@@ -72,20 +73,30 @@ def open_platform(
             opened_store.close()
         raise
     base_models = [] if backend is not None or (path is None and store is None) else _kept_base_models(opened_store)
+    served_locally, close_networks = _local_backend(base_models)
     ports = Ports(
         store=opened_store,
         artifacts=kept,
-        backend=backend or Router([EchoBackend(), _tabular_backend(), _local_backend(base_models)]),
+        backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
         trainers=tuple(trainers) if trainers is not None else _trainers(base_models),
         clock=clock or SystemClock(),
-        ids=ids or uuid7_ids(),
+        ids=ids or (uuid7_ids() if clock is None else uuid7_ids(lambda: _milliseconds(clock))),
         randomness=randomness,
         observer=observer,
         settings=settings or Settings(),
         base_models=base_models if backend is None else None,
     )
-    close: Callable[[], None] = opened_store.close if store is None else opened_store.sync
+    close_store: Callable[[], None] = opened_store.close if store is None else opened_store.sync
+
+    def close() -> None:
+        close_networks()
+        close_store()
+
     return Platform(ports, host(entity), Life(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
+
+
+def _milliseconds(clock: Clock) -> int:
+    return int(clock.now().timestamp() * 1000)
 
 
 def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"]) -> Store:
@@ -115,9 +126,19 @@ def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
     return store.read(query)
 
 
-def _local_backend(base_models: "list[base_model.BaseModel]") -> Backend:
-    """Base models in local folders; torch loads when the first of them is asked."""
-    return deferred(lambda: local.LocalBackend(base_models), entries=LocalOffer(base_models).entries)
+def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, Callable[[], None]]:
+    """Base models in local folders, and what closes them; torch loads when the first of them is asked."""
+    made: list[local.LocalBackend] = []
+
+    def make() -> Backend:
+        made.append(local.LocalBackend(base_models))
+        return made[0]
+
+    def close() -> None:
+        for backend in made:
+            backend.close()
+
+    return deferred(make, entries=LocalOffer(base_models).entries), close
 
 
 def _trainers(base_models: "list[base_model.BaseModel]") -> tuple[Trainer, ...]:

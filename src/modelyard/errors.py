@@ -67,6 +67,12 @@ class ContextLengthExceeded(InvalidInput):
     code = "context_length_exceeded"
 
 
+class NoAnswerPrepared(InvalidInput):
+    """A test double has no answer for this request: no rule of its script, no recording on its cassette."""
+
+    code = "no_answer_prepared"
+
+
 class NotFound(CallerError):
     """No such thing in the caller's scope (what belongs to another tenant looks the same)."""
 

@@ -400,8 +400,12 @@ class Clock(Protocol):
         """Wait for the event at most so long; True when it was set."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Let so much time go by."""
+        ...
+
     async def asleep(self, seconds: float) -> None:
-        """Let so much time go by, on the running event loop."""
+        """The same for a task of an event loop, which it never blocks."""
         ...
 
 

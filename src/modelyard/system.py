@@ -24,8 +24,12 @@ class SystemClock:
         """Wait for the event at most so long."""
         return event.wait(seconds)
 
-    async def asleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Let so much time go by."""
+        time.sleep(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        """Let so much time go by, on the running event loop."""
         await event_loop.sleep(seconds)
 
 

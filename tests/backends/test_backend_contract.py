@@ -8,10 +8,10 @@ import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.scripted import Answer, ScriptedBackend
+from modelyard.backends.scripted import Answer, ScriptedBackend, call, on, pause, say, token
 from modelyard.backends.structure import forced_call, structured_text
 from modelyard.backends.tabular import TabularBackend
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
+from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, ToolMode
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 from modelyard.testing.backend import BackendContract
 
@@ -76,3 +76,23 @@ class TestAsynchronous(BackendContract):
     @pytest.fixture
     def backend(self) -> AsyncBackend:
         return Asynchronous(EchoBackend())
+
+
+def is_forced(request: CompletionRequest) -> bool:
+    return request.tool_choice.mode is ToolMode.REQUIRED
+
+
+class TestScriptOfRules(BackendContract):
+    @pytest.fixture
+    def backend(self) -> Backend:
+        found = {"found": True, "count": 2}
+        return ScriptedBackend(
+            [
+                on(when=is_forced).answer(call("look_up", **found)),
+                on(format="json_schema").answer(found),
+                on(format="json_object").answer({}),
+                on("the sea").answer(
+                    say(token("All", -0.5, {"None": -1.5}), " of them:", pause(1), " depth,\n", "tides 🌊")
+                ),
+            ]
+        )

@@ -1,10 +1,10 @@
-"""Run the unmodified public clients against modelyard, each in an environment of its own.
+"""Run the unmodified public clients against modelyard, and what needs torch, each in an environment of its own.
 
     python tests/clients/lanes.py [lane ...]
 
-A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Its environment is cached by the
-digest of the pins and of the Python version, in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be
-installed fails; none is skipped.
+A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins behind an empty line are
+installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
+in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be installed fails; none is skipped.
 """
 
 import hashlib
@@ -35,9 +35,16 @@ def environment(pins: Path) -> Path:
     if not (home / "complete").exists():
         shutil.rmtree(home, ignore_errors=True)
         venv.create(home, with_pip=True)
-        subprocess.run([home / "bin" / "pip", "install", "--quiet", "-r", pins], check=True)
+        for group in groups(pins):
+            subprocess.run([home / "bin" / "pip", "install", "--quiet", *group], check=True)
         (home / "complete").touch()
     return home / "bin" / "python"
+
+
+def groups(pins: Path) -> list[list[str]]:
+    """The pins of a lane, those together that are installed together."""
+    paragraphs = pins.read_text().split("\n\n")
+    return [[line for line in lines.splitlines() if not line.startswith("#")] for lines in paragraphs]
 
 
 def run(pins: Path) -> int:
@@ -47,9 +54,9 @@ def run(pins: Path) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         pytest = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT]
         return subprocess.run(
-            [*pytest, *(HERE / module for module in modules)],
+            [*pytest, *((HERE / module).resolve() for module in modules)],
             cwd=scratch,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_WAIT_POLICY": "PASSIVE"},
             check=False,
         ).returncode
 

@@ -44,7 +44,7 @@ def commands(group: click.Group, prefix: str = "modelyard") -> set[str]:
 
 def test_every_command_is_listed() -> None:
     text = (REFERENCE / "cli.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(modelyard [a-z ]+[a-z])", text, re.MULTILINE)) == commands(main)
+    assert set(re.findall(r"^\| `(modelyard [a-z -]+[a-z])", text, re.MULTILINE)) == commands(main)
 
 
 def test_every_fixture_and_function_for_tests_is_listed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
-from modelyard.cli import main
+from modelyard.cli import GRACE_SECONDS, main
 
 
 @pytest.fixture
@@ -108,3 +108,12 @@ def test_a_worker_runs_each_job_in_a_process_of_its_own_until_it_is_terminated(s
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=60)
     assert (worker.returncode, said) == (0, "stopping\n")
+
+
+def test_a_served_platform_ends_though_a_client_has_stopped_reading(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
+    call("serve", "--store", store)
+    assert asked["timeout_graceful_shutdown"] == GRACE_SECONDS

@@ -74,6 +74,10 @@ class HurriedClock(ManualClock):
             self.advance(seconds)
         return event.is_set()
 
+    def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.advance(seconds)
+
 
 @attrs.define
 class World:
@@ -674,14 +678,13 @@ class _Beating(ManualClock):
         super().__init__(START)
         self._store = world.ports.store
 
-    def wait(self, event: threading.Event, seconds: float) -> bool:
+    def sleep(self, seconds: float) -> None:
         def beat(tx: Any) -> None:
             (progress,) = tx.page(JobProgress, "by_held", True)
             tx.replace(attrs.evolve(progress, beat=progress.beat + 1))
 
         self._store.transact(beat)
         self.advance(seconds)
-        return event.is_set()
 
 
 # ---- what is published ----

@@ -1,6 +1,5 @@
 """The sweep: it removes files that no record names, and never one whose record is still to come."""
 
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -31,10 +30,9 @@ class Meanwhile:
     def monotonic(self) -> float:
         return self.clock.monotonic()
 
-    def wait(self, event: threading.Event, seconds: float) -> bool:
+    def sleep(self, seconds: float) -> None:
         self.waited.append(seconds)
         self.happens()
-        return event.is_set()
 
 
 def swept(yard: Any, meanwhile: Callable[[], object] = lambda: None) -> int:

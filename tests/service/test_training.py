@@ -436,36 +436,16 @@ def test_a_wait_that_is_over_gives_the_job_back(yard: Any) -> None:
 def test_a_wait_with_a_worker_elsewhere_leaves_the_work_to_it(yard: Any) -> None:
     yard.worker().beat()
     job = yard.sft(2)
-    yard.ports = attrs.evolve(yard.ports, clock=Hurried(yard.clock))
     with pytest.raises(TimeoutError):
         JobHandle(yard.ports, yard.principal, job.id).wait(timeout=5)
     assert yard.job(job.id).attempts == 0
-
-
-@attrs.frozen
-class Hurried:
-    """A clock on which every wait of the main thread is over at once, and has taken its time."""
-
-    clock: Any
-
-    def now(self) -> Any:
-        return self.clock.now()
-
-    def monotonic(self) -> float:
-        return self.clock.monotonic()
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        if threading.current_thread() is not threading.main_thread():
-            return event.wait(seconds)
-        self.clock.advance(seconds)
-        return event.is_set()
 
 
 def test_a_wait_takes_over_when_the_worker_elsewhere_dies(yard: Any) -> None:
     yard.worker().beat()
     job = yard.sft(10)
     yard.abandon(3)
-    watched = JobHandle(attrs.evolve(yard.ports, clock=Hurried(yard.clock)), yard.principal, job.id)
+    watched = JobHandle(yard.ports, yard.principal, job.id)
     lease, poll, before = yard.ports.settings.lease, yard.ports.settings.poll, yard.clock.monotonic()
     assert watched.wait().attempts == 2
     assert lease <= yard.clock.monotonic() - before <= lease + 2 * poll

@@ -1,36 +1,61 @@
 """The model that says what a test wrote down for it."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from modelyard.backends import words
 from modelyard.backends.listing import entry_for
+from modelyard.backends.script_answers import Answer, Item, Pause, call, items, pause, say, token
+from modelyard.backends.script_rules import Rule, RuleBook, Script, on, rules_of
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Message, ToolCallDelta
-from modelyard.errors import BackendError
-from modelyard.protocols import Capabilities, ServedModel
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.protocols import Capabilities, Clock, ServedModel
 
-Answer = str | Message | Choice | Completion | Iterable[Delta]
-"""What a script may hold: content; a message with tool calls; a finished choice (of a completion the first); deltas."""
-
-Script = Callable[[CompletionRequest], Answer]
+__all__ = ["Answer", "Rule", "Script", "ScriptedBackend", "call", "on", "pause", "say", "token"]
 
 
 class ScriptedBackend:
-    """Answers from a list, in order, or with what a function of the request returns; each choice takes one answer.
+    """Answers by rules, from a list, in order, or with what a function of the request returns; each choice takes one
+    answer.
 
-    `requests` is everything that was asked, oldest first. Raises `BackendError` when the list is used up.
+    Of rules the first that fits answers: `on(...)` says to what, `.answer(...)` with what. Pauses take the time of
+    `clock`, and none without one. `requests` is everything that was asked, oldest first. Raises `NoAnswerPrepared` when
+    no rule answers, `BackendError` when the list is used up.
 
-    >>> ScriptedBackend(["first", "second"]).requests
-    []
+    >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
+    >>> backend.requests, backend.texts, backend.unused
+    ([], [], [on(text='refund'), on(tool='look_up')])
     """
 
-    blocking = False
-
-    def __init__(self, answers: Sequence[Answer] | Script, models: Sequence[str] = ("scripted",)) -> None:
+    def __init__(
+        self,
+        answers: Sequence[Rule] | Sequence[Answer] | Script,
+        models: Sequence[str] = ("scripted",),
+        clock: Clock | None = None,
+    ) -> None:
         self.requests: list[CompletionRequest] = []
-        self._script = answers if callable(answers) else _reader(answers)
+        self._rules = RuleBook(rules_of(answers))
+        self._clock = clock
         self._entries = tuple(entry_for(model, words.CERTAIN, Pricing(), 131_072) for model in models)
+
+    @property
+    def blocking(self) -> bool:
+        """Whether pauses take time."""
+        return self._clock is not None
+
+    @property
+    def texts(self) -> list[str]:
+        """The last message of each request, oldest first."""
+        return [request.messages[-1].text for request in self.requests]
+
+    @property
+    def answered(self) -> list[Rule]:
+        """The rule that answered, for each request that one did, oldest first. A list or a function is one rule."""
+        return list(self._rules.answered)
+
+    @property
+    def unused(self) -> list[Rule]:
+        """The rules that have answered nothing."""
+        return self._rules.unused
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """One entry per model."""
@@ -41,54 +66,26 @@ class ScriptedBackend:
         return words.CERTAIN
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """The words of all messages."""
-        return words.count_prompt(request.messages)
+        """The words of all messages, or what the answer to come reports itself."""
+        reported = self._rules.usage_to_come(request)
+        return words.count_prompt(request.messages) if reported is None else reported.prompt_tokens
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """The script's next answer."""
+        for item in self._items(request):
+            if not isinstance(item, Pause):
+                yield item
+            elif self._clock is not None:
+                self._clock.sleep(item.seconds)
+
+    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        """The script's next answer, on an event loop."""
+        for item in self._items(request):
+            if not isinstance(item, Pause):
+                yield item
+            elif self._clock is not None:
+                await self._clock.asleep(item.seconds)
+
+    def _items(self, request: CompletionRequest) -> Iterator[Item]:
         self.requests.append(request)
-        yield from _deltas(self._script(request), request)
-
-
-def _reader(answers: Sequence[Answer]) -> Script:
-    left = deque(answers)
-
-    def read(request: CompletionRequest) -> Answer:
-        try:
-            return left.popleft()
-        except IndexError:
-            asked = request.messages[-1].text[:80]
-            raise BackendError(
-                f"the script is used up: it held {len(answers)} answers, and {asked!r} asks for one more; "
-                "give the ScriptedBackend as many answers as choices are asked for, or a function"
-            ) from None
-
-    return read
-
-
-def _deltas(answer: Answer, request: CompletionRequest) -> Iterable[Delta]:
-    if isinstance(answer, str):
-        return words.say(answer, request)
-    if isinstance(answer, Message):
-        return words.say_message(answer, request)
-    if isinstance(answer, Completion):
-        return _finished(answer.choices[0], request)
-    if isinstance(answer, Choice):
-        return _finished(answer, request)
-    return answer
-
-
-def _finished(choice: Choice, request: CompletionRequest) -> Iterable[Delta]:
-    """A choice with tokens of its own is given whole; one without is said in words."""
-    message, tokens = choice.message, len(choice.logprobs or choice.token_ids)
-    if not tokens:
-        return words.say_message(message, request, choice.finish_reason)
-    calls = [ToolCallDelta(at, call.id, call.name, call.arguments) for at, call in enumerate(message.tool_calls)]
-    spoken = Delta(
-        message.text,
-        tokens,
-        logprobs=choice.logprobs or () if request.logprobs else (),
-        token_ids=choice.token_ids if request.return_token_ids else (),
-        prompt_token_ids=choice.prompt_token_ids if request.return_token_ids else (),
-    )
-    return [spoken, *(Delta(tool_call=call) for call in calls), Delta(finish_reason=choice.finish_reason)]
+        yield from items(self._rules.next(request), request)

@@ -17,6 +17,7 @@ from modelyard.domain.completion import (
     Message,
     Sampling,
     TokenLogprob,
+    ToolCall,
     ToolCallDelta,
 )
 from modelyard.protocols import Capabilities
@@ -89,10 +90,16 @@ class _Piece:
 def _pieces(message: Message) -> Iterator[_Piece]:
     yield from map(_Piece, split(message.text))
     for index, call in enumerate(message.tool_calls):
-        first, *rest = split(call.arguments) or [""]
-        yield _Piece(first, ToolCallDelta(index, call.id, call.name, first))
-        for word in rest:
-            yield _Piece(word, ToolCallDelta(index, arguments=word))
+        for piece in call_pieces(index, call):
+            yield _Piece(piece.arguments, piece)
+
+
+def call_pieces(index: int, call: ToolCall) -> Iterator[ToolCallDelta]:
+    """A tool call token by token of its arguments."""
+    first, *rest = split(call.arguments) or [""]
+    yield ToolCallDelta(index, call.id, call.name, first)
+    for word in rest:
+        yield ToolCallDelta(index, arguments=word)
 
 
 def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReason) -> Iterator[Delta]:
@@ -106,17 +113,21 @@ def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReas
             text="".join(piece.word for piece in group if piece.call is None),
             tokens=len(group),
             tool_call=group[0].call if group else None,
-            logprobs=_logprobs(group, request),
-            token_ids=tuple(token_id(piece.word) for piece in group) if request.return_token_ids else (),
+            logprobs=logprobs([piece.word for piece in group], request),
+            token_ids=token_ids([piece.word for piece in group], request),
             prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and at == 0 else (),
             finish_reason=ending if at >= last else None,
         )
 
 
-def _logprobs(group: list[_Piece], request: CompletionRequest) -> tuple[TokenLogprob, ...]:
-    if not request.logprobs:
-        return ()
-    return tuple(_certain(piece.word, request.top_logprobs > 0) for piece in group)
+def logprobs(tokens: Sequence[str], request: CompletionRequest) -> tuple[TokenLogprob, ...]:
+    """What the request wants to know of tokens that are certain."""
+    return tuple(_certain(token, request.top_logprobs > 0) for token in tokens) if request.logprobs else ()
+
+
+def token_ids(tokens: Sequence[str], request: CompletionRequest) -> tuple[int, ...]:
+    """The ids of the tokens, where the request wants them."""
+    return tuple(map(token_id, tokens)) if request.return_token_ids else ()
 
 
 def _certain(word: str, with_top: bool) -> TokenLogprob:

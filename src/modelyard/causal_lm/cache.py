@@ -4,6 +4,7 @@ It stands in for a transformers cache: attention layers call `update` and see th
 use are always the first ones, so that a step works on views and copies nothing.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,32 +21,44 @@ class RowCache(Cache):
         make = lambda: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
         self.keys = [make() for _ in range(config.num_hidden_layers)]
         self.values = [make() for _ in range(config.num_hidden_layers)]
-        self._rows = torch.zeros(0, dtype=torch.long)
-        self._first, self._positions, self._seen = slice(0, 0), torch.zeros(0, 0, dtype=torch.long), 0
+        self._rows, self._width, self._seen = slice(0, 0), 0, 0
+        self._places: tuple[Any, ...] = ()
 
     @property
     def length(self) -> int:
         """How many tokens a row can hold."""
         return self.keys[0].shape[2]
 
-    def begin(self, first: int, positions: Tensor, seen: int) -> None:
-        """Say what the next pass is about: rows from `first` on, new tokens at `positions` (rows x tokens), of which
-        attention sees the keys before position `seen`.
+    def begin(self, first: int, starts: Sequence[int], width: int) -> tuple[Tensor, Tensor | None]:
+        """Say what the next pass is about: rows from `first` on get `width` tokens each, behind their first `starts`.
+
+        Returns the tokens' positions (rows x tokens) and the mask for attention (rows x 1 x tokens x keys): None where
+        all rows begin at the same place, for then the model's own is right, and mostly it needs none.
+        Positions beyond the end of a row are padding, put at its end.
         """
-        self._first = slice(first, first + positions.shape[0])
-        self._rows = torch.arange(self._first.start, self._first.stop, device=positions.device)[:, None]
-        self._positions, self._seen = positions, seen
+        device, most = self.keys[0].device, self.length
+        self._rows, self._width = slice(first, first + len(starts)), width
+        self._seen = min(max(starts) + width, most)
+        positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
+        if len(set(starts)) == 1:
+            self._places = (self._rows, slice(None), slice(starts[0], self._seen))
+            return positions, None
+        positions = positions.clamp(max=most - 1)
+        rows = torch.arange(first, first + len(starts), device=device)
+        self._places = (rows[:, None], slice(None), positions)
+        return positions, _causal(positions, self._seen, self.keys[0].dtype)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Keep the new keys and values (rows x heads x tokens x size); returns all that the rows see."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
-        keys[self._rows, :, self._positions] = key_states.transpose(1, 2)
-        values[self._rows, :, self._positions] = value_states.transpose(1, 2)
-        return keys[self._first, :, : self._seen], values[self._first, :, : self._seen]
+        aligned = isinstance(self._places[0], slice)
+        keys[self._places] = key_states if aligned else key_states.transpose(1, 2)
+        values[self._places] = value_states if aligned else value_states.transpose(1, 2)
+        return keys[self._rows, :, : self._seen], values[self._rows, :, : self._seen]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions are given with each pass, so nothing is to be counted."""
-        return 0
+        """How many tokens were there before this pass, where all rows begin at the same place."""
+        return self._seen - self._width
 
     def get_mask_sizes(self, *_: Any, **__: Any) -> tuple[int, int]:
         """How many keys there are, and where they begin."""
@@ -84,10 +97,10 @@ class RowCache(Cache):
                     tensors[layer] = new
 
 
-def causal(positions: Tensor, seen: int) -> Tensor:
-    """Which keys each token may look at: rows x 1 x tokens x keys."""
+def _causal(positions: Tensor, seen: int, dtype: torch.dtype) -> Tensor:
+    """What attention adds: 0 for the keys that a token may look at. Rows x 1 x tokens x keys."""
     keys = torch.arange(seen, device=positions.device)
-    return (keys[None, None, :] <= positions[:, :, None])[:, None]
+    return torch.where(keys <= positions[:, None, :, None], 0.0, -torch.inf).to(dtype)
 
 
 def head_size(config: Any) -> int:

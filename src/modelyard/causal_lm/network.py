@@ -1,30 +1,39 @@
 """The network of a base model, loaded from its folder and never changed: adapters and caches are put beside it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from modelyard.causal_lm.cache import RowCache, causal
+from modelyard.causal_lm.cache import RowCache
 from modelyard.errors import BackendError
+
+FULL_FILE = "model.safetensors"
+"""The file of a checkpoint that holds all weights of a network; those that two layers share are there once."""
 
 
 class Network:
     """A transformers model in memory, without gradients.
 
-    `body` maps tokens to hidden states, `head` is the output embedding. Shapes: rows x tokens x hidden size.
+    `weights` take the place of those in the folder. Shapes: rows x tokens x hidden size.
     """
 
-    def __init__(self, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
         transformers_logging.disable_progress_bar()
+        dtype = dtype or _usual_dtype(device)
         try:
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, dtype=dtype or _usual_dtype(device)
-            )
-        except (OSError, ValueError, KeyError, ImportError) as fault:
+            model: Any = _stored(folder, dtype) if weights is None else _tuned(folder, dtype, weights)
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as fault:
             raise BackendError(f"the base model in {folder} cannot be loaded: {fault}") from fault
         self.model = model.eval().requires_grad_(False).to(device)
         self.config = self.model.config
@@ -36,10 +45,10 @@ class Network:
         """What maps tokens to hidden states."""
         return getattr(self.model, self.model.base_model_prefix)
 
-    def hidden(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+    def hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
         """Hidden states of new tokens (rows x tokens) at these positions.
 
-        `mask` (rows x 1 x tokens x keys) says which of the keys that `cache` holds each token may look at.
+        Positions and `mask` are those that `cache` gives when the pass begins.
         """
         states = self.body(
             input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
@@ -57,7 +66,7 @@ class Network:
         ids = torch.arange(4, device=self.device)[None]
         try:
             with torch.inference_mode():
-                found, whole = self._in_two_passes(ids), self.model(ids).logits.float()
+                found, whole = self._in_two_passes(ids), self.model(ids).logits[0, [0, -1]].float()
         except Exception as fault:
             raise BackendError(f"{type(self.model).__name__} cannot be run here: {fault}") from fault
         tolerance = 1e-3 if self.dtype is torch.float32 else 5e-2
@@ -65,15 +74,31 @@ class Network:
             raise BackendError(f"{type(self.model).__name__} makes its logits in a way of its own, which is not served")
 
     def _in_two_passes(self, ids: Tensor) -> Tensor:
-        """Logits of one row, as serving computes them: the last token when the others are in the cache."""
-        cache = RowCache(self.config, 1, ids.shape[1], self.dtype, self.device)
-        places, found = torch.arange(ids.shape[1], device=self.device)[None], []
-        for part in (slice(None, -1), slice(-1, None)):
-            positions = places[:, part]
-            seen = int(positions.max()) + 1
-            cache.begin(0, positions, seen)
-            found.append(self.logits(self.hidden(ids[:, part], positions, causal(positions, seen), cache)))
-        return torch.cat(found, 1)
+        """Logits of the first and the last token of a row, as serving computes them: the last when the others are in
+        the cache, beside a row that begins."""
+        cache = RowCache(self.config, 2, ids.shape[1], self.dtype, self.device)
+        self.hidden(ids[:, :-1], *cache.begin(0, [0], ids.shape[1] - 1), cache)
+        ends = ids[:, [0, -1]].T
+        return self.logits(self.hidden(ends.flip(0), *cache.begin(0, [ids.shape[1] - 1, 0], 1), cache))[:, 0].flip(0)
+
+
+def _stored(folder: Path, dtype: torch.dtype) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=dtype)
+
+
+def _tuned(folder: Path, dtype: torch.dtype, weights: Mapping[str, Tensor]) -> Any:
+    """The same architecture with other weights. Raises ValueError when they are of something else."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    named = dict(model.named_parameters())
+    odd = sorted(named.keys() ^ weights.keys()) or [
+        name for name, tensor in weights.items() if named[name].shape != tensor.shape
+    ]
+    if odd:
+        raise ValueError(f"the weights are those of another model (for one, {odd[0]})")
+    model.load_state_dict(weights, strict=False)
+    return model
 
 
 def _usual_dtype(device: str) -> torch.dtype:

@@ -47,7 +47,7 @@ async def _served(platform: Platform, worker: bool) -> AsyncIterator[None]:
 
 async def _sync_each_second(platform: Platform) -> None:
     while True:
-        await asyncio.sleep(SYNC_SECONDS)
+        await platform.ports.clock.asleep(SYNC_SECONDS)
         try:
             await in_executor(platform.sync)
         except StoreError:

@@ -4,7 +4,6 @@ What goes wrong with a row is a result. What goes wrong with the platform under 
 raised and ends the run.
 """
 
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from decimal import Decimal
 from inspect import iscoroutinefunction
@@ -128,11 +127,11 @@ class Pause:
 
     def perform(self, talk: Talk[Any]) -> None:
         """In this thread."""
-        self.clock.wait(threading.Event(), self.seconds)
+        self.clock.sleep(self.seconds)
 
     async def aperform(self, talk: AsyncTalk[Any]) -> None:
         """On the loop."""
-        await event_loop.sleep(self.seconds)
+        await self.clock.asleep(self.seconds)
 
 
 def asking(subject: Subject, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[Asked]:

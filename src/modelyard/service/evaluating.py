@@ -292,7 +292,7 @@ class Evaluating(Watching):
             if mark != first:
                 raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
             runner.take_over()
-            self.ports.clock.wait(threading.Event(), self.ports.settings.poll)
+            self.ports.clock.sleep(self.ports.settings.poll)
         return job
 
     def _reclaimed(self, run_id: str, runner: Runner) -> Hold:

@@ -143,6 +143,11 @@ class Platform:
             self.ports, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
         )
 
+    def base_models(self) -> "tuple[base_model_domain.BaseModel, ...]":
+        """The base models in local folders, and where they lie."""
+        self._require_host()
+        return tuple(self.ports.base_models or ())
+
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.
 

@@ -6,7 +6,6 @@ between its files and their record; so nothing is removed unless each job that w
 since recorded something, which it does only after the record of all that it put before, or has lost or left its claim.
 """
 
-import threading
 from collections.abc import Iterator, Mapping
 
 import attrs
@@ -40,7 +39,7 @@ def sweep(ports: Ports, grace: float = GRACE) -> int:
     first = _look(ports)
     if not first.orphans:
         return 0
-    ports.clock.wait(threading.Event(), max(grace, ports.settings.lease))
+    ports.clock.sleep(max(grace, ports.settings.lease))
     second = _look(ports)
     if first.running.items() & second.running.items():
         return 0

@@ -1,6 +1,5 @@
 """Waiting for a job: for the worker that runs it or, where none is alive, by running the queue in this thread."""
 
-import threading
 from collections.abc import Callable, Generator
 
 from modelyard.domain.job import Job
@@ -26,7 +25,7 @@ def turns(ports: Ports, look: Callable[[], Job]) -> Generator[None, None, None]:
             return
         hold = _next_of_lane(ports, runner, job.lane)
         if hold is None:
-            ports.clock.wait(threading.Event(), pause)
+            ports.clock.sleep(pause)
             pause = min(2 * pause, ports.settings.poll)
         else:
             with runner.beating():

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from modelyard.deferred import defer_modules
 
 if TYPE_CHECKING:
+    from modelyard.testing.cassette import use_cassette
     from modelyard.testing.loopback import LeftLoopback, LoopbackGuard
     from modelyard.testing.openai import async_openai_client, openai_client
     from modelyard.testing.server import served
 
-__all__ = ["LeftLoopback", "LoopbackGuard", "async_openai_client", "openai_client", "served"]
+__all__ = ["LeftLoopback", "LoopbackGuard", "async_openai_client", "openai_client", "served", "use_cassette"]
 
 _HOMES = {
     "LeftLoopback": "loopback",
@@ -20,6 +21,7 @@ _HOMES = {
     "async_openai_client": "openai",
     "openai_client": "openai",
     "served": "server",
+    "use_cassette": "cassette",
 }
 """Where the names of this package live: each module is loaded when the first of its names is asked for."""
 

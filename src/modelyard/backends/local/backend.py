@@ -1,31 +1,30 @@
 """Serving base models from local folders, and every checkpoint of every model trained on them, side by side."""
 
 import asyncio
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import attrs
 import torch
 
-from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.grammar import Grammars, Matcher
+from modelyard.backends.local.networks import Networks, Room
 from modelyard.backends.local.sequence import Sequence as Answer
 from modelyard.backends.local.speech import Speaker
 from modelyard.backends.local_offer import LocalOffer, capabilities
 from modelyard.backends.sampling import check_bias
 from modelyard.causal_lm.chat import Chat
-from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
-from modelyard.causal_lm.network import Network
-from modelyard.causal_lm.tensors import read_tensors
 from modelyard.domain.base_model import BaseModel
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Message, ResponseType, Tool, ToolMode
 from modelyard.errors import BackendError
+from modelyard.formats.base_folder import CONFIG
 from modelyard.formats.tool_calls import FORMATS, ToolReader
 from modelyard.protocols import Capabilities, ServedModel
 
@@ -34,23 +33,9 @@ T = TypeVar("T")
 _REMEMBERED = 64
 
 
-@attrs.frozen
-class Room:
-    """What serving one base model may take.
-
-    `rows` sequences run at a time, their keys and values within `memory` bytes; `adapters` checkpoints of up to `rank`
-    are in memory; `waiting` more requests may wait.
-    """
-
-    rows: int = 32
-    memory: int = 2**30
-    adapters: int = 32
-    rank: int = 64
-    waiting: int = 1024
-
-
 class LocalBackend:
-    """Answers for the base models in `base_models`, which may grow. A model is loaded when it is first asked.
+    """Answers for the base models in `base_models`, which may grow. A model is loaded when it is first asked, on
+    `device` (a graphics card where there is one), and takes as much as `room` says (`Room.usual`).
 
     Log-probabilities are the model's own, before any sampling parameter.
     """
@@ -60,10 +45,10 @@ class LocalBackend:
     def __init__(
         self, base_models: Sequence[BaseModel], *, device: str | None = None, room: Room | None = None
     ) -> None:
-        self._room = room or Room()
-        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._room, self._device = room, device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._lock = threading.Lock()
         self._loaded: dict[str, _Loaded] = {}
+        self._closed = False
         self._offer = LocalOffer(base_models)
 
     def entries(self) -> Sequence[CatalogueEntry]:
@@ -81,26 +66,36 @@ class LocalBackend:
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing`, `BackendError`."""
         loaded = self._model(model)
-        with loaded.answering(request, model) as speakers:
-            while active := [speaker for speaker in speakers if not speaker.ended]:
-                loaded.engine.wait(active[0].sequence, _enough(active[0], request))
+        with loaded.answering(request, model) as answering:
+            while active := answering.active:
+                answering.engine.wait(active[0].sequence, _enough(active[0], request))
                 yield from _told(active)
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """The same on an event loop."""
         loaded = await _in_thread(lambda: self._model(model))
-        with await _entered(lambda: loaded.answering(request, model)) as speakers:
-            while active := [speaker for speaker in speakers if not speaker.ended]:
-                await loaded.engine.await_(active[0].sequence, _enough(active[0], request))
+        with await _entered(lambda: loaded.answering(request, model)) as answering:
+            while active := answering.active:
+                await answering.engine.await_(active[0].sequence, _enough(active[0], request))
                 for delta in _told(active):
                     yield delta
 
-    def _model(self, model: ServedModel) -> "_Loaded":
+    def close(self) -> None:
+        """Let go of every network; what is being answered is answered. Idempotent."""
         with self._lock:
+            self._closed = True
+            self._loaded.clear()
+
+    def _model(self, model: ServedModel) -> "_Loaded":
+        known = self._loaded.get(model.base_model)
+        if known is not None:
+            return known
+        with self._lock:
+            if self._closed:
+                raise BackendError("this backend was closed")
             if model.base_model not in self._loaded:
-                self._loaded[model.base_model] = _Loaded(
-                    self._offer.base_model(model.base_model), self._device, self._room
-                )
+                base = self._offer.base_model(model.base_model)
+                self._loaded[base.id] = _Loaded(base, self._device, self._room or Room.usual(self._device))
             return self._loaded[model.base_model]
 
 
@@ -108,7 +103,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
-async def _entered(make: "Callable[[], _Within]") -> "_Within":
+async def _entered(make: "Callable[[], _Answering]") -> "_Answering":
     """What is made on a thread, and given up at once when the caller is cancelled meanwhile."""
     making = asyncio.get_running_loop().run_in_executor(None, make)
     try:
@@ -118,7 +113,7 @@ async def _entered(make: "Callable[[], _Within]") -> "_Within":
         raise
 
 
-def _given_up(made: "asyncio.Future[_Within]") -> None:
+def _given_up(made: "asyncio.Future[_Answering]") -> None:
     if not made.cancelled() and made.exception() is None:
         made.result().__exit__()
 
@@ -134,21 +129,16 @@ def _told(speakers: Sequence[Speaker]) -> Iterator[Delta]:
 
 
 class _Loaded:
-    """A base model in memory, with its adapters and the engine that steps it."""
+    """A base model in memory: its words, and its networks."""
 
     def __init__(self, base: BaseModel, device: str, room: Room) -> None:
         folder = Path(base.path)
-        self.chat, self._base = Chat(folder), base
+        self.chat = Chat(folder)
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
         self._grammars: Grammars | None = None
-        network = Network(folder, device)
-        unused = network.config.vocab_size - len(self.chat.token_bytes)
-        self._bytes = [*self.chat.token_bytes, *[b""] * unused]
-        bank = AdapterBank(network.model, room.adapters + 1, room.rank)
-        self.engine = Engine(
-            network, bank, self.chat.end_tokens, rows=room.rows, memory=room.memory, waiting=room.waiting
-        )
-        self.slots = AdapterSlots(room.adapters)
+        vocabulary = json.loads((folder / CONFIG).read_bytes())["vocab_size"]
+        self._bytes = [*self.chat.token_bytes, *[b""] * (vocabulary - len(self.chat.token_bytes))]
+        self._networks = Networks(folder, device, room, self.chat.end_tokens)
         self._lock = threading.Lock()
         self._prompts: OrderedDict[tuple[int, int], tuple[object, object, list[int]]] = OrderedDict()
 
@@ -165,24 +155,24 @@ class _Loaded:
                 self._prompts.popitem(last=False)
         return prompt
 
-    def answering(self, request: CompletionRequest, model: ServedModel) -> "_Within":
+    def answering(self, request: CompletionRequest, model: ServedModel) -> "_Answering":
         """The choices of a request, under way as long as the context lasts."""
         check_bias(request.sampling, len(self.chat.token_bytes))
         prompt = self.prompt(request.messages, request.tools)
         grammars = [self._grammar(request) for _ in range(request.n)]
         stack = ExitStack()
         try:
-            slot = stack.enter_context(self._adapter(model))
+            engine, slot = stack.enter_context(self._networks.serving(model))
             speakers = []
             for index, grammar in enumerate(grammars):
                 sequence = _sequence(prompt, request, slot, index, grammar)
-                self.engine.submit(sequence)
-                stack.callback(self.engine.cancel, sequence)
+                engine.submit(sequence)
+                stack.callback(engine.cancel, sequence)
                 speakers.append(Speaker(index, sequence, request, self._bytes, self._tools(request, index)))
         except BaseException:
             stack.close()
             raise
-        return _Within(stack, speakers)
+        return _Answering(engine, speakers, stack)
 
     def _grammar(self, request: CompletionRequest) -> Matcher | None:
         forced = request.tool_choice.mode is ToolMode.REQUIRED
@@ -197,35 +187,25 @@ class _Loaded:
             return None
         return ToolReader(self._form, f"call-{request.sampling.seed}-{index}")
 
-    def _adapter(self, model: ServedModel) -> AbstractContextManager[int]:
-        checkpoint = model.checkpoint
-        if checkpoint is None or not checkpoint.files:
-            return nullcontext(0)
-        return self.slots.pinned(checkpoint.id, lambda slot: self._load(slot, model))
 
-    def _load(self, slot: int, model: ServedModel) -> None:
-        assert model.open_file is not None
-        try:
-            with model.open_file(CONFIG_FILE) as file:
-                shape = LoraShape.from_config(file.read())
-            with model.open_file(WEIGHTS_FILE) as file:
-                weights = read_tensors(file)
-        except ValueError as fault:
-            raise BackendError(f"the checkpoint holds no adapter: {fault}") from fault
-        self.engine.load(slot, shape, weights)
+@attrs.frozen(eq=False)
+class _Answering:
+    """Choices under way on an engine, as long as the context lasts."""
 
+    engine: Engine
+    speakers: list[Speaker]
+    held: ExitStack
 
-class _Within(AbstractContextManager[list[Speaker]]):
-    """What an exit stack holds, until the context is left."""
+    @property
+    def active(self) -> list[Speaker]:
+        """Those of which not all has been told."""
+        return [speaker for speaker in self.speakers if not speaker.ended]
 
-    def __init__(self, stack: ExitStack, speakers: list[Speaker]) -> None:
-        self._stack, self._speakers = stack, speakers
-
-    def __enter__(self) -> list[Speaker]:
-        return self._speakers
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self.held.close()
 
 
 def _sequence(prompt: list[int], request: CompletionRequest, slot: int, index: int, grammar: Matcher | None) -> Answer:

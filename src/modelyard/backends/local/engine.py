@@ -18,7 +18,6 @@ from modelyard.backends.local.lead import Follower, Lead
 from modelyard.backends.local.rows import Rows
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
-from modelyard.causal_lm.cache import causal
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason
@@ -75,15 +74,19 @@ class Engine:
                 self._try_to_lead(sequence, seen)
 
     async def await_(self, sequence: Sequence, seen: int) -> None:
-        """The same on an event loop: the lead is taken on a thread of its executor."""
+        """The same on an event loop: a thread of its executor leads for all tasks."""
         loop = asyncio.get_running_loop()
         while not _news(sequence, seen):
             woken = asyncio.Event()
             wake = partial(loop.call_soon_threadsafe, woken.set)
             if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), wake, on_loop=True)):
                 await woken.wait()
-            else:
-                await asyncio.shield(loop.run_in_executor(None, self._try_to_lead, sequence, seen))
+                continue
+            leading = loop.run_in_executor(None, self._try_to_lead_tasks)
+            leading.add_done_callback(partial(_woken, woken))
+            await woken.wait()
+            if leading.done():
+                leading.result()
 
     def cancel(self, sequence: Sequence) -> None:
         """Stop its work: at the next step, or now when nobody leads."""
@@ -110,6 +113,18 @@ class Engine:
             with self._leading():
                 while not _news(sequence, seen) and not self._lead.claimed:
                     self._step()
+                    self._tell()
+
+    def _try_to_lead_tasks(self) -> None:
+        """Step as long as anybody waits, unless another leads by now. Tasks come back for the next step while it is
+        made, so one is made that nobody waits for yet.
+        """
+        if self._lead.take():
+            with self._leading():
+                wanted = True
+                while wanted and not self._lead.claimed:
+                    self._step()
+                    wanted = self._lead.followed
                     self._tell()
 
     @contextmanager
@@ -234,39 +249,34 @@ class Engine:
 
     def _first_logits(self, first: int, new: Many[Sequence]) -> torch.Tensor:
         """Right-padded: what the padding leaves in the cache is overwritten before anything looks at it."""
-        device, limit = self._network.device, self.rows.cache.length - 1
         found: list[torch.Tensor | None] = [None] * len(new)
         width = max(1, PREFILL_TOKENS // len(new))
         while any(logits is None for logits in found):
-            parts = [list(one.prompt[one.cached : one.cached + width]) for one in new]
-            longest = max(map(len, parts))
-            ids = torch.tensor([part + [0] * (longest - len(part)) for part in parts], device=device)
-            starts = torch.tensor([one.cached for one in new], device=device)
-            positions = (starts[:, None] + torch.arange(longest, device=device)[None]).clamp(max=limit)
-            hidden = self._pass(first, new, ids, positions)
+            parts = [one.prompt[one.cached : one.cached + width] for one in new]
+            hidden = self._pass(first, new, parts, [one.cached for one in new])
             for row, (one, part) in enumerate(zip(new, parts, strict=True)):
                 one.cached += len(part)
                 if found[row] is None and one.cached == len(one.prompt):
                     found[row] = hidden[row, len(part) - 1]
         return self._network.logits(torch.stack([state for state in found if state is not None]))
 
-    def _pass(self, first: int, sequences: Many[Sequence], ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        seen = int(positions.max()) + 1
-        self.rows.cache.begin(first, positions, seen)
-        self._bank.select([sequence.slot for sequence in sequences])
-        return self._network.hidden(ids, positions, causal(positions, seen), self.rows.cache)
+    def _pass(self, first: int, sequences: Many[Sequence], parts: Many[list[int]], starts: Many[int]) -> torch.Tensor:
+        """Hidden states of these parts of sequences, right-padded, which begin at `starts`."""
+        longest = max(map(len, parts))
+        ids = torch.tensor([part + [0] * (longest - len(part)) for part in parts], device=self._network.device)
+        positions, mask = self.rows.cache.begin(first, starts, longest)
+        self._bank.select([one.slot for one in sequences])
+        return self._network.hidden(ids, positions, mask, self.rows.cache)
 
     # ---- answers
 
     def _decode(self) -> None:
-        running, device = list(self.rows.running), self._network.device
-        ids = torch.tensor([[sequence.answer[-1]] for sequence in running], device=device)
-        positions = torch.tensor([[sequence.length - 1] for sequence in running], device=device)
-        hidden = self._pass(0, running, ids, positions)
+        running = list(self.rows.running)
+        hidden = self._pass(0, running, [one.answer[-1:] for one in running], [one.length - 1 for one in running])
         for sequence in running:
             sequence.cached = sequence.length
         if self._sampler is None:
-            self._sampler = Sampler(running, device)
+            self._sampler = Sampler(running, self._network.device)
         self._took(running, self._sampler.draw(self._network.logits(hidden[:, -1])))
 
     def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> None:
@@ -297,6 +307,10 @@ class Engine:
 
 def _news(sequence: Sequence, seen: int) -> bool:
     return len(sequence.sampled) > seen or sequence.state is State.ENDED
+
+
+def _woken(event: asyncio.Event, _: object) -> None:
+    event.set()
 
 
 def _failure(fault: Exception) -> BackendError:

@@ -35,6 +35,11 @@ class Lead:
         self._tasks: dict[Hashable, Follower] = {}
 
     @property
+    def followed(self) -> bool:
+        """Whether anybody waits for what is led to."""
+        return bool(self._threads or self._tasks)
+
+    @property
     def claimed(self) -> bool:
         """Whether somebody waits for the lead itself."""
         return bool(self._claims)
@@ -68,16 +73,16 @@ class Lead:
             self.hand_over()
 
     def follow(self, key: Hashable, follower: Follower) -> bool:
-        """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead."""
+        """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead. A task waits in any
+        case, for a thread that it is to start then.
+        """
         with self._lock:
-            if not self._taken:
-                return False
-            ready = follower.ready()
-            if not ready:
+            taken, ready = self._taken, follower.ready()
+            if not ready and (taken or follower.on_loop):
                 (self._tasks if follower.on_loop else self._threads)[key] = follower
         if ready:
             follower.wake()
-        return True
+        return taken
 
     def tell(self, keys: Sequence[Hashable]) -> None:
         """Something happened to these: wake those of their followers that are ready."""

@@ -102,8 +102,8 @@ class Rows:
     def _copy_beginning(self, sequence: Sequence, row: int) -> None:
         """The last token of a prompt is always read again: its logits are wanted."""
         best, source = 0, None
-        for other, known in self._known(sequence.slot):
-            shared = _shared(sequence.prompt, known)
+        for other, parts, cached in self._known(sequence.slot):
+            shared = min(_shared(sequence.prompt, parts), cached)
             if shared > best:
                 best, source = shared, other
         sequence.cached = min(best, len(sequence.prompt) - 1)
@@ -112,14 +112,14 @@ class Rows:
             if source in self._kept:
                 self._kept.move_to_end(source)
 
-    def _known(self, slot: int) -> Iterator[tuple[int, list[int]]]:
-        """Rows whose adapter is this one, and the tokens whose keys they hold."""
+    def _known(self, slot: int) -> Iterator[tuple[int, Tokens[list[int]], int]]:
+        """Rows whose adapter is this one, the tokens in them, in parts, and of how many of these they hold the keys."""
         for row, one in enumerate(self.running):
             if one.slot == slot and one.cached:
-                yield row, [*one.prompt, *one.answer][: one.cached]
+                yield row, (one.prompt, one.answer), one.cached
         for row, (kept, tokens) in self._kept.items():
             if kept == slot:
-                yield row, tokens
+                yield row, (tokens,), len(tokens)
 
     def _keep(self, sequence: Sequence, row: int) -> None:
         behind = range(self._count(self.cache.length), self._all(self.cache.length))
@@ -132,12 +132,23 @@ class Rows:
         self._kept.move_to_end(target)
 
 
-def _shared(prompt: Tokens[int], known: Tokens[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    most, place = min(len(prompt), len(known)), 0
-    while place < most and prompt[place : place + _BLOCK] == known[place : place + _BLOCK]:
+def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:
+    """How many tokens a prompt and these parts, one behind the other, begin with alike."""
+    whole = 0
+    for part in parts:
+        alike = _alike(prompt, whole, part)
+        whole += alike
+        if alike < len(part):
+            break
+    return whole
+
+
+def _alike(prompt: list[int], start: int, part: list[int]) -> int:
+    """How many tokens of the prompt from `start` on are those of the part. Most differ at once: blocks find it."""
+    most, place = min(len(prompt) - start, len(part)), 0
+    while place < most and prompt[start + place : start + place + _BLOCK] == part[place : place + _BLOCK]:
         place += _BLOCK
     place = min(place, most)
-    while place < most and prompt[place] == known[place]:
+    while place < most and prompt[start + place] == part[place]:
         place += 1
     return place

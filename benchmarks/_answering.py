@@ -1,0 +1,90 @@
+"""Answers of the engine beside those of `generate()`, for the benchmarks of local models."""
+
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from modelyard.backends.local.engine import Engine
+from modelyard.backends.local.sequence import Sequence as Answer
+from modelyard.causal_lm.lora import PREFIX, AdapterBank, LoraShape
+from modelyard.causal_lm.network import Network
+from modelyard.domain.completion import Sampling
+
+Tokens = list[int]
+
+BYTES = 256
+"""The vocabulary that prompts are drawn from: the bytes of the tiny tokenizer."""
+
+
+def prompts(count: int, shortest: int, longest: int, seed: int = 0) -> list[Tokens]:
+    """Random prompts whose lengths are spread evenly."""
+    draw = random.Random(seed)
+    return [[draw.randrange(3, BYTES) for _ in range(draw.randint(shortest, longest))] for _ in range(count)]
+
+
+def engine_of(network: Network, rows: int, memory: int = 2**30, adapters: int = 8, rank: int = 16) -> Engine:
+    """An engine whose answers never end before they are as long as they may be."""
+    return Engine(network, AdapterBank(network.model, adapters + 1, rank), frozenset(), rows=rows, memory=memory)
+
+
+def answered(engine: Engine, asked: Sequence[Tokens], tokens: int, **how: Any) -> list[Tokens]:
+    """What the engine answers when all are asked at once; `how` gives a sequence or one value for all."""
+    rows = [
+        {name: value[at] if isinstance(value, list) else value for name, value in how.items()}
+        for at in range(len(asked))
+    ]
+    answers = [
+        Answer(prompt, **{"sampling": Sampling(temperature=0), "max_tokens": tokens, **row})
+        for prompt, row in zip(asked, rows, strict=True)
+    ]
+    for answer in answers:
+        engine.submit(answer)
+    for answer in answers:
+        engine.wait(answer, answer.max_tokens)
+    return [answer.answer for answer in answers]
+
+
+def generated(model: Any, asked: Sequence[Tokens], tokens: int, **options: Any) -> list[Tokens]:
+    """What `generate()` answers to one static batch, padded on the left."""
+    longest = max(map(len, asked))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in asked], device=model.device)
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in asked], device=model.device)
+    with torch.inference_mode():
+        made = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=tokens,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+            **options,
+        )
+    return [row[longest:].tolist() for row in made]
+
+
+def adapter(network: Network, seed: int, rank: int = 16) -> tuple[LoraShape, dict[str, torch.Tensor]]:
+    """A random adapter of all projections, which changes every answer."""
+    shape = LoraShape(rank=rank, alpha=2 * rank)
+    draw = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, module in network.model.named_modules():
+        if name.rpartition(".")[2] in shape.targets:
+            weights[f"{PREFIX}{name}.lora_A.weight"] = torch.randn(rank, module.in_features, generator=draw) / rank
+            weights[f"{PREFIX}{name}.lora_B.weight"] = torch.randn(module.out_features, rank, generator=draw) / rank
+    return shape, weights
+
+
+def in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """The median of the seconds that each takes, in turns, so that a busy machine slows all of them."""
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            begun = clock()
+            call()
+            spent[name].append(clock() - begun)
+    return {name: statistics.median(found) for name, found in spent.items()}

@@ -1,0 +1,5 @@
+"""`python -m modelyard.cli`."""
+
+from modelyard.cli import main
+
+main()

@@ -1,0 +1,61 @@
+"""API keys."""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from modelyard.cli.terminal import Group, json_option, opened, show, store_option
+from modelyard.domain.identity import ApiKey
+
+
+@click.group(cls=Group)
+def keys() -> None:
+    """API keys."""
+
+
+@keys.command("create")
+@store_option
+@click.option("--entity", required=True, help="The team that the key belongs to.")
+@click.option(
+    "--project", "projects", multiple=True, help="A project that it may use; repeat for more; none means all."
+)
+@click.option("--name", default="", help="A word to recognise it by.")
+@click.option("--days", type=click.IntRange(1), help="Days until it expires.")
+@json_option
+def create_key(store: Path, entity: str, projects: Sequence[str], name: str, days: int | None, as_json: bool) -> None:
+    """Make a key and show it, this once."""
+    with opened(store, must_exist=False) as platform:
+        expires = timedelta(days=days) if days else None
+        made = platform.keys.create(entity, projects or None, name=name, expires_in=expires)
+    click.echo(json.dumps({"key": made.secret, "id": made.key.id}) if as_json else made.secret)
+    if not as_json:
+        click.echo("Keep it now: it is stored as a digest and cannot be shown again.", err=True)
+
+
+@keys.command("list")
+@store_option
+@json_option
+def list_keys(store: Path, as_json: bool) -> None:
+    """List keys without their secrets."""
+    with opened(store) as platform:
+        rows = [_key_row(key) for key in platform.keys.list()]
+    show(as_json, ("id", "prefix", "name", "entity", "projects", "created", "expires", "revoked"), rows)
+
+
+def _key_row(key: ApiKey) -> tuple[Any, ...]:
+    projects = ",".join(key.projects) or "all"
+    return key.id, key.prefix, key.name, key.entity, projects, key.created_at, key.expires_at, key.revoked_at
+
+
+@keys.command("revoke")
+@store_option
+@click.argument("key_id")
+def revoke_key(store: Path, key_id: str) -> None:
+    """Revoke a key by its id; requests with it are refused within a second."""
+    with opened(store) as platform:
+        platform.keys.revoke(key_id)
+    click.echo(f"revoked {key_id}")

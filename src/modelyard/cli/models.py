@@ -1,0 +1,68 @@
+"""Trainable models, where their aliases point, and what was used."""
+
+from pathlib import Path
+
+import click
+
+from modelyard.cli.terminal import entity_option, every, json_option, opened, show, store_option, values
+from modelyard.domain.alias import NotWorse
+
+alias_option = click.option("--alias", default="prod", show_default=True, help="Which alias.")
+
+MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "last_step", "created_at")
+
+
+@click.command()
+@store_option
+@entity_option
+@json_option
+def models(store: Path, entity: str, as_json: bool) -> None:
+    """List trainable models."""
+    with opened(store) as platform:
+        rows = [values(model, MODEL_COLUMNS) for model in every(platform.models.list, entity)]
+    show(as_json, MODEL_COLUMNS, rows)
+
+
+@click.command("promote")
+@store_option
+@click.argument("model")
+@click.argument("step", type=click.IntRange(min=0))
+@alias_option
+@click.option("--not-worse", metavar="EVALUATION", help="Only if its run of this is not worse than the current one's.")
+def promote(store: Path, model: str, step: int, alias: str, not_worse: str | None) -> None:
+    """Let an alias of MODEL (an id, or entity/project/name) point to the checkpoint of STEP."""
+    require = None if not_worse is None else NotWorse(not_worse)
+    with opened(store) as platform:
+        made = platform.models.promote(model, step, alias, require=require)
+    click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
+
+
+@click.command("rollback")
+@store_option
+@click.argument("model")
+@alias_option
+def rollback(store: Path, model: str, alias: str) -> None:
+    """Let an alias of MODEL point to where it pointed before."""
+    with opened(store) as platform:
+        made = platform.models.rollback(model, alias)
+    click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
+
+
+def _before(step: int | None) -> str:
+    return "" if step is None else f", before to step {step}"
+
+
+@click.command()
+@store_option
+@click.option(
+    "--by", default="team,project,model", show_default=True, help="Comma-joined: team, project, model, key, day."
+)
+@json_option
+def usage(store: Path, by: str, as_json: bool) -> None:
+    """Sum what was used and what it cost."""
+    columns = tuple(by.split(","))
+    with opened(store) as platform:
+        totals = platform.usage.total(by=columns)
+    counted = ("requests", "prompt_tokens", "completion_tokens", "cost")
+    rows = [tuple(getattr(total, column) for column in (*columns, *counted)) for total in totals]
+    show(as_json, (*columns, *counted), rows)

@@ -1,0 +1,113 @@
+"""The main job, serving, and working off the queue."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import click
+
+from modelyard import quickstart as quickstart_job
+from modelyard.asgi import asgi_app
+from modelyard.cli.terminal import opened, store_option
+from modelyard.errors import MissingExtra
+from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.http.route import STANDARD, Interface
+from modelyard.protocols import Executor
+from modelyard.report.log import PlainFormatter
+from modelyard.service.platform import Platform
+from modelyard.worker import platform_of
+
+GRACE_SECONDS = 10
+"""How long streams may go on when the server is told to end: their clients may have stopped reading."""
+
+SMALL = 10_000_000
+"""Weights up to which a local model is faster on one thread than on several that wait for each other."""
+
+DEFAULT_FACTORY = "modelyard.compose:open_platform"
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("quickstart"))
+def quickstart(folder: Path) -> None:
+    """Fine-tune, reinforce and evaluate a small model on real data, in seconds, in FOLDER (default: ./quickstart)."""
+    quickstart_job.run(folder)
+
+
+@click.command()
+@store_option
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
+@click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
+def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> None:
+    """Serve the platform over HTTP until interrupted."""
+    try:
+        import uvicorn  # noqa: PLC0415 - an extra that only this command needs
+    except ImportError as error:
+        raise MissingExtra("uvicorn", "serve") from error
+    _log_to_terminal()
+    with opened(store, must_exist=False) as platform:
+        if not platform.keys.list():
+            click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
+        _set_up_torch(platform)
+        interfaces = tuple(Interface) if uploads else STANDARD
+        app = asgi_app(platform, interfaces, worker)
+        uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
+
+
+@click.command()
+@click.option("--store", type=click.Path(dir_okay=False, path_type=Path), help="The SQLite file of the platform.")
+@click.option("--factory", metavar="MODULE:FUNCTION", help="Code that returns your own platform, instead of --store.")
+@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 64), help="Jobs at a time.")
+@click.option("--isolate", is_flag=True, help="Run each job in a process of its own.")
+def work(store: Path | None, factory: str | None, concurrency: int, isolate: bool) -> None:
+    """Run queued jobs until interrupted; what runs then goes back to the queue."""
+    if (store is None) is (factory is None):
+        raise click.UsageError("give either --store or --factory")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _log_to_terminal()
+    executor = _isolated(store, factory) if isolate else None
+    with ExitStack() as stack:
+        platform = stack.enter_context(_worked(store, factory))
+        _set_up_torch(platform)
+        worker = stack.enter_context(platform.worker(concurrency, executor))
+        click.echo(f"worker {worker.id} waits for jobs; Ctrl-C stops it", err=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            click.echo("stopping", err=True)
+
+
+def _log_to_terminal() -> None:
+    """Write what happens to standard error: a job's owner is told to look there."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _set_up_torch(platform: Platform) -> None:
+    """Say how many threads torch is to take, which it reads when it loads; what the environment says already stays.
+
+    Threads that spin while they wait cost a busy machine more than they gain.
+    """
+    models = platform.base_models()
+    if models:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if models and all(base.parameters <= SMALL for base in models):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _isolated(store: Path | None, factory: str | None) -> Executor:
+    """What runs jobs in processes that open the same platform."""
+    return SubprocessExecutor(factory or DEFAULT_FACTORY, [] if store is None else [str(store)])
+
+
+def _worked(store: Path | None, factory: str | None) -> AbstractContextManager[Platform]:
+    if store is not None:
+        return opened(store)
+    sys.path.insert(0, "")  # as `python -m` does: the factory may lie in the working directory
+    return platform_of(str(factory))

@@ -1,0 +1,64 @@
+"""What every command shares: options, errors as one line, the platform of a store, tables."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from modelyard.compose import open_platform
+from modelyard.errors import ModelyardError
+from modelyard.report.table import text_table
+from modelyard.service.platform import Platform
+
+store_option = click.option(
+    "--store", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The SQLite file of the platform."
+)
+entity_option = click.option("--entity", default="local", show_default=True, help="Whose.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+class Group(click.Group):
+    """A group whose commands report the library's errors as one line, without a traceback."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command; a `ModelyardError` becomes exit status 1 and its message."""
+        try:
+            return super().invoke(context)
+        except ModelyardError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def opened(store: Path, must_exist: bool = True) -> Iterator[Platform]:
+    """The platform kept in `store`."""
+    if must_exist and not store.exists():
+        raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
+    with open_platform(store) as platform:
+        yield platform
+
+
+def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows as a table, or as one JSON array of objects."""
+    if as_json:
+        click.echo(json.dumps([dict(zip(headers, row, strict=True)) for row in rows], default=str))
+    else:
+        click.echo(text_table(headers, [["" if value is None else value for value in row] for row in rows]))
+
+
+def values(value: object, columns: Sequence[str]) -> tuple[Any, ...]:
+    """These attributes of a value: one row of a table."""
+    return tuple(getattr(value, column) for column in columns)
+
+
+def every(listing: Callable[..., Any], entity: str) -> Iterator[Any]:
+    """Every item of a paged listing."""
+    after = None
+    while True:
+        page = listing(entity=entity, after=after, limit=100)
+        yield from page.items
+        if not page.has_more:
+            return
+        after = page.items[-1].id

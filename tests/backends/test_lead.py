@@ -1,0 +1,147 @@
+"""One who waits works for all: somebody leads whenever somebody waits, and never two."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from modelyard.backends.local.lead import Follower, Lead
+
+ENOUGH = 60.0
+"""Seconds after which a wait is taken for endless."""
+
+
+def follower(woken: list[str], name: str, ready: Callable[[], bool] = lambda: False, on_loop: bool = False) -> Follower:
+    return Follower(ready, lambda: woken.append(name), on_loop)
+
+
+def test_the_lead_is_taken_by_one_at_a_time() -> None:
+    lead = Lead()
+    assert [lead.take(), lead.take(), lead.hand_over(), lead.take()] == [True, False, True, True]
+
+
+def test_nobody_follows_where_nobody_leads() -> None:
+    lead, woken = Lead(), list[str]()
+    assert not lead.follow("a", follower(woken, "a"))
+    assert lead.take()
+    lead.hand_over()
+    assert woken == []
+
+
+def test_those_who_are_ready_are_told_and_the_others_wait_on() -> None:
+    lead, woken, ready = Lead(), list[str](), {"a"}
+    lead.take()
+    for name in "abc":
+        lead.follow(name, follower(woken, name, lambda name=name: name in ready and lead.claimed is False))  # type: ignore[misc]
+    assert woken == ["a"]
+    ready |= {"b", "c"}
+    lead.tell(["b", "b", "x"])
+    assert woken == ["a", "b"]
+    lead.hand_over()
+    assert woken == ["a", "b", "c"]
+
+
+def test_a_thread_inherits_before_a_task_and_one_alone_is_woken() -> None:
+    lead, woken = Lead(), list[str]()
+    lead.take()
+    for name in ("task", "thread", "other"):
+        lead.follow(name, follower(woken, name, on_loop=name == "task"))
+    for expected in ("thread", "other", "task"):
+        lead.hand_over()
+        assert woken.pop() == expected
+        assert woken == []
+        assert lead.take()
+
+
+def test_who_cannot_be_reached_any_more_is_passed_over() -> None:
+    def closed() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    lead, woken = Lead(), list[str]()
+    lead.take()
+    lead.follow("gone", Follower(lambda: False, closed))
+    lead.follow("ready", Follower(lambda: bool(woken), closed))
+    lead.follow("here", follower(woken, "here"))
+    lead.hand_over()
+    assert woken == ["here"]
+    assert lead.take()
+    lead.tell(["ready"])
+
+
+def test_the_lead_is_kept_while_something_is_unfinished() -> None:
+    lead = Lead()
+    lead.take()
+    assert not lead.hand_over(unfinished=lambda: True)
+    assert not lead.take()
+    assert lead.hand_over(unfinished=lambda: False)
+
+
+def test_a_claim_goes_before_all_who_follow_and_the_lead_is_never_free_in_between() -> None:
+    lead, woken, order = Lead(), list[str](), list[str]()
+    lead.take()
+    lead.follow("a", follower(woken, "a"))
+
+    def claiming() -> None:
+        lead.claim()
+        order.append(f"claimed, free: {lead.take()}, woken: {woken}")
+        lead.hand_over()
+
+    thread = threading.Thread(target=claiming)
+    thread.start()
+    while not lead.claimed:
+        thread.join(0)
+    lead.hand_over()
+    thread.join(ENOUGH)
+    assert order == ["claimed, free: False, woken: []"]
+    assert woken == ["a"]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_claim_that_is_interrupted_is_withdrawn_or_handed_on(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+    lead = Lead()
+    lead.take()
+
+    def interrupted(self: threading.Event, timeout: float | None = None) -> bool:
+        if given:
+            lead.hand_over()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lead.claim()
+    assert not lead.claimed
+    assert lead.take() is given
+
+
+def test_threads_that_lead_follow_and_claim_all_get_through() -> None:
+    lead, inside, done = Lead(), [0], [0]
+
+    def work() -> None:
+        inside[0] += 1
+        assert inside[0] == 1
+        done[0] += 1
+        inside[0] -= 1
+
+    def reader(key: int) -> None:
+        for _ in range(50):
+            worked = False
+            while not worked:
+                woken = threading.Event()
+                if lead.follow(key, Follower(lambda: False, woken.set)):
+                    assert woken.wait(ENOUGH)
+                elif lead.take():
+                    work()
+                    worked = lead.hand_over()
+
+    def claimer(_: int) -> None:
+        for _ in range(50):
+            lead.claim()
+            work()
+            lead.hand_over()
+
+    with ThreadPoolExecutor(16) as threads:
+        work_ = [threads.submit(reader if key % 4 else claimer, key) for key in range(16)]
+        assert [one.result(ENOUGH) for one in work_] == [None] * 16
+    assert done == [16 * 50]

@@ -1,0 +1,186 @@
+"""What a script says: part by part, with pauses by the clock, in the shape that was asked for."""
+
+import asyncio
+import enum
+import json
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard import open_platform
+from modelyard.backends.scripted import ScriptedBackend, call, on, pause, say, token
+from modelyard.domain.completion import (
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    ResponseFormat,
+    ResponseType,
+    Role,
+    Tool,
+    ToolChoice,
+    ToolMode,
+    Usage,
+    fold_choice,
+)
+from modelyard.errors import BackendError
+from modelyard.protocols import ServedModel
+from modelyard.testing.clock import ManualClock
+
+
+def deltas(answer: Any, **fields: Any) -> list[Delta]:
+    request = attrs.evolve(CompletionRequest("scripted", (Message(Role.USER, "hi"),), max_tokens=100), **fields)
+    backend = ScriptedBackend([on().answer(answer)])
+    return list(backend.stream(request, ServedModel("scripted", backend.entries()[0])))
+
+
+def test_each_text_is_one_piece_of_the_stream_with_the_tokens_that_its_words_are() -> None:
+    first, second, end = deltas(say("Once upon", " a time"), logprobs=True, return_token_ids=True)
+    assert (first.text, first.tokens, len(first.logprobs), len(first.token_ids)) == ("Once upon", 2, 2, 2)
+    assert [entry.token for entry in second.logprobs] == [" a", " time"]
+    assert (end.text, end.finish_reason) == ("", FinishReason.STOP)
+    assert [bool(delta.prompt_token_ids) for delta in (first, second, end)] == [True, False, False]
+
+
+def test_a_text_and_two_calls_in_one_answer() -> None:
+    said = fold_choice(0, deltas(say("One moment.", call("look_up", order=17, deep=None), call("weigh"))), False)
+    assert said.message.text == "One moment."
+    assert [(one.name, json.loads(one.arguments)) for one in said.message.tool_calls] == [
+        ("look_up", {"order": 17, "deep": None}),
+        ("weigh", {}),
+    ]
+    assert len({one.id for one in said.message.tool_calls}) == 2
+    assert said.finish_reason is FinishReason.TOOL_CALLS
+
+
+def test_the_same_conversation_gets_the_same_call_ids_and_a_longer_one_others() -> None:
+    longer = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "yes?"), Message(Role.USER, "hi"))
+    first, again, later = (deltas(call("f"), **fields)[0].tool_call for fields in ({}, {}, {"messages": longer}))
+    assert first == again
+    assert first is not None
+    assert later is not None
+    assert first.id != later.id
+
+
+@pytest.mark.parametrize(("limit", "text", "reason"), [(1, "a", "length"), (2, "a b", "length"), (3, "a b c", "stop")])
+def test_an_answer_is_cut_at_the_token_limit(limit: int, text: str, reason: str) -> None:
+    said = fold_choice(0, deltas(say("a", " b c"), max_tokens=limit), False)
+    assert (said.message.text, said.finish_reason) == (text, reason)
+
+
+def test_what_lies_behind_the_token_limit_does_not_happen() -> None:
+    assert deltas(say("a b", BackendError("never")), max_tokens=1)[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_a_stream_breaks_off_where_an_exception_stands() -> None:
+    backend = ScriptedBackend([on().answer(say("Once", BackendError("cable cut")))])
+    request = CompletionRequest("scripted", (Message(Role.USER, "hi"),))
+    stream = backend.stream(request, ServedModel("scripted", backend.entries()[0]))
+    assert next(stream).text == "Once"
+    with pytest.raises(BackendError, match="cable cut"):
+        next(stream)
+
+
+def test_tokens_have_the_logprobs_and_alternatives_that_the_script_gives() -> None:
+    answer = say(token("no", -1.5, {"yes": -0.3, "maybe": -4.0}), token("!", -0.1))
+    no, mark, _ = deltas(answer, logprobs=True, top_logprobs=2)
+    assert (no.text, no.tokens, no.logprobs[0].logprob) == ("no", 1, -1.5)
+    assert [(entry.token, entry.logprob) for entry in no.logprobs[0].top] == [("yes", -0.3), ("no", -1.5)]
+    assert [entry.token for entry in mark.logprobs[0].top] == ["!"]
+    assert all(delta.logprobs == () for delta in deltas(answer))
+
+
+def test_usage_and_finish_reason_are_as_the_script_says() -> None:
+    end = deltas(say("no", finish="content_filter", usage=Usage(11, 3, cached_tokens=8)))[-1]
+    assert end.finish_reason is FinishReason.CONTENT_FILTER
+    with open_platform(backend=ScriptedBackend([say("no", usage=Usage(11, 3, cached_tokens=8))])) as platform:
+        assert platform.chat.complete(model="scripted", messages="hi").usage == Usage(11, 3, cached_tokens=8)
+
+
+# ---- structured values -------------------------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen
+class Line:
+    text: str
+    colour: Colour = Colour.RED
+
+
+@attrs.frozen
+class Invoice:
+    total: int
+    lines: tuple[Line, ...] = ()
+
+
+INVOICE = Invoice(3, (Line("cup"),))
+AS_JSON = {"total": 3, "lines": [{"text": "cup", "colour": "red"}]}
+SCHEMA = ResponseFormat(ResponseType.JSON_SCHEMA, "invoice", {"type": "object"})
+BILL = Tool("bill", parameters={"type": "object"})
+
+
+@pytest.mark.parametrize("value", [INVOICE, AS_JSON])
+@pytest.mark.parametrize("fields", [{}, {"response_format": SCHEMA}, {"tools": (BILL,)}])
+def test_a_structured_value_is_said_as_json(value: Any, fields: dict[str, Any]) -> None:
+    assert json.loads(fold_choice(0, deltas(value, **fields), False).message.text) == AS_JSON
+
+
+@pytest.mark.parametrize("name", [None, "bill"])
+def test_a_structured_value_is_the_arguments_of_the_tool_that_must_be_called(name: str | None) -> None:
+    choice = ToolChoice(ToolMode.REQUIRED, name)
+    said = fold_choice(0, deltas(INVOICE, tools=(BILL,), tool_choice=choice), False)
+    (made,) = said.message.tool_calls
+    assert (made.name, json.loads(made.arguments)) == ("bill", AS_JSON)
+    assert said.message.content is None
+
+
+# ---- pauses ------------------------------------------------------------------------------------------------------
+
+SLOW = say("Once", pause(5), " upon", pause(2))
+
+
+def test_without_a_clock_pauses_take_no_time_and_nothing_blocks() -> None:
+    assert [delta.text for delta in deltas(SLOW)] == ["Once", " upon", ""]
+    assert ScriptedBackend([SLOW]).blocking is False
+
+
+def test_pauses_take_the_time_of_the_clock() -> None:
+    clock = ManualClock()
+    backend = ScriptedBackend([SLOW], clock=clock)
+    assert backend.blocking is True
+    request = CompletionRequest("scripted", (Message(Role.USER, "hi"),))
+    stream = backend.stream(request, ServedModel("scripted", backend.entries()[0]))
+    said = [(clock.monotonic(), delta.text) for delta in stream]
+    assert said == [(0, "Once"), (5, " upon"), (7, "")]
+
+
+def test_pauses_on_an_event_loop_take_the_time_of_the_clock_and_end_when_the_reader_goes() -> None:
+    clock = ManualClock()
+
+    async def converse() -> list[str]:
+        with open_platform(backend=ScriptedBackend([SLOW, SLOW], clock=clock), clock=clock) as platform:
+            stream = platform.chat.astream(model="scripted", messages="hi")
+            said = [(await anext(stream)).text]
+            waiting = asyncio.ensure_future(anext(stream))
+            await some_turns()
+            assert not waiting.done()
+            await clock.aadvance(5)
+            said.append((await waiting).text)
+            left = asyncio.ensure_future(anext(stream))
+            await some_turns()
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+        return said
+
+    assert asyncio.run(asyncio.wait_for(converse(), 60)) == ["Once", " upon"]
+
+
+async def some_turns() -> None:
+    """Let the tasks of the event loop come as far as they can."""
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -1,0 +1,147 @@
+"""A folder is taken only when all of it can be served; what is wrong is said with the file at fault."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.base_folder import MAX_JSON, changed_files, read_base_folder
+
+
+@pytest.fixture
+def changed(base_folder: Path) -> Callable[..., Path]:
+    """The folder with some entries of its configuration changed, left out where None."""
+
+    def change(**entries: Any) -> Path:
+        config = {**json.loads((base_folder / "config.json").read_text()), **entries}
+        config = {name: value for name, value in config.items() if value is not None}
+        (base_folder / "config.json").write_text(json.dumps(config))
+        return base_folder
+
+    return change
+
+
+def test_what_a_folder_says(base_folder: Path) -> None:
+    read = read_base_folder(base_folder)
+    assert (read.architecture, read.context_length, read.vocabulary_size) == ("Qwen3ForCausalLM", 128, 7)
+    assert (read.parameters, read.dtypes, read.tool_format) == (12, {"F32"}, "tags")
+    assert sorted(read.files) == ["chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"]
+    assert Path(read.path).is_absolute()
+
+
+def test_a_change_of_any_file_is_noticed(base_folder: Path) -> None:
+    read = read_base_folder(base_folder)
+    assert changed_files(read) == []
+    (base_folder / "chat_template.jinja").write_text("other")
+    (base_folder / "tokenizer.json").unlink()
+    assert changed_files(read) == ["chat_template.jinja", "tokenizer.json"]
+
+
+def test_progress_is_told_up_to_the_last_byte(base_folder: Path) -> None:
+    told: list[tuple[int, int]] = []
+    read_base_folder(base_folder, lambda *done: told.append(done))
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] == sum(path.stat().st_size for path in base_folder.iterdir())
+
+
+def test_weights_may_lie_in_several_files_and_the_template_with_the_tokenizer(base_folder: Path) -> None:
+    whole, template = base_folder / "model.safetensors", base_folder / "chat_template.jinja"
+    for part in ("a.safetensors", "b.safetensors"):
+        (base_folder / part).write_bytes(whole.read_bytes())
+    whole.unlink()
+    weight_map = {"x": "a.safetensors", "y": "b.safetensors"}
+    (base_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (base_folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template.read_text()}))
+    template.unlink()
+    read = read_base_folder(base_folder)
+    assert (read.parameters, read.tool_format) == (24, "tags")
+    assert {"a.safetensors", "b.safetensors", "tokenizer_config.json"} <= read.files.keys()
+
+
+# ---- refused -----------------------------------------------------------------------------------------------------
+
+CONFIGS = [
+    ({"architectures": None}, "must name one class"),
+    ({"architectures": ["A", "B"]}, "must name one class"),
+    ({"architectures": ["BertForMaskedLM"]}, "only causal language models"),
+    ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
+    ({"max_position_embeddings": None}, "max_position_embeddings"),
+    ({"vocab_size": True}, "vocab_size"),
+    ({"vocab_size": 0}, "vocab_size"),
+    ({"sliding_window": 64}, "sliding_attention"),
+    ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+]
+
+
+@pytest.mark.parametrize(("entries", "told"), CONFIGS)
+def test_a_model_that_would_be_served_wrongly_or_not_at_all_is_refused(
+    changed: Callable[..., Path], entries: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidInput, match=told) as refused:
+        read_base_folder(changed(**entries))
+    assert refused.value.problems[0].loc == ("path", "config.json")
+
+
+WINDOWS = [
+    {"sliding_window": 64, "use_sliding_window": False},
+    {"sliding_window": 128},
+    {"sliding_window": 64, "layer_types": ["full_attention"]},
+]
+
+
+@pytest.mark.parametrize("entries", WINDOWS)
+def test_a_window_that_is_not_used_does_no_harm(changed: Callable[..., Path], entries: dict[str, Any]) -> None:
+    assert read_base_folder(changed(**entries)).context_length == 128
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"])
+def test_a_missing_file_is_named(base_folder: Path, name: str) -> None:
+    (base_folder / name).unlink()
+    with pytest.raises(InvalidInput, match="is missing") as refused:
+        read_base_folder(base_folder)
+    assert refused.value.problems[0].loc == ("path", name)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 10**5])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_what_is_no_json_object_is_refused(base_folder: Path, name: str, text: bytes) -> None:
+    (base_folder / name).write_bytes(text)
+    with pytest.raises(InvalidInput, match=r"is no JSON|must hold an object"):
+        read_base_folder(base_folder)
+
+
+def test_pickled_weights_are_never_read(base_folder: Path) -> None:
+    (base_folder / "model.safetensors").rename(base_folder / "pytorch_model.bin")
+    with pytest.raises(InvalidInput, match=r"pytorch_model\.bin is pickled and never read"):
+        read_base_folder(base_folder)
+
+
+def test_weights_that_are_no_safetensors_are_refused(base_folder: Path) -> None:
+    (base_folder / "model.safetensors").write_bytes(b"\x80\x04pickled under another name")
+    with pytest.raises(InvalidInput) as refused:
+        read_base_folder(base_folder)
+    assert refused.value.problems[0].loc == ("path", "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "code.py", "missing.safetensors"])
+def test_an_index_never_leads_out_of_its_folder(base_folder: Path, name: str) -> None:
+    (base_folder / "model.safetensors").rename(base_folder.parent / "outside.safetensors")
+    (base_folder / "code.py").touch()
+    (base_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(InvalidInput, match="no safetensors file of this folder"):
+        read_base_folder(base_folder)
+
+
+def test_a_file_that_is_far_too_large_is_not_read(base_folder: Path) -> None:
+    with (base_folder / "tokenizer.json").open("wb") as file:
+        file.truncate(MAX_JSON + 1)
+    with pytest.raises(InvalidInput, match="is larger than"):
+        read_base_folder(base_folder)
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is no folder"):
+        read_base_folder(tmp_path / "nothing")

@@ -1,0 +1,242 @@
+"""The local backend as a host has it: what it loads and when, checkpoints tuned in full, and letting go."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from local_models import SHAPE, adapter_weights, answered, asked, base_model, engine_of, prompts
+from transformers import AutoModelForCausalLM
+
+from modelyard import open_platform
+from modelyard.backends.local import networks
+from modelyard.backends.local.backend import LocalBackend
+from modelyard.backends.local.networks import Room
+from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
+from modelyard.causal_lm.network import FULL_FILE
+from modelyard.causal_lm.tensors import tensor_bytes
+from modelyard.domain.completion import CompletionRequest, Message, Role, Sampling
+from modelyard.domain.training import Checkpoint
+from modelyard.errors import BackendError, Overloaded
+from modelyard.protocols import ServedModel
+
+Weights = dict[str, torch.Tensor]
+REQUEST = CompletionRequest(
+    "m", (Message(Role.USER, "hello"),), Sampling(temperature=0), max_tokens=12, return_token_ids=True
+)
+
+
+@pytest.fixture
+def backend(folder: Path) -> LocalBackend:
+    return LocalBackend([base_model(folder, "tiny")], room=Room(rows=4, adapters=2, tuned=1))
+
+
+def of_checkpoint(backend: LocalBackend, name: str, files: dict[str, bytes]) -> ServedModel:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    checkpoint = Checkpoint(name, "m", "local", "p", 1, now, "", files={file: {} for file in files})
+    return ServedModel("tiny", backend.entries()[0], checkpoint, lambda file: BytesIO(files[file]))
+
+
+def tuned_weights(folder: Path, seed: int) -> Weights:
+    """All weights of the base, each changed a little."""
+    drawn = torch.Generator().manual_seed(seed)
+    named = AutoModelForCausalLM.from_pretrained(folder).named_parameters()
+    return {name: one.detach() + torch.randn(one.shape, generator=drawn) * 0.1 for name, one in named}
+
+
+def tuned(backend: LocalBackend, folder: Path, seed: int) -> ServedModel:
+    return of_checkpoint(backend, f"tuned-{seed}", {FULL_FILE: tensor_bytes(tuned_weights(folder, seed))})
+
+
+def adapted(backend: LocalBackend, folder: Path) -> ServedModel:
+    weights = tensor_bytes(adapter_weights(folder, SHAPE, seed=1))
+    return of_checkpoint(backend, "adapted", {CONFIG_FILE: SHAPE.config("tiny"), WEIGHTS_FILE: weights})
+
+
+def said(backend: LocalBackend, model: ServedModel) -> tuple[int, ...]:
+    return tuple(token for delta in backend.stream(REQUEST, model) for token in delta.token_ids)
+
+
+def generated(folder: Path, weights: Weights) -> tuple[int, ...]:
+    """What transformers itself answers with these weights."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.load_state_dict(weights, strict=False)
+    backend = LocalBackend([base_model(folder, "tiny")])
+    prompt = backend._model(ServedModel("tiny", backend.entries()[0])).prompt(REQUEST.messages, ())
+    ids = torch.tensor([prompt])
+    made = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+    return tuple(made[0, len(prompt) :].tolist())
+
+
+def network_of(backend: LocalBackend, place: int | None = None) -> Any:
+    kept = backend._loaded["tiny"]._networks
+    engine = kept._own if place is None else kept._tuned_engines[place]
+    assert engine is not None
+    return engine._network.model
+
+
+# ---- tuned in full -----------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_tuned_in_full_answers_beside_its_base_and_an_adapter(backend: LocalBackend, folder: Path) -> None:
+    base, full, adapter = ServedModel("tiny", backend.entries()[0]), tuned(backend, folder, 1), adapted(backend, folder)
+    first = [said(backend, model) for model in (base, full, adapter)]
+    assert len(set(first)) == 3
+    assert first[1] == generated(folder, tuned_weights(folder, 1))
+    assert [said(backend, model) for model in (base, full, adapter)] == first
+
+
+def test_the_checkpoint_that_was_not_used_for_the_longest_time_makes_room(backend: LocalBackend, folder: Path) -> None:
+    one, other = tuned(backend, folder, 1), tuned(backend, folder, 2)
+    first = said(backend, one)
+    gone = weakref.ref(network_of(backend, 1))
+    said(backend, other)
+    gc.collect()
+    assert gone() is None
+    assert said(backend, one) == first
+
+
+def test_a_checkpoint_in_use_stays_and_the_next_is_told_to_come_again(backend: LocalBackend, folder: Path) -> None:
+    one = tuned(backend, folder, 1)
+    with backend._model(one).answering(REQUEST, one):
+        with pytest.raises(Overloaded):
+            said(backend, tuned(backend, folder, 2))
+        assert said(backend, one) == generated(folder, tuned_weights(folder, 1))
+
+
+def test_only_what_is_asked_for_is_loaded(backend: LocalBackend, folder: Path) -> None:
+    said(backend, tuned(backend, folder, 1))
+    assert backend._loaded["tiny"]._networks._own is None
+
+
+@pytest.mark.parametrize("change", ["one less", "one more", "another shape"])
+def test_weights_of_another_model_are_refused_by_name(backend: LocalBackend, folder: Path, change: str) -> None:
+    weights = tuned_weights(folder, 1)
+    if change == "one less":
+        del weights["model.norm.weight"]
+    else:
+        weights["model.norm.weight" if change == "another shape" else "model.other.weight"] = torch.zeros(3)
+    with pytest.raises(BackendError, match=r"another model \(for one, model\.(norm|other)\.weight"):
+        said(backend, of_checkpoint(backend, "odd", {FULL_FILE: tensor_bytes(weights)}))
+
+
+# ---- loading and letting go --------------------------------------------------------------------------------------
+
+
+def test_a_model_is_loaded_beside_the_event_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, plain = threading.Event(), threading.Event(), networks.Network
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        assert go_on.wait(20), "the event loop stands still"
+        return plain(*given)
+
+    monkeypatch.setattr(networks, "Network", slow)
+
+    async def main() -> None:
+        with open_platform() as platform:
+            platform.add_base_model(folder, id="tiny")
+            asking = asyncio.create_task(
+                platform.chat.acomplete(model="tiny", messages="hello", max_tokens=3, temperature=0)
+            )
+            await asyncio.to_thread(begun.wait, 20)
+            go_on.set()
+            assert (await asking).usage.completion_tokens == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_platform_lets_go_of_its_networks_when_it_closes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    made: list[Callable[[], object]] = []
+    plain = networks.Network
+
+    def noting(*given: Any) -> Any:
+        network = plain(*given)
+        made.append(weakref.ref(network.model))
+        return network
+
+    monkeypatch.setattr(networks, "Network", noting)
+
+    async def within() -> None:
+        async with platform:
+            await platform.chat.acomplete(model="tiny", messages="hello", max_tokens=3, temperature=0)
+
+    platform = open_platform()
+    platform.add_base_model(folder, id="tiny")
+    if asynchronous:
+        asyncio.run(within())
+    else:
+        with platform:
+            platform.chat.complete(model="tiny", messages="hello", max_tokens=3, temperature=0)
+    gc.collect()
+    assert [network() for network in made] == [None]
+    platform.close()
+
+
+def test_a_closed_backend_refuses_and_what_it_was_answering_is_answered(backend: LocalBackend) -> None:
+    base = ServedModel("tiny", backend.entries()[0])
+    expected = said(backend, base)
+    under_way = backend.stream(attrs.evolve(REQUEST, streamed=True), base)
+    first = next(under_way)
+    backend.close()
+    backend.close()
+    assert tuple(token for delta in (first, *under_way) for token in delta.token_ids) == expected
+    with pytest.raises(BackendError, match="closed"):
+        said(backend, base)
+
+
+# ---- sharing a step ----------------------------------------------------------------------------------------------
+
+
+def test_one_thread_leads_for_all_tasks_of_an_event_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as they come back for the next step while one is made, which each step waits for here."""
+    engine = engine_of(folder, ends=frozenset())
+    came, leads = threading.Event(), []
+    follow, step, leading = engine._lead.follow, engine._step, engine._leading
+
+    def following(*given: Any) -> bool:
+        led = follow(*given)
+        if engine._lead.followed:
+            came.set()
+        return led
+
+    def stepping() -> None:
+        if engine.rows.running:
+            assert came.wait(20)
+        came.clear()
+        step()
+
+    def counting() -> Any:
+        leads.append(threading.current_thread())
+        return leading()
+
+    monkeypatch.setattr(engine._lead, "follow", following)
+    monkeypatch.setattr(engine, "_step", stepping)
+    monkeypatch.setattr(engine, "_leading", counting)
+    wanted = [asked(prompt, 20) for prompt in prompts(4)]
+
+    async def read(answer: Any) -> None:
+        for seen in range(20):
+            await engine.await_(answer, seen)
+
+    async def main() -> None:
+        for one in wanted:
+            engine.submit(one)
+        await asyncio.gather(*map(read, wanted))
+
+    asyncio.run(main())
+    assert len(leads) == 1
+    assert [one.answer for one in wanted] == answered(
+        engine_of(folder, ends=frozenset()), *(asked(one.prompt, 20) for one in wanted)
+    )

@@ -1,0 +1,132 @@
+"""A local model behind a real server, asked by the public `openai` client as it is."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_models import base_model
+from openai import InternalServerError, OpenAI
+
+from modelyard import open_platform
+from modelyard.backends.local.backend import LocalBackend
+from modelyard.backends.local.engine import Engine
+from modelyard.backends.local.networks import Room
+from modelyard.backends.local.sequence import State
+from modelyard.protocols import ServedModel
+from modelyard.testing.server import served
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def backend(folder: Path) -> LocalBackend:
+    return LocalBackend([base_model(folder, "tiny")], room=Room(rows=1, waiting=1))
+
+
+@pytest.fixture
+def engine(backend: LocalBackend) -> Engine:
+    with backend._model(model := ServedModel("tiny", backend.entries()[0]))._networks.serving(model) as (engine, _):
+        return engine
+
+
+@pytest.fixture
+def client(backend: LocalBackend) -> Iterator[OpenAI]:
+    with open_platform(backend=backend) as platform, served(platform) as url:
+        key = platform.keys.create("local").secret
+        with OpenAI(base_url=f"{url}/inference/v1", api_key=key, max_retries=0) as client:
+            yield client
+
+
+def test_whole_and_streamed_answers_are_the_same_and_sampled_by_their_seed(client: OpenAI) -> None:
+    def ask(**options: Any) -> Any:
+        return client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=24, seed=3, **options)
+
+    whole = ask(logprobs=True, top_logprobs=2)
+    with ask(stream=True) as chunks:
+        told = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(choice.delta.content or "" for choice in told) == whole.choices[0].message.content
+    assert told[-1].finish_reason == whole.choices[0].finish_reason
+    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
+    assert {model.id for model in client.models.list()} == {"tiny"}
+
+
+def test_a_schema_is_kept_by_a_model_that_knows_nothing(client: OpenAI) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    form: Any = {
+        "type": "json_schema",
+        "json_schema": {"name": "s", "schema": {**schema, "additionalProperties": False}},
+    }
+    answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=40, response_format=form)
+    assert set(json.loads(answer.choices[0].message.content or "")) == {"ok"}
+
+
+def test_who_finds_no_room_is_told_when_to_come_again_and_the_others_are_answered(
+    client: OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One runs, one waits; nobody steps before the third has been told."""
+    taken, go_on = threading.Semaphore(0), threading.Event()
+    submit, step = engine.submit, engine._step
+
+    def submitting(*given: Any) -> None:
+        submit(*given)
+        taken.release()
+
+    def stepping() -> None:
+        assert go_on.wait(20)
+        step()
+
+    monkeypatch.setattr(engine, "submit", submitting)
+    monkeypatch.setattr(engine, "_step", stepping)
+
+    def ask(_: int = 0) -> Any:
+        return client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, seed=3)
+
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(ask) for _ in range(2)]
+        assert all(taken.acquire(timeout=20) for _ in asked)
+        with pytest.raises(InternalServerError) as refused:
+            ask()
+        go_on.set()
+        assert [one.result().usage.completion_tokens for one in asked] == [5, 5]
+    assert (refused.value.status_code, refused.value.code) == (503, "overloaded")
+    assert int(refused.value.response.headers["retry-after"]) >= 1
+    assert ask().usage.completion_tokens == 5
+
+
+def test_the_answer_to_a_client_who_has_gone_ends_with_the_step_under_way(
+    client: OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, ended, answers, had = threading.Event(), threading.Event(), [], []
+    submit, step, cancel, end = engine.submit, engine._step, engine.cancel, engine._end
+
+    def stepping() -> None:
+        if answers and len(answers[0].sampled) >= 4:
+            assert gone.wait(20), "nobody noticed"
+        step()
+
+    def cancelling(*given: Any) -> None:
+        had.append(len(answers[0].sampled))
+        cancel(*given)
+        gone.set()
+
+    def ending(*given: Any, **more: Any) -> None:
+        end(*given, **more)
+        ended.set()
+
+    monkeypatch.setattr(engine, "submit", lambda one: (answers.append(one), submit(one)))
+    monkeypatch.setattr(engine, "_step", stepping)
+    monkeypatch.setattr(engine, "cancel", cancelling)
+    monkeypatch.setattr(engine, "_end", ending)
+    stream = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=900, stream=True)
+    next(iter(stream))
+    stream.close()
+    assert ended.wait(20)
+    (left,) = answers
+    assert (left.state, left.reason) == (State.ENDED, None)
+    assert len(left.sampled) <= min(had[0] + 1, 5)
+    assert engine.rows.running == []

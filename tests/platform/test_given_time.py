@@ -1,0 +1,236 @@
+"""Nothing reads real time where a clock is given: by the source, and by a whole loop in which real time raises."""
+
+import ast
+import asyncio
+import importlib
+import pkgutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import modelyard
+from modelyard import open_platform
+from modelyard.asgi import asgi_app
+from modelyard.executors.inline import InlineExecutor
+from modelyard.system import SystemClock
+from modelyard.testing.clock import ManualClock
+
+SOURCE = Path(modelyard.__file__).parent
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+# ---- by the source -------------------------------------------------------------------------------------------------
+
+ALLOWED: dict[str, tuple[set[str], str]] = {
+    "system.py": (
+        {"import time", "datetime.now", "event.wait", "event_loop.sleep"},
+        "the real clock itself, and ids where no clock is given",
+    ),
+    "event_loop.py": ({"import asyncio.sleep"}, "hands asyncio's sleep to the real clock"),
+    "stores/sqlite/turnstile.py": (
+        {"import time"},
+        "waits for other processes at a file's lock: they do not know this platform's clock",
+    ),
+    "stores/sqlite/group.py": ({"import time"}, "gathers calls for a part of what the disk takes to sync"),
+    "stores/sqlite/writer.py": ({"import time"}, "measures what the disk takes to sync"),
+    "executors/thread.py": (
+        {"import time", "thread.join"},
+        "real threads end in real time; a clock that stands still would hang `close`",
+    ),
+    "executors/subprocess.py": (
+        {"import time", "self.listener.join", "self.process.wait"},
+        "real processes end in real time",
+    ),
+    "worker.py": ({"Event.wait"}, "a process of its own has to leave in real time, whatever its platform's clock"),
+    "service/periodic.py": ({"self._thread.join"}, "a real thread ends in real time"),
+    "service/engine_pool.py": ({"thread.join"}, "a real thread ends in real time"),
+    "http/incoming.py": (
+        {"self._loop.call_at", "self._loop.time"},
+        "the pace of a body on a server's socket is the event loop's to measure",
+    ),
+    "asgi.py": ({"asyncio.timeout", "asyncio.sleep"}, "the pace of a client on a server's socket; sleep(0) is a turn"),
+    "testing/clock.py": (
+        {"asyncio.sleep", "self._changed.wait"},
+        "what acts in real threads is waited for, in bounded real time; sleep(0) is a turn",
+    ),
+    "testing/executor.py": ({"import time", "self._go_on.wait", "Event.wait"}, "tries real threads and processes"),
+    "testing/store_steps.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+}
+"""Where real time is right, and why."""
+
+NAPS = {"sleep", "timeout", "timeout_at", "call_later", "call_at", "Timer", "monotonic", "time_ns", "perf_counter"}
+LOOKS = {"datetime": {"now", "utcnow", "today"}, "date": {"today"}, "loop": {"time"}, "asyncio": {"wait_for"}}
+ENDS = {"wait", "join", "acquire", "result"}
+NOT_TIMED = {"engine", "event_loop", "talk", "self"}
+"""Whose `wait` takes no time, or whose it is to say what it does with it."""
+
+
+def name_of(receiver: ast.expr) -> str:
+    if isinstance(receiver, ast.Call):
+        receiver = receiver.func
+        return receiver.attr if isinstance(receiver, ast.Attribute) else ast.unparse(receiver)
+    return ast.unparse(receiver)
+
+
+def real_time(source: str) -> Iterator[str]:
+    """What of a module's source reads real time or waits by it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (f"import {alias.name}" for alias in node.names if alias.name == "time")
+        elif isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
+            yield from (f"import {node.module}.{alias.name}" for alias in node.names if alias.name in NAPS)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            receiver, method = name_of(node.func.value), node.func.attr
+            whose = receiver.rpartition(".")[2].lstrip("_")
+            text = isinstance(node.func.value, ast.Constant | ast.JoinedStr)
+            ends = method in ENDS and bool(node.args or node.keywords) and whose not in NOT_TIMED and not text
+            if whose not in ("clock", "time") and (method in NAPS or method in LOOKS.get(whose, ()) or ends):
+                yield f"{receiver}.{method}"
+
+
+def test_only_these_modules_know_real_time() -> None:
+    found = {
+        path.relative_to(SOURCE).as_posix(): set(real_time(path.read_text(encoding="utf-8")))
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+    assert {path: names for path, names in found.items() if names} == {
+        path: names for path, (names, _) in ALLOWED.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import time", "import time"),
+        ("from time import monotonic", "import time.monotonic"),
+        ("datetime.now(UTC)", "datetime.now"),
+        ("self._loop.time()", "self._loop.time"),
+        ("asyncio.sleep(1)", "asyncio.sleep"),
+        ("async def f():\n async with asyncio.timeout(3): pass", "asyncio.timeout"),
+        ("self.done.wait(3)", "self.done.wait"),
+        ("threading.Event().wait(timeout=3)", "Event.wait"),
+        ("thread.join(3)", "thread.join"),
+    ],
+)
+def test_real_time_is_found(source: str, found: str) -> None:
+    assert list(real_time(source)) == [found]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self.ports.clock.sleep(1)",
+        "clock.now()",
+        "clock.wait(event, 3)",
+        "event.wait()",
+        "', '.join(words)",
+        "f(now())",
+    ],
+)
+def test_given_time_is_no_real_time(source: str) -> None:
+    assert list(real_time(source)) == []
+
+
+# ---- by a whole loop -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real time raises when the library asks for it, and is as ever for everybody else."""
+    for module in pkgutil.walk_packages(modelyard.__path__, "modelyard."):
+        importlib.import_module(module.name)
+    for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"):
+        monkeypatch.setattr(time, name, refused_to_modelyard(getattr(time, name)))
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("modelyard.") and vars(module).get("datetime") is datetime:
+            monkeypatch.setattr(module, "datetime", NoNow)
+
+
+def refused_to_modelyard(function: Callable[..., Any]) -> Callable[..., Any]:
+    def instead(*args: Any) -> Any:
+        caller = sys._getframe(1).f_globals["__name__"]
+        assert not caller.startswith("modelyard."), f"{caller} asks for {function.__name__}"
+        return function(*args)
+
+    return instead
+
+
+class NoNow(datetime):
+    @classmethod
+    def now(cls, tz: Any = None) -> NoReturn:
+        raise AssertionError("the library looks at the wall clock")
+
+
+ROWS = [{"prompt": f"question {n}", "expected": f"answer {n}"} for n in range(4)]
+EXAMPLES = [
+    {"messages": [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["expected"]}]}
+    for row in ROWS
+]
+
+
+def whole_loop(clock: ManualClock) -> list[Any]:
+    """Ask, train with a worker, evaluate; and when each of it happened."""
+    with open_platform(clock=clock) as platform:
+        answer = platform.chat.complete(model="echo", messages="hello")
+        model = platform.models.create("support", project="desk", base_model="tabular-mini")
+        with platform.worker(executor=InlineExecutor()):
+            clock.advance(minutes=1)
+            job = platform.training.sft("desk/support", EXAMPLES)
+            checkpoint = job.result(timeout=60)
+            result = platform.evaluations.run("exam", "local/desk/support", ROWS, project="desk", max_tokens=8)
+        ids = [answer.id, model.id, job.id, checkpoint.id, result.run.id]
+        seconds = [datetime.fromtimestamp(int(id[:8] + id[9:13], 16) / 1000, UTC) - START for id in ids]
+        return [one.total_seconds() for one in seconds] + [checkpoint.created_at - START, clock.monotonic()]
+
+
+def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
+    with pytest.raises(AssertionError, match=r"modelyard\.system asks for monotonic"):
+        SystemClock().monotonic()
+    with pytest.raises(AssertionError, match="wall clock"):
+        SystemClock().now()
+    first, again = whole_loop(ManualClock(START)), whole_loop(ManualClock(START))
+    assert first == again
+    assert first[:3] == [0, 0, 60]
+
+
+def test_ids_take_their_time_from_the_clock() -> None:
+    clock = ManualClock(START)
+    with open_platform(clock=clock) as platform:
+        before = platform.ports.ids()
+        clock.advance(days=1)
+        after = platform.ports.ids()
+    assert int(after[:8] + after[9:13], 16) - int(before[:8] + before[9:13], 16) == 86_400_000
+
+
+def test_a_served_platform_is_synced_each_second_of_its_clock() -> None:
+    clock = ManualClock(START)
+
+    async def served(platform: Any) -> int:
+        synced = []
+        platform.ports.store.sync = lambda: synced.append(clock.monotonic())
+        begun, over = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> dict[str, str]:
+            if not begun.is_set():
+                begun.set()
+                return {"type": "lifespan.startup"}
+            await over.wait()
+            return {"type": "lifespan.shutdown"}
+
+        async def send(message: Any) -> None:
+            pass
+
+        serving = asyncio.create_task(asgi_app(platform)({"type": "lifespan"}, receive, send))
+        await begun.wait()
+        await asyncio.sleep(0)
+        await clock.aadvance(3)
+        over.set()
+        await serving
+        return synced
+
+    with open_platform(clock=clock) as platform:
+        assert asyncio.run(served(platform)) == [1, 2, 3, 3]

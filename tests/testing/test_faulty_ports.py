@@ -1,0 +1,127 @@
+"""With no fault scheduled, what is wrapped keeps the laws of its port."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modelyard.artifacts.folder import FolderArtifacts
+from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.backends.echo import EchoBackend
+from modelyard.backends.router import Router
+from modelyard.backends.tabular import TabularBackend
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.tabular_base import BASE_MODELS
+from modelyard.executors.inline import InlineExecutor
+from modelyard.executors.thread import ThreadExecutor
+from modelyard.protocols import ArtifactStore, Executor, ServedModel, Store, Trainer
+from modelyard.stores.memory import MemoryStore
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.testing.artifacts import ArtifactContract
+from modelyard.testing.backend import BackendContract
+from modelyard.testing.executor import ExecutorContract
+from modelyard.testing.faults import Faults
+from modelyard.testing.store import CONTRACT_RECORDS, StoreContract
+from modelyard.testing.trainer import TrainerContract
+from modelyard.trainers.tabular import TabularTrainer
+
+
+class AsyncEcho:
+    """The echo, for an event loop alone."""
+
+    def __init__(self) -> None:
+        self.inner = EchoBackend()
+        self.entries, self.capabilities = self.inner.entries, self.inner.capabilities
+        self.prompt_tokens = self.inner.prompt_tokens
+
+    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        for delta in self.inner.stream(request, model):
+            yield delta
+
+
+class TestFaultyEcho(BackendContract):
+    @pytest.fixture
+    def backend(self) -> Any:
+        return Faults().backend(EchoBackend(("echo", "parrot")))
+
+
+class TestFaultyAsyncEcho(BackendContract):
+    @pytest.fixture
+    def backend(self) -> Any:
+        return Faults().backend(AsyncEcho())
+
+
+class TestFaultyRouter(BackendContract):
+    @pytest.fixture
+    def backend(self) -> Any:
+        return Faults().backend(Router([TabularBackend(), EchoBackend()]))
+
+
+class TestFaultyMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        store = Faults().store(MemoryStore(CONTRACT_RECORDS))
+        yield store
+        store.close()
+
+
+class TestFaultySqliteStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        self.path = tmp_path / "yard.db"
+        store = Faults().store(SqliteStore(self.path, CONTRACT_RECORDS))
+        yield store
+        store.close()
+
+    def reopen(self, store: Store) -> Store:
+        store.close()
+        return Faults().store(SqliteStore(self.path, CONTRACT_RECORDS))
+
+
+class TestFaultyMemoryArtifacts(ArtifactContract):
+    @pytest.fixture
+    def artifacts(self) -> ArtifactStore:
+        return Faults().artifacts(MemoryArtifacts())
+
+
+class TestFaultyFolderArtifacts(ArtifactContract):
+    @pytest.fixture
+    def artifacts(self, tmp_path: Path) -> ArtifactStore:
+        return Faults().artifacts(FolderArtifacts(tmp_path / "files"))
+
+
+class TestFaultyTrainer(TrainerContract):
+    @pytest.fixture
+    def trainer(self) -> Trainer:
+        return Faults().trainer(TabularTrainer(save_every=2))
+
+    @pytest.fixture
+    def base_model(self) -> str:
+        return BASE_MODELS[0]
+
+
+class TestFaultyInlineExecutor(ExecutorContract):
+    inline = True
+
+    @pytest.fixture
+    def executor(self) -> Executor:
+        return Faults().executor(InlineExecutor())
+
+
+class TestFaultyThreadExecutor(ExecutorContract):
+    @pytest.fixture
+    def executor(self) -> Iterator[Executor]:
+        executor = Faults().executor(ThreadExecutor())
+        yield executor
+        executor.close()
+
+
+def test_what_a_backend_can_do_besides_passes_through() -> None:
+    class Publishing(EchoBackend):
+        def publish(self, name: str) -> str:
+            return f"published {name}"
+
+    backend: Any = Faults().backend(Publishing())
+    assert backend.publish("x") == "published x"
+    assert not hasattr(backend, "retract")
