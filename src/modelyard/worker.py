@@ -3,6 +3,9 @@
 The function is the host's; called with the arguments it returns the platform. A worker has claimed the job; this
 process takes it over under a claim of its own. So starting it twice does no harm: the older one writes nothing more.
 
+Where JOB_ID is `-`, the process waits for it as a spare: lines of its standard input tell what to import until then
+(`import MODULE`), and then the job.
+
 It gives the job back after the current item when it gets SIGTERM, or when its standard input, if that is a pipe, is
 closed: then whoever started it is gone, or asks it to leave. Within the lease it is gone in any case.
 """
@@ -15,7 +18,8 @@ import stat
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, TextIO
 
 from modelyard.errors import InvalidInput, RecordNotFound
 from modelyard.service.hold import Hold
@@ -101,12 +105,24 @@ def _output(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(_Unheard(descriptor, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
 
 
+def awaited(lines: TextIO) -> str:
+    """The job that a spare is told, after it has imported what it is told to; nothing when it is not needed."""
+    while line := lines.readline().strip():
+        word, _, module = line.partition(" ")
+        if word != "import":
+            return line
+        import_module(module)
+    return ""
+
+
 def main(words: Sequence[str]) -> int:
     """Run one job that a worker has claimed. Returns the exit status."""
     if len(words) < 2:
         print(USAGE, file=sys.stderr)
         return 2
     factory, job_id, *arguments = words
+    if job_id == "-" and not (job_id := awaited(sys.stdin)):
+        return 0
     departure = Departure()
     heed(departure)
     with platform_of(factory, arguments) as platform:

@@ -10,6 +10,7 @@ import torch
 from training_kit import TINY, base_of, learner_of, micro, trainer_of
 
 from modelyard.causal_lm.lora import LoraShape
+from modelyard.causal_lm.network import FULL_FILE
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
@@ -17,7 +18,6 @@ from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.testing.tiny_model import build_tiny_model
 from modelyard.testing.trainer import WORDS, TrainerContract, context_of, conversation_about, followed, rewarded
-from modelyard.trainers.local.trained import FULL_FILE
 from modelyard.trainers.local.trainer import LocalTrainer
 
 

@@ -31,6 +31,9 @@ class SubprocessExecutor:
     `arguments`. These are texts that everybody on the machine can read: name a file there, never a secret; the
     environment is handed down.
 
+    With `preload`, names of modules, a spare process has imported them by the time that the next job comes, and waits
+    for it: what takes long to import, such as torch, is waited for by the first job alone.
+
     A process leaves when its standard input is closed, so none outlives this one. What it says, on either output, goes
     to this process's standard error. `close` gives the processes `grace` seconds to give their jobs back.
 
@@ -41,18 +44,33 @@ class SubprocessExecutor:
     Raises `InvalidInput` where `factory` names no function.
     """
 
-    def __init__(self, factory: str, arguments: Sequence[str] = (), grace: float = 30.0) -> None:
+    def __init__(
+        self, factory: str, arguments: Sequence[str] = (), grace: float = 30.0, preload: Sequence[str] = ()
+    ) -> None:
         if not all(part.isidentifier() for part in factory.replace(":", ".").split(".")) or factory.count(":") != 1:
             raise InvalidInput.at("factory", msg=f"{factory!r} is not of the form package.module:function")
         self._factory, self._arguments, self._grace = factory, tuple(arguments), grace
+        self._preload = tuple(preload)
+        self._spare: _Child | None = None
         self._children: dict[str, _Child] = {}
 
     def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
         """Start the process; returns at once."""
-        child = _Child.start([self._factory, claim.job_id, *self._arguments])
+        child = self._from_spare(claim.job_id) or _Child.start([self._factory, claim.job_id, *self._arguments])
+        if self._preload:
+            self._spare = _Child.start([self._factory, "-", *self._arguments])
+            self._spare.tell([f"import {module}" for module in self._preload])
         handle = f"{machine()}/{this_process()}/{ProcessName.of(child.process.pid)}"
         self._children[handle] = child
         return handle
+
+    def _from_spare(self, job_id: str) -> "_Child | None":
+        """The spare, with the job; None where there is none, or it has died."""
+        child, self._spare = self._spare, None
+        if child is None or (child.poll() is None and child.tell([job_id])):
+            return child
+        child.end(0)
+        return None
 
     def poll(self, handle: str) -> str | None:
         """None while the process lives; then how it ended."""
@@ -82,6 +100,9 @@ class SubprocessExecutor:
     def close(self) -> None:
         """Have the processes give their jobs back and leave; kill those that have not left within the grace."""
         children = [self._children.pop(handle) for handle in tuple(self._children)]
+        if self._spare is not None:
+            children.append(self._spare)
+            self._spare = None
         for child in children:
             child.let_go()
         until = time.monotonic() + self._grace
@@ -128,6 +149,7 @@ class _Child:
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
+            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},  # threads of several jobs would wait in each other's way
         )
         child = cls(process)
         child.listener = threading.Thread(target=child._listen, name=f"modelyard-words-{process.pid}", daemon=True)
@@ -154,6 +176,16 @@ class _Child:
         self.kill()
         self._put_away()
         return _fault(status, self.words)
+
+    def tell(self, lines: Sequence[str]) -> bool:
+        """Write these lines to it; whether it could still read."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write("".join(f"{line}\n" for line in lines))
+            self.process.stdin.flush()
+        except OSError:
+            return False
+        return True
 
     def let_go(self) -> None:
         """Ask it to leave."""

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from modelyard.causal_lm.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, LoraShape
+from modelyard.causal_lm.network import FULL_FILE
 from modelyard.causal_lm.tensors import tensor_bytes
 from modelyard.errors import TrainingError
-
-FULL_FILE = "model.safetensors"
 
 Weights = Mapping[str, Tensor]
 
