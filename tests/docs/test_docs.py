@@ -2,8 +2,8 @@
 
 Python blocks of a page run in order in one namespace, shell blocks in one scratch folder. A block with a file's name
 behind its language is written there. A server or worker that a shell block starts is ended with its page. The README's
-two installing commands are run by `.ci/run`, and a page whose client the dev extras leave out by the lane of that
-client (`tests/clients`).
+two installing commands are run by `.ci/run`, and a page that needs what the dev extras leave out by a lane of its own
+(`tests/clients`).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)(?: ([\w.]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATA = {"text", "json", "mermaid"}
-CLIENTS = {"use-the-rl-client.md": "art", "use-the-trace-client.md": "weave"}
+CLIENTS = {"use-the-rl-client.md": "art", "use-the-trace-client.md": "weave", "serve-a-local-model.md": "torch"}
 LONG_RUNNING = ("modelyard serve", "modelyard work")
 
 
@@ -40,7 +40,7 @@ def test_every_fence_says_its_language() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name in CLIENTS:
-        pytest.importorskip(CLIENTS[page.name], reason="the client's own lane runs its page")
+        pytest.importorskip(CLIENTS[page.name], reason="the lane of its own runs this page")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")

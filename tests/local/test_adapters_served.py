@@ -128,6 +128,7 @@ def test_a_slot_keeps_nothing_of_the_adapter_before(folder: Path) -> None:
     engine = engine_of(folder)
     narrow = LoraShape(rank=2, alpha=4, targets=("q_proj",))
     alone = engine_of(folder)
+    alone.load(2, SHAPE, adapter_weights(folder, SHAPE, seed=1))  # so that both banks are as wide
     alone.load(1, narrow, adapter_weights(folder, narrow, seed=9))
     engine.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
     engine.load(1, narrow, adapter_weights(folder, narrow, seed=9))

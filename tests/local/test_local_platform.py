@@ -15,6 +15,7 @@ import torch
 from local_models import base_model
 
 from modelyard import Platform, open_platform
+from modelyard.backends.local import networks as served_networks
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.backend import LocalBackend
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
@@ -196,7 +197,7 @@ def test_more_checkpoints_than_slots_are_served_the_unused_ones_leaving_first(
     expected = {step: _text(four_steps, step) for step in range(5)}
     assert len(set(expected.values())) == 5
     monkeypatch.setattr(AdapterSlots, "_loaded", noting)
-    monkeypatch.setattr(_local(four_steps.ports.backend)._loaded["tiny"], "slots", AdapterSlots(2))
+    monkeypatch.setattr(_local(four_steps.ports.backend)._loaded["tiny"]._networks, "_adapters", AdapterSlots(2))
     for step in (1, 2, 1, 3, 1, 2, 4, 0):
         assert _text(four_steps, step) == expected[step]
     assert len(loads) == 5  # 1, 2, 3 in the place of 2, 2 in that of 3, 4 in that of 1
@@ -214,7 +215,7 @@ def test_when_every_slot_is_in_use_more_are_refused_until_one_is_left(
     four_steps: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _text(four_steps, 1)
-    monkeypatch.setattr(_local(four_steps.ports.backend)._loaded["tiny"], "slots", AdapterSlots(1))
+    monkeypatch.setattr(_local(four_steps.ports.backend)._loaded["tiny"]._networks, "_adapters", AdapterSlots(1))
     with four_steps.chat.stream(model="local/p/m:step1", messages="sea", max_tokens=12, seed=3) as stream:
         next(stream)
         with pytest.raises(Overloaded, match="every adapter slot"):
@@ -228,20 +229,20 @@ def test_a_task_cancelled_while_its_adapter_loads_leaves_no_pin(
     four_steps: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _text(four_steps, 1)
-    loaded = _local(four_steps.ports.backend)._loaded["tiny"]
+    networks = _local(four_steps.ports.backend)._loaded["tiny"]._networks
     slots = AdapterSlots(1)
-    monkeypatch.setattr(loaded, "slots", slots)
-    plain = loaded._load
+    monkeypatch.setattr(networks, "_adapters", slots)
+    plain = served_networks._load_adapter
 
     async def main() -> None:
         loop, loading, go_on = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
-        def held(slot: int, model: Any) -> None:
+        def held(engine: Any, model: Any, slot: int) -> None:
             loop.call_soon_threadsafe(loading.set)
             asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(60)
-            plain(slot, model)
+            plain(engine, model, slot)
 
-        monkeypatch.setattr(loaded, "_load", held)
+        monkeypatch.setattr(served_networks, "_load_adapter", held)
         backend = _local(four_steps.ports.backend)
         request = request_for("tiny", streamed=True)
         checkpoint = four_steps.models.checkpoints("p/m").items[-1]
@@ -256,8 +257,9 @@ def test_a_task_cancelled_while_its_adapter_loads_leaves_no_pin(
 
     asyncio.run(main())
     assert set(slots._pins.values()) == {0}
-    assert loaded.engine.rows.running == []
-    assert not loaded.engine._waiting
+    assert networks._own is not None
+    assert networks._own.rows.running == []
+    assert not networks._own._waiting
 
 
 def _opener(yard: Platform, checkpoint: Any) -> Callable[[str], Any]:

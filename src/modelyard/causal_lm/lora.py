@@ -6,7 +6,6 @@ adapter adds: base(x) + (x A^T) B^T with A and B of all adapters stacked. Slot 0
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import attrs
 import torch
@@ -79,12 +78,17 @@ class Selection:
 class BankedLinear(nn.Module):
     """A linear layer with the adapters of every slot beside it."""
 
-    def __init__(self, base: nn.Linear, slots: int, rank: int, selection: Selection) -> None:
+    def __init__(self, base: nn.Linear, slots: int, selection: Selection) -> None:
         super().__init__()
         self.base, self.selection = base, selection
-        like: dict[str, Any] = {"dtype": base.weight.dtype, "device": base.weight.device}
-        self.down = torch.zeros(slots, rank, base.in_features, **like)
-        self.up = torch.zeros(slots, base.out_features, rank, **like)
+        self.down = base.weight.new_zeros(slots, 0, base.in_features)
+        self.up = base.weight.new_zeros(slots, base.out_features, 0)
+
+    def widen(self, rank: int) -> None:
+        """Make room for adapters of this rank; those that are there stay."""
+        more = max(0, rank - self.down.shape[1])
+        self.down = functional.pad(self.down, (0, 0, 0, more))
+        self.up = functional.pad(self.up, (0, more))
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x tokens x features."""
@@ -99,11 +103,14 @@ class BankedLinear(nn.Module):
 
 
 class AdapterBank:
-    """Room for `slots` adapters of up to `rank` in a network, which it changes in place."""
+    """Room for `slots` adapters of up to `rank` in a network, which it changes in place.
+
+    Every slot takes as much memory as the largest adapter that has come: none, while none has.
+    """
 
     def __init__(self, model: nn.Module, slots: int, rank: int, targets: Sequence[str] = TARGETS) -> None:
         self.selection, self.slots, self.rank = Selection(), slots, rank
-        self.layers = dict(_put_in(model, slots, rank, targets, self.selection))
+        self.layers = dict(_put_in(model, slots, targets, self.selection))
 
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, Tensor]) -> None:
         """Put an adapter's weights into a slot that no row of a pass under way uses. Raises `BackendError`."""
@@ -112,6 +119,7 @@ class AdapterBank:
         left = set(weights)
         for name, layer in self.layers.items():
             pair = [f"{PREFIX}{name}.lora_{side}.weight" for side in "AB"]
+            layer.widen(shape.rank)
             layer.down[slot].zero_()
             layer.up[slot].zero_()
             if pair[0] in weights and pair[1] in weights:
@@ -130,12 +138,12 @@ class AdapterBank:
 
 
 def _put_in(
-    model: nn.Module, slots: int, rank: int, targets: Sequence[str], selection: Selection
+    model: nn.Module, slots: int, targets: Sequence[str], selection: Selection
 ) -> Iterator[tuple[str, BankedLinear]]:
     for name, module in list(model.named_modules()):
         parent, _, leaf = name.rpartition(".")
         if isinstance(module, nn.Linear) and leaf in targets:
-            layer = BankedLinear(module, slots, rank, selection)
+            layer = BankedLinear(module, slots, selection)
             setattr(model.get_submodule(parent), leaf, layer)
             yield name, layer
 

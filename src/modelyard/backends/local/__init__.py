@@ -2,4 +2,4 @@
 
 from modelyard.deferred import defer_modules
 
-defer_modules(__name__, "backend", "engine", "sampler", "sequence")
+defer_modules(__name__, "backend", "engine", "loaded", "networks", "sampler", "sequence", "speech")

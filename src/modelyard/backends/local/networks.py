@@ -20,6 +20,11 @@ from modelyard.protocols import ServedModel
 _SHARE_OF_CARD = 0.4
 
 
+def usual_device() -> str:
+    """A graphics card where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 @attrs.frozen
 class Room:
     """What serving one base model may take.
