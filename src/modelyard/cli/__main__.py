@@ -1,5 +1,6 @@
-"""`python -m modelyard.cli`."""
+"""`python -m modelyard.cli` is the `modelyard` command."""
 
 from modelyard.cli import main
 
-main()
+if __name__ == "__main__":
+    main()
