@@ -150,9 +150,9 @@ def test_the_first_loss_of_rl_sees_the_log_probabilities_of_the_sampler(
         def compared(rows: Any) -> Any:
             for turn, row in zip(turns, rows, strict=True):
                 seen.extend(zip(turn.logprobs, row, strict=True))
-            return loss(rows)
+            return loss.of(rows)
 
-        return plain(self, turns, compared, rate, number)
+        return plain(self, turns, attrs.evolve(loss, of=compared, linear=False), rate, number)
 
     monkeypatch.setattr(learner.LocalLearner, "step", comparing)
     with open_platform() as yard:

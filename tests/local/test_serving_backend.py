@@ -17,6 +17,7 @@ from local_models import SHAPE, adapter_weights, answered, asked, base_model, en
 from transformers import AutoModelForCausalLM
 
 from modelyard import open_platform
+from modelyard.backends.local import backend as backends
 from modelyard.backends.local import networks
 from modelyard.backends.local.backend import LocalBackend
 from modelyard.backends.local.networks import Room
@@ -131,15 +132,18 @@ def test_weights_of_another_model_are_refused_by_name(backend: LocalBackend, fol
 # ---- loading and letting go --------------------------------------------------------------------------------------
 
 
-def test_a_model_is_loaded_beside_the_event_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on, plain = threading.Event(), threading.Event(), networks.Network
+@pytest.mark.parametrize(("module", "name"), [(networks, "Network"), (backends, "Chat")])
+def test_a_model_is_loaded_beside_the_event_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    begun, go_on, plain = threading.Event(), threading.Event(), getattr(module, name)
 
     def slow(*given: Any) -> Any:
         begun.set()
         assert go_on.wait(20), "the event loop stands still"
         return plain(*given)
 
-    monkeypatch.setattr(networks, "Network", slow)
+    monkeypatch.setattr(module, name, slow)
 
     async def main() -> None:
         with open_platform() as platform:
