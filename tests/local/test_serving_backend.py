@@ -17,8 +17,7 @@ from local_models import SHAPE, adapter_weights, answered, asked, base_model, en
 from transformers import AutoModelForCausalLM
 
 from modelyard import open_platform
-from modelyard.backends.local import backend as backends
-from modelyard.backends.local import networks
+from modelyard.backends.local import loaded, networks
 from modelyard.backends.local.backend import LocalBackend
 from modelyard.backends.local.networks import Room
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
@@ -132,7 +131,7 @@ def test_weights_of_another_model_are_refused_by_name(backend: LocalBackend, fol
 # ---- loading and letting go --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("module", "name"), [(networks, "Network"), (backends, "Chat")])
+@pytest.mark.parametrize(("module", "name"), [(networks, "Network"), (loaded, "Chat")])
 def test_a_model_is_loaded_beside_the_event_loop(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
