@@ -22,7 +22,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)(?: ([\w.]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 DATA = {"text", "json", "mermaid"}
-CLIENTS = {"use-the-rl-client.md": "art", "use-the-trace-client.md": "weave", "serve-a-local-model.md": "torch"}
+CLIENTS = {
+    "use-the-rl-client.md": "art",
+    "use-the-trace-client.md": "weave",
+    "serve-a-local-model.md": "torch",
+    "train-a-local-model.md": "torch",
+}
 LONG_RUNNING = ("modelyard serve", "modelyard work")
 
 

@@ -19,6 +19,8 @@ from modelyard.errors import InvalidInput, TrainingError
 from modelyard.testing.tiny_model import build_tiny_model
 from modelyard.testing.trainer import WORDS, TrainerContract, context_of, conversation_about, followed, rewarded
 from modelyard.trainers.local.trainer import LocalTrainer
+from modelyard.trainers.loop import Objective
+from modelyard.trainers.losses import Loss
 
 
 class TestTheAdapterTrainer(TrainerContract):
@@ -176,6 +178,14 @@ def test_a_loss_that_is_no_number_fails_the_job_naming_the_step_and_what_to_try(
     config = SFTConfig(learning_rate=(1e30,) * 8, batch_size=1)
     with pytest.raises(TrainingError, match=r"diverged at step \d+.*try a learning rate far below 1e\+30"):
         followed(trainer_of(tuning=tuning).sft(config, EXAMPLES, context_of(TINY)))
+
+
+def test_a_loss_that_is_no_number_fails_the_job_even_where_its_gradient_is_one() -> None:
+    learner, _ = learner_of({})
+    rows = learner.imitated(EXAMPLES[0], "all")
+    broken = Objective(lambda new: Loss(math.nan, tuple((0.0,) * len(row) for row in new), {}))
+    with pytest.raises(TrainingError, match="diverged at step 7"):
+        learner.step(rows, broken, 1e-3, 7)
 
 
 def test_an_adapter_of_another_base_is_refused(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def test_a_pass_takes_what_was_reckoned(tuning: Tuning, recomputed: bool) -> Non
     assert held[0] / 1.3 < passes + gradients < held[0] * 2.5
 
 
+def test_layers_that_are_computed_twice_keep_less() -> None:
+    learner, _ = learner_of({})
+    row = Row(tuple(3 + place % 200 for place in range(256)), (255,), (None,))
+    found = []
+    for recomputed in (False, True):
+        with measured() as held:
+            learner._scorer.logprobs([row] * 4, recomputed)[0].sum().backward()
+        found += held
+    assert found[1] < found[0] * 0.7
+
+
 @contextmanager
 def measured() -> Iterator[list[int]]:
     """The most memory that was held at once, beside what was held before."""

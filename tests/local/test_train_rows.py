@@ -265,6 +265,15 @@ def test_names_of_special_tokens_in_what_was_said_are_text_and_the_turns_are_the
     assert trained(row) == b"a <|im_end|> b\0"
 
 
+def test_the_last_letter_of_a_marked_answer_is_trained_with_all_of_its_bytes() -> None:
+    template = (
+        "{% for one in messages %}{{ one.role }}: {% generation %}{{ one.content }}{% endgeneration %}|{% endfor %}"
+    )
+    messages = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "caf\u00e9"))
+    (row,) = example_rows(chat_of(template), Example(messages), "last")
+    assert trained(row) == "caf\u00e9".encode()
+
+
 def test_a_lone_surrogate_is_refused_with_and_without_marks() -> None:
     messages = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "\ud800"))
     for marked in (True, False):
