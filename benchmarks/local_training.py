@@ -53,7 +53,7 @@ def base_of(folder: Path) -> BaseModel:
         tuning=Tuning.LORA,
         tool_format=read.tool_format,
         created_at=datetime.now(UTC),
-        files=read.files,
+        digests=read.files,
         prices={},
     )
 

@@ -25,7 +25,7 @@ BASE = BaseModel(
     tuning=Tuning.LORA,
     tool_format="tags",
     created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    files={"config.json": "0" * 64},
+    digests={"config.json": "0" * 64},
     prices={"prompt": "0.000001"},
 )
 

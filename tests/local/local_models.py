@@ -37,7 +37,7 @@ def base_model(folder: Path, id: str) -> BaseModel:
         tuning=Tuning.LORA,
         tool_format=read.tool_format,
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        files=read.files,
+        digests=read.files,
         prices={},
     )
 

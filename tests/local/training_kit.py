@@ -43,7 +43,7 @@ def base_of(folder: Path, *, id: str = TINY, tuning: Tuning = Tuning.LORA) -> Ba
         tuning=tuning,
         tool_format=read.tool_format,
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        files=read.files,
+        digests=read.files,
         prices={},
     )
 

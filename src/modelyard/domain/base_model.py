@@ -23,7 +23,7 @@ class BaseModel:
     """A causal language model in the folder `path`.
 
     Lengths are in tokens, `prices` as `Pricing.texts`. `tool_format` names how it writes tool calls, "" for not at all
-    (`formats.tool_calls`). `files` holds the SHA-256 digest in hex of everything that serving and training read.
+    (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of everything that serving and training read.
     `offer` keeps base models in one index: always "local".
     """
 
@@ -37,7 +37,7 @@ class BaseModel:
     tuning: Tuning
     tool_format: str
     created_at: datetime
-    files: Mapping[str, str] = attrs.field(converter=frozen_mapping)
+    digests: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     prices: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     offer: str = "local"
 

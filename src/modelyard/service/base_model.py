@@ -62,7 +62,7 @@ def _of_folder(ports: Ports, folder: BaseFolder, id: str, name: str, pricing: Pr
         tuning=tuning,
         tool_format=folder.tool_format,
         created_at=ports.clock.now(),
-        files=folder.files,
+        digests=folder.files,
         prices=pricing.texts,
     )
     check_entry(base.entry((), ()))
