@@ -54,6 +54,19 @@ def test_an_answer_does_not_depend_on_what_is_answered_beside_it(folder: Path) -
         assert found == [apart[place] for place in order]
 
 
+def test_one_who_comes_later_joins_those_who_are_under_way(folder: Path) -> None:
+    engine = engine_of(folder)
+    early, late = asked([5, 6, 7], 20, Sampling(seed=1)), asked([8, 9], 20, Sampling(seed=2, temperature=0.5))
+    engine.submit(early)
+    engine.wait(early, 5)
+    engine.submit(late)
+    engine.wait(early, 8)
+    assert 0 < len(late.answer) < 8
+    engine.wait(early, 20)
+    engine.wait(late, 20)
+    assert [early.answer, late.answer] == alone(folder, early, late)
+
+
 def test_every_token_comes_with_the_log_probability_of_the_whole_model(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     engine = engine_of(folder)
@@ -86,6 +99,30 @@ def test_any_of_several_end_tokens_ends_an_answer_and_is_its_last(folder: Path) 
         answered(engine_of(folder, ends=frozenset({END, end})), answer)
         assert answer.answer == whole[: whole.index(end) + 1]
         assert answer.reason is FinishReason.STOP
+
+
+class Complete:
+    """A grammar that nothing can follow behind three tokens."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def allowed(self) -> bytes:
+        return b"\x01" * 259
+
+    def accept(self, token: int) -> bool:
+        self.taken += 1
+        return self.taken == 3
+
+
+@pytest.mark.parametrize(("ends", "tokens"), [(frozenset(), 3), (frozenset({END}), 9)])
+def test_where_nothing_can_follow_an_answer_ends_with_its_end_token_if_there_is_one(
+    folder: Path, ends: frozenset[int], tokens: int
+) -> None:
+    answer = asked([5, 6, 7], 9, grammar=Complete())
+    answered(engine_of(folder, ends=ends), answer)
+    assert len(answer.answer) == tokens
+    assert answer.reason is (FinishReason.LENGTH if ends else FinishReason.STOP)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------

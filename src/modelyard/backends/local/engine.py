@@ -98,10 +98,12 @@ class Engine:
                 pass
 
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, torch.Tensor]) -> None:
-        """Put an adapter into a slot that no sequence uses, between two steps. Raises `BackendError`."""
+        """Put an adapter into a slot that no sequence uses, between two steps. Raises `BackendError`.
+
+        Those that used it and were cancelled are gone: nobody hands the lead on before that.
+        """
         self._lead.claim()
         with self._leading():
-            self._drop_cancelled()
             self.rows.forget(slot)
             self._bank.load(slot, shape, weights)
 

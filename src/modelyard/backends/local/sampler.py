@@ -53,8 +53,7 @@ class Sampler:
         return scores
 
     def _drawn(self, scores: Tensor) -> Tensor:
-        gaps = scores - scores.amax(-1, keepdim=True)
-        weights = (gaps / self._temperatures).softmax(-1)
+        weights = (scores / self._temperatures).softmax(-1)
         chances = [uniform(one.sampling.seed or 0, len(one.answer)) for one in self._sequences]
         chance = torch.tensor(chances, dtype=torch.float64, device=self._device)[:, None]
         tokens = _at(weights, chance)
