@@ -158,6 +158,10 @@ class ArtifactStore(Protocol):
         """Every name kept, in no order."""
         ...
 
+    def free(self) -> int | None:
+        """Bytes that there is room for; None where nobody knows. Raises `StoreError`."""
+        ...
+
     def check(self) -> None:
         """Prove that artifacts can be written and read. Raises `StoreError`."""
         ...

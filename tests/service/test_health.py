@@ -41,6 +41,10 @@ class Artifacts:
     """Artifacts that are well, or have this fault."""
 
     fault: Exception | None = None
+    room: int | None = None
+
+    def free(self) -> int | None:
+        return self.room
 
     def check(self) -> None:
         if self.fault is not None:

@@ -115,6 +115,14 @@ class FolderArtifacts:
         """Every name kept."""
         return filter(_NAME.fullmatch, os.listdir(self._folder))
 
+    def free(self) -> int:
+        """Bytes that this process may still use on the folder's disk. Raises `StoreError`."""
+        try:
+            disk = os.fstatvfs(self._folder)
+        except OSError as fault:
+            raise _typed(fault) from fault
+        return disk.f_bavail * disk.f_frsize
+
     def check(self) -> None:
         """Write an artifact, read it back and remove it. Raises `StoreError`."""
         stored = self.put([_PROOF])

@@ -139,6 +139,7 @@ class Exchange:
         check_media(self.headers, route.body is Body.DATA)
         check_length(self.headers, limit)
         if route.body is Body.DATA:
+            ports.require_room()
             call.data = yield Await(
                 lambda: aspool(body, limit, ports.artifacts), lambda: spool(body, limit, ports.clock, ports.artifacts)
             )

@@ -102,7 +102,11 @@ def order_of(
     place: Place,
     options: Mapping[str, Any],
 ) -> Order:
-    """The order of one model, still without rows. Raises `InvalidInput`, `ModelNotFound`, `Forbidden`."""
+    """The order of one model, still without rows.
+
+    Raises `InvalidInput`, `ModelNotFound`, `Forbidden`, `StorageFull`.
+    """
+    ports.require_room()
     work = {name: options[name] for name in options if name in _WORK}
     chat = {name: value for name, value in options.items() if name not in _WORK and name != "seed"}
     seed = _seed(ports, options.get("seed"))
@@ -130,6 +134,7 @@ def rescore_order(
     options: Mapping[str, Any],
 ) -> Order:
     """The order of a rescoring: a new run, in the place of its source. Raises as `order_of`."""
+    ports.require_room()
     limits = _limits(options, 0)
     place = (source.entity, source.project)
     judged_by = _judged_by(ports, principal, place, scorers, limits, options.get("error_budget"))

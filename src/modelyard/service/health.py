@@ -66,7 +66,7 @@ class Health:
         """Try every part. A part that fails is told, not raised; the worker's fails when none is alive."""
         api, _ = self._tried(self.check)
         store, facts = self._tried(self.ports.store.check)
-        artifacts, _ = self._tried(self.ports.artifacts.check)
+        artifacts, _ = self._tried(self._check_artifacts)
         worker, _ = self._tried(self._require_worker)
         queue, oldest = self._tried(lambda: self.ports.store.read(_oldest_queued))
         known = facts or {}
@@ -93,6 +93,10 @@ class Health:
             log.exception("the system check found a fault")
             return CheckResult(False, clock.monotonic() - began, _words(failure)), None
         return CheckResult(True, clock.monotonic() - began), value
+
+    def _check_artifacts(self) -> None:
+        self.ports.artifacts.check()
+        self.ports.require_room()
 
     def _require_worker(self) -> None:
         if not alive(self.ports):

@@ -7,6 +7,7 @@ import attrs
 from modelyard.deferred import deferred
 from modelyard.domain import base_model
 from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.errors import StorageFull
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
 from modelyard.service import logger
 from modelyard.service.stillness import Stillness
@@ -20,7 +21,8 @@ class Settings:
 
     `lease` is how long a worker may be still before its job is given to another; `poll` how often a worker looks for
     work. `max_crashes` is how often a job may kill its worker without progress. `strict_parameters` refuses chat fields
-    that nobody knows; `reference_mode` says how strictly evaluation references are taken (`RefMode`).
+    that nobody knows; `reference_mode` says how strictly evaluation references are taken (`RefMode`). `spare_room` on
+    the disk of the artifacts is for what runs: a new job, or data for one, is refused before it takes any of it.
     """
 
     lease: float = 30.0
@@ -30,6 +32,7 @@ class Settings:
     max_chat_body: int = 8 * 2**20
     max_control_body: int = 2**20
     max_queued_jobs: int = 10_000
+    spare_room: int = 256 * 2**20
     strict_parameters: bool = False
     reference_mode: str = "syntax"
 
@@ -70,6 +73,15 @@ class Ports:
     base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
     stillness: Stillness = attrs.field(factory=Stillness, eq=False, repr=False)
     memory: Memory = attrs.field(factory=Memory, eq=False, repr=False)
+
+    def require_room(self) -> None:
+        """Raise `StorageFull` where new work would take the room in which running jobs keep their state."""
+        free, spare = self.artifacts.free(), self.settings.spare_room
+        if free is not None and free < spare:
+            raise StorageFull(
+                f"only {free >> 20} MiB are free on the disk of the artifacts, and {spare >> 20} MiB are kept for jobs "
+                "that run; free some, then try again"
+            )
 
     def observe(self, event: object) -> None:
         """Tell the host's observer. A fault in it is the host's: it is logged and changes nothing here."""

@@ -65,8 +65,9 @@ class Training:
         now. The same model, URL and configuration asked for again while the first job has not ended is that job. With
         an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
         has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
-        `RateLimited`, `Conflict`.
+        `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
         """
+        self.ports.require_room()
         ask = partial(self._ask, JobKind.SFT, key=check_idempotency_key(idempotency_key))
         rates = (
             learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
@@ -92,8 +93,9 @@ class Training:
 
         `groups` are values or plain dicts, read as they come; or an artifact that holds them as `formats.training`
         writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
-        `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`.
+        `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`, `StorageFull`.
         """
+        self.ports.require_room()
         ask = partial(self._ask, JobKind.RL, key=check_idempotency_key(idempotency_key))
         unknown = sorted(options.keys() - {*(field.name for field in attrs.fields(RLConfig)), "loss_fn"})
         if unknown:
@@ -112,8 +114,9 @@ class Training:
     ) -> Dataset:
         """Keep examples as the next version of a dataset; the same rows again are the version that has them.
 
-        Raises `InvalidInput`, `Forbidden`.
+        Raises `InvalidInput`, `Forbidden`, `StorageFull`.
         """
+        self.ports.require_room()
         entity = self.principal.entity if entity is None else entity
         self.principal.require(entity, project)
         for field, value in {"name": name, "project": project, "entity": entity}.items():

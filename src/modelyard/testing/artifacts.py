@@ -104,6 +104,10 @@ class ArtifactStoreContract:
             stored = list(threads.map(lambda one: artifacts.put([one]), data))
         assert [read(artifacts, one.name) for one in stored] == data
 
+    def test_room_is_told_in_bytes_where_it_is_known(self, artifacts: ArtifactStore) -> None:
+        free = artifacts.free()
+        assert free is None or (type(free) is int and free > 0)
+
     def test_a_healthy_store_passes_its_check_and_keeps_nothing_of_it(self, artifacts: ArtifactStore) -> None:
         artifacts.check()
         assert list(artifacts.names()) == []

@@ -83,6 +83,10 @@ class FaultyArtifacts:
         """Every name kept."""
         return self._inner.names()
 
+    def free(self) -> int | None:
+        """As the artifact store says."""
+        return self._inner.free()
+
     def check(self) -> None:
         """As the artifact store says."""
         self._inner.check()
