@@ -222,7 +222,7 @@ def counted() -> Iterator[tuple[str, set[Any]]]:
         seen.add(tuple(scope["client"]))
         await fake(scope, receive, send)
 
-    with asgi_server(counting) as server:
+    with asgi_server(counting, lifespan="off") as server:
         yield f"{server.url}/v1", seen
 
 
