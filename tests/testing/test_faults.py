@@ -34,11 +34,6 @@ from one_face import OnLoops
 WORDS = "one two three four five six"
 
 
-@pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
 @pytest.fixture(params=["sync", "async"])
 def backend(request: pytest.FixtureRequest) -> Any:
     """Both kinds of backend, which share nothing of how they are disturbed."""
