@@ -56,10 +56,9 @@ def open_platform(
 ) -> Platform:
     """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
 
-    `backend` answers (by default an echo and the tabular base models), `trainers` train. `durability` of the file is
-    "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness` make a history repeatable;
-    ids of its own take their time from the clock.
-    `observer` receives the typed events of `modelyard.domain.observed`. A `store` or `artifacts` of your own takes the
+    `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
+    `durability` of the file is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
+    make a history repeatable; ids of its own take their time from the clock. `observer` receives the typed events of `modelyard.domain.observed`. A `store` or `artifacts` of your own takes the
     place of the default; you close it yourself. Nothing is read from the environment and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`.
