@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
+from modelyard.backends.in_thread import in_thread
 from modelyard.backends.upstream.address import Address, httpx
 from modelyard.errors import BackendError
 from modelyard.protocols import Clock
@@ -86,17 +87,8 @@ class Work:
         return self.function()
 
     async def aperform(self) -> Any:
-        """In the loop's executor. A cancelled task waits for its end: it must not go on behind the flow's back."""
-        future = asyncio.get_running_loop().run_in_executor(None, self.function)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        return future.result()
+        """In the loop's executor; a cancelled task waits for its end."""
+        return await in_thread(self.function)
 
 
 @attrs.frozen
