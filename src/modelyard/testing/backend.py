@@ -76,10 +76,12 @@ class BackendContract:
 
     @pytest.fixture
     def model(self, backend: AnyBackend) -> str:
+        """The id of the model that is asked; override it to name another."""
         return backend.entries()[0].id
 
     @pytest.fixture
     def can(self, backend: AnyBackend, model: str) -> Capabilities:
+        """What the backend declares for that model."""
         return backend.capabilities(model)
 
     # ---- what is offered ----
