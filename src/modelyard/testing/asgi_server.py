@@ -13,7 +13,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 PATIENCE = 1
 """Seconds that an answer which is still being streamed may go on when the server is told to end."""
-LONGEST_END = 10
+LONGEST_END = 30
 """Seconds within which a server must have ended."""
 
 
