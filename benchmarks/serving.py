@@ -9,13 +9,11 @@ figures of two.
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+
+from _served import cpu, serve, served
 
 CONNECTIONS = 16
 TOKENS = 500
@@ -57,10 +55,8 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def serve(kind: str, port: int) -> None:
-    """Serve one of the two in this process; prints the API key when it is ready."""
-    import uvicorn
-
+def serve_one(kind: str, port: int) -> None:
+    """Serve one of the two in this process."""
     app, key = bare, "none"
     if kind == "modelyard":
         from modelyard.asgi import asgi_app
@@ -68,30 +64,7 @@ def serve(kind: str, port: int) -> None:
 
         platform = open_platform()
         app, key = asgi_app(platform), platform.keys.create("acme").secret
-    config = uvicorn.Config(app, port=port, log_level="error", access_log=False, lifespan="off")
-    server = uvicorn.Server(config)
-
-    async def main() -> None:
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        print(key, flush=True)
-        await serving
-
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(main())
-
-
-@contextmanager
-def served(kind: str, port: int) -> Iterator[tuple[int, str]]:
-    """A server process: its pid and key."""
-    command = [sys.executable, __file__, "serve", kind, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.pid, process.stdout.readline().strip()
-        finally:
-            process.terminate()
+    serve(app, key, port)
 
 
 # ---- the load ----------------------------------------------------------------------------------------------------
@@ -153,17 +126,9 @@ async def load(port: int, request: bytes, seconds: float, end: bytes | None) -> 
     return sum(client.answered for _, client in made)
 
 
-def cpu(pid: int) -> tuple[float, float]:
-    """Seconds of CPU that a process has used: in all, and outside of the kernel."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    user, system = (int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:13])
-    return user + system, user
-
-
 def measure(kind: str, port: int, stream: bool, seconds: float) -> dict[str, float]:
     """Requests a second and CPU per request."""
-    with served(kind, port) as (pid, key):
+    with served(__file__, kind, port) as (pid, key):
         request, end = request_of(key, stream), b"0\r\n\r\n" if stream else None
         asyncio.run(load(port, request, seconds / 4, end))
         before, began = cpu(pid), time.perf_counter()
@@ -193,6 +158,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2], int(sys.argv[3]))
+        serve_one(sys.argv[2], int(sys.argv[3]))
     else:
         main()

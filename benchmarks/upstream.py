@@ -16,12 +16,12 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
-from serving import ANSWER, CHUNK, cpu
+from _served import cpu, serve, served
+from serving import ANSWER, CHUNK
 
 AT_ONCE = (1, 16, 64)
 TOKENS = 100
@@ -59,10 +59,8 @@ async def far(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"".join(map(event, END)) + b"data: [DONE]\n\n"})
 
 
-def serve(kind: str, port: int, behind: int) -> None:
-    """Serve the far server, or a modelyard that asks the one at port `behind`; prints a key when ready."""
-    import uvicorn
-
+def serve_one(kind: str, port: int, behind: int = 0) -> None:
+    """Serve the far server, or a modelyard that asks the one at port `behind`."""
     app, key = far, "none"
     if kind == "modelyard":
         from modelyard.asgi import asgi_app
@@ -70,30 +68,7 @@ def serve(kind: str, port: int, behind: int) -> None:
 
         platform = open_platform(backend=backend_at(f"http://127.0.0.1:{behind}/v1"))
         app, key = asgi_app(platform), platform.keys.create("acme").secret
-    config = uvicorn.Config(app, port=port, log_level="error", access_log=False, lifespan="off", backlog=2048)
-    server = uvicorn.Server(config)
-
-    async def main() -> None:
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        print(key, flush=True)
-        await serving
-
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(main())
-
-
-@contextmanager
-def served(kind: str, port: int, behind: int = 0) -> Iterator[tuple[int, str]]:
-    """A server process: its pid and key."""
-    command = [sys.executable, __file__, "serve", kind, str(port), str(behind)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.pid, process.stdout.readline().strip()
-        finally:
-            process.terminate()
+    serve(app, key, port)
 
 
 # ---- who asks ----------------------------------------------------------------------------------------------------
@@ -238,7 +213,7 @@ async def between(pid: int, url: str, key: str, at_once: int, stream: bool) -> f
 def main() -> None:
     """Measure all and print it."""
     url = "http://127.0.0.1:18090"
-    with served("far", 18090), served("modelyard", 18091, 18090) as (pid, key):
+    with served(__file__, "far", 18090), served(__file__, "modelyard", 18091, 18090) as (pid, key):
         found = compared(f"{url}/v1", (pid, "http://127.0.0.1:18091/inference/v1", key))
         found["KiB for an open stream"] = {way: in_a_process("memory", way, f"{url}/held") for way in WAYS}
     print(json.dumps(found, indent=2))
@@ -247,8 +222,8 @@ def main() -> None:
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     match sys.argv[1:]:
-        case ["serve", kind, port, behind]:
-            serve(kind, int(port), int(behind))
+        case ["serve", kind, *ports]:
+            serve_one(kind, *map(int, ports))
         case ["cost", way, url, at_once, stream]:
             print(asyncio.run(cost(way, url, int(at_once), stream == "True")))
         case ["memory", way, url]:

@@ -56,11 +56,11 @@ def open_platform(
 ) -> Platform:
     """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
 
-    `backend` answers (by default an echo and the tabular base models), `trainers` train. `durability` of the file is
-    "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness` make a history repeatable;
-    ids of its own take their time from the clock.
-    `observer` receives the typed events of `modelyard.domain.observed`. A `store` or `artifacts` of your own takes the
-    place of the default; you close it yourself. Nothing is read from the environment and no thread is started.
+    `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
+    `durability` of the file is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
+    make a history repeatable; ids of its own take their time from the clock. `observer` receives the typed events of
+    `modelyard.domain.observed`. A `store` or `artifacts` of your own takes the place of the default; you close it
+    yourself. Nothing is read from the environment and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`.
     """
@@ -80,7 +80,7 @@ def open_platform(
         backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
         trainers=tuple(trainers) if trainers is not None else _trainers(base_models),
         clock=clock or SystemClock(),
-        ids=ids or (uuid7_ids() if clock is None else uuid7_ids(lambda: _milliseconds(clock))),
+        ids=ids or (uuid7_ids() if clock is None else ids_by(clock)),
         randomness=randomness,
         observer=observer,
         settings=settings or Settings(),
@@ -95,8 +95,9 @@ def open_platform(
     return Platform(ports, host(entity), Life(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
 
 
-def _milliseconds(clock: Clock) -> int:
-    return int(clock.now().timestamp() * 1000)
+def ids_by(clock: Clock) -> Ids:
+    """Ids that take their time from a clock."""
+    return uuid7_ids(lambda: int(clock.now().timestamp() * 1000))
 
 
 def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"]) -> Store:

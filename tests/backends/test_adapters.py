@@ -142,6 +142,15 @@ class TestServing:
         with pytest.raises(InvalidInput, match="at least 1"):
             LoraAdapters("http://localhost", folder, max_loaded=0)
 
+    @pytest.mark.parametrize(
+        ("url", "key", "says"),
+        [("http://me:secret@x", None, "url: must be like"), ("http://x/v1", "secret\n", "api_key: must be visible")],
+    )
+    def test_an_address_or_a_key_that_is_none_is_refused_without_repeating_it(self, folder, url, key, says):
+        with pytest.raises(InvalidInput, match=says) as refused:
+            LoraAdapters(url, folder, api_key=key)
+        assert "secret" not in str(refused.value)
+
 
 class TestManyAtOnce:
     def test_threads_that_ask_first_together_load_once(self, fake, url, folder):

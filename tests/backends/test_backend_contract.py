@@ -1,9 +1,5 @@
 """Every backend of ours keeps the contract."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
 
 from modelyard.backends.echo import EchoBackend
@@ -11,9 +7,10 @@ from modelyard.backends.router import Router
 from modelyard.backends.scripted import Answer, ScriptedBackend, call, on, pause, say, token
 from modelyard.backends.structure import forced_call, structured_text
 from modelyard.backends.tabular import TabularBackend
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, ToolMode
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+from modelyard.domain.completion import CompletionRequest, Message, Role, ToolMode
+from modelyard.protocols import AsyncBackend, Backend
 from modelyard.testing import BackendContract
+from one_face import OnLoops
 
 
 class TestEcho(BackendContract):
@@ -51,31 +48,10 @@ class TestRouter(BackendContract):
         return str(request.param)
 
 
-class Asynchronous:
-    """Any of ours, made asynchronous only."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-
-    def entries(self) -> Any:
-        return self.inner.entries()
-
-    def capabilities(self, model: str) -> Capabilities:
-        return self.inner.capabilities(model)
-
-    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        return self.inner.prompt_tokens(request, model)
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        for delta in self.inner.stream(request, model):
-            await asyncio.sleep(0)
-            yield delta
-
-
 class TestAsynchronous(BackendContract):
     @pytest.fixture
     def backend(self) -> AsyncBackend:
-        return Asynchronous(EchoBackend())
+        return OnLoops(EchoBackend())
 
 
 def is_forced(request: CompletionRequest) -> bool:

@@ -13,6 +13,7 @@ from modelyard.backends.tabular import TabularBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 from modelyard.testing import BackendContract
+from one_face import OnLoops
 
 Change = Callable[[Iterator[Delta], CompletionRequest], Iterator[Delta]]
 
@@ -37,22 +38,6 @@ class Broken:
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         deltas = self.inner.stream(request, model)
         yield from self.change(deltas, request) if self.change else deltas
-
-
-class Asynchronous:
-    """The same answers, given on an event loop alone."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("stream", "blocking"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> Any:
-        for delta in self.inner.stream(request, model):
-            yield delta
 
 
 def broken_laws(backend: Backend | AsyncBackend, only: str = "") -> set[str]:
@@ -251,7 +236,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("sound", [ECHO, TABULAR, Asynchronous(ECHO), Asynchronous(TABULAR)])
+@pytest.mark.parametrize("sound", [ECHO, TABULAR, OnLoops(ECHO), OnLoops(TABULAR)])
 def test_the_contract_finds_no_fault_with_a_sound_backend(sound: Backend) -> None:
     assert broken_laws(sound) == set()
 
@@ -263,11 +248,11 @@ def test_the_contract_catches(broken: Backend, law: str) -> None:
 
 @pytest.mark.parametrize(("broken", "law"), [one for one in BROKEN if not isinstance(one[0], Unclosable)])
 def test_the_contract_catches_the_same_of_an_asynchronous_backend(broken: Backend, law: str) -> None:
-    assert broken_laws(Asynchronous(broken), law)
+    assert broken_laws(OnLoops(broken), law)
 
 
 def test_an_asynchronous_answer_that_cannot_be_closed_is_caught() -> None:
-    class Going(Asynchronous):
+    class Going(OnLoops):
         def astream(self, request: CompletionRequest, model: ServedModel) -> Any:
             inner = super().astream(request, model)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, 
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound, Overloaded
 from modelyard.protocols import Capabilities, ServedModel
 from modelyard.testing.backend import BackendContract
+from one_face import AsynchronousFace, OnLoops
 
 REQUEST = CompletionRequest("echo", (Message(Role.USER, "hi there"),), max_tokens=10, streamed=True)
 
@@ -35,31 +36,6 @@ class Failing(EchoBackend):
             for at, delta in enumerate(super().stream(request, model)):
                 if at == self.after:
                     raise self.error
-                yield delta
-        finally:
-            self.closed += 1
-
-
-class OnLoops:
-    """A backend for event loops only."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.closed = 0
-
-    def entries(self) -> Any:
-        return self.inner.entries()
-
-    def capabilities(self, model: str) -> Capabilities:
-        return self.inner.capabilities(model)
-
-    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        count: int | None = self.inner.prompt_tokens(request, model)
-        return count
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        try:
-            for delta in self.inner.stream(request, model):
                 yield delta
         finally:
             self.closed += 1
@@ -93,13 +69,6 @@ class TestFallback(BackendContract):
     @pytest.fixture
     def backend(self) -> Fallback:
         return Fallback([Failing(BackendError("down")), EchoBackend()])
-
-
-class AsynchronousFace(OnLoops):
-    """A fallback without its blocking face."""
-
-    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        return self.inner.astream(request, model)
 
 
 class TestFallbackOnLoops(BackendContract):

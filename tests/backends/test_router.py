@@ -1,38 +1,16 @@
 """The router: each model to the backend that offers it."""
 
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.backends.scripted import ScriptedBackend
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
+from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.protocols import Capabilities, ServedModel
+from modelyard.protocols import ServedModel
+from one_face import OnLoops
 
 REQUEST = CompletionRequest("any", (Message(Role.USER, "hi there"),), max_tokens=10)
-
-
-class OnlyAsynchronous:
-    """The echo, for event loops only."""
-
-    def __init__(self) -> None:
-        self.inner = EchoBackend(("remote",))
-
-    def entries(self) -> Any:
-        return self.inner.entries()
-
-    def capabilities(self, model: str) -> Capabilities:
-        return self.inner.capabilities(model)
-
-    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        return self.inner.prompt_tokens(request, model)
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        for delta in self.inner.stream(request, model):
-            yield delta
 
 
 class Waiting(EchoBackend):
@@ -77,7 +55,7 @@ def test_a_mapping_to_a_backend_without_that_model_is_refused() -> None:
 def test_it_may_wait_when_one_of_them_may() -> None:
     assert not Router([EchoBackend()]).blocking
     assert Router([EchoBackend(), Waiting(("slow",))]).blocking
-    assert Router([OnlyAsynchronous()]).blocking
+    assert Router([OnLoops(EchoBackend(("remote",)))]).blocking
 
 
 def test_the_backend_behind_routers_is_found_so_that_a_quick_one_need_not_wait() -> None:
@@ -87,7 +65,7 @@ def test_the_backend_behind_routers_is_found_so_that_a_quick_one_need_not_wait()
 
 
 def test_an_asynchronous_backend_is_listed_and_handed_out_but_not_driven() -> None:
-    remote = OnlyAsynchronous()
+    remote = OnLoops(EchoBackend(("remote",)))
     router = Router([EchoBackend(), remote])
     assert [entry.id for entry in router.entries()] == ["echo", "remote"]
     assert router.backend_of("remote") is remote

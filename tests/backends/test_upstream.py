@@ -222,7 +222,7 @@ def counted() -> Iterator[tuple[str, set[Any]]]:
         seen.add(tuple(scope["client"]))
         await fake(scope, receive, send)
 
-    with asgi_server(counting) as server:
+    with asgi_server(counting, lifespan="off") as server:
         yield f"{server.url}/v1", seen
 
 
@@ -522,7 +522,7 @@ class TestManyAtOnce:
             assert text_of(either(backend)) == "one two three four"
 
     def test_a_failed_request_gives_its_place_back(self, far: Far, either: Any) -> None:
-        with backend_at(far.backend._url, concurrency=1, queue=0) as backend:
+        with backend_at(far.backend._address.url, concurrency=1, queue=0) as backend:
             for _ in range(3):
                 far.fake.plan(Refuse(400, "no"))
                 with pytest.raises(InvalidInput):

@@ -1,7 +1,7 @@
 """modelyard behind modelyard: asked over HTTP, it answers as it does in process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,12 +14,13 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.backends.tabular import TabularBackend
 from modelyard.backends.upstream import VLLM, UpstreamBackend, UpstreamModel
-from modelyard.domain.completion import Completion, CompletionRequest, Delta
+from modelyard.domain.completion import Completion
 from modelyard.domain.observed import CompletionBooked
 from modelyard.errors import InvalidInput, ModelyardError
-from modelyard.protocols import AsyncBackend, Capabilities, ServedModel
+from modelyard.protocols import AsyncBackend
 from modelyard.testing.asgi_server import asgi_server
 from modelyard.testing.backend import BackendContract
+from one_face import AsynchronousFace
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "found", "schema": {"type": "integer", "minimum": 3}}}
@@ -69,31 +70,12 @@ class TestEchoFromAfar(BackendContract):
         return upstream
 
 
-class OnlyAsynchronous:
-    """An upstream backend without its blocking face."""
-
-    def __init__(self, inner: UpstreamBackend) -> None:
-        self.inner = inner
-
-    def entries(self) -> Any:
-        return self.inner.entries()
-
-    def capabilities(self, model: str) -> Capabilities:
-        return self.inner.capabilities(model)
-
-    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> None:
-        return self.inner.prompt_tokens(request, model)
-
-    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        return self.inner.astream(request, model)
-
-
 class TestSamplingFromAfarOnLoops(BackendContract):
     """Each answer on an event loop of its own."""
 
     @pytest.fixture
     def backend(self, upstream: UpstreamBackend) -> AsyncBackend:
-        return OnlyAsynchronous(upstream)
+        return AsynchronousFace(upstream)
 
     @pytest.fixture
     def model(self) -> str:

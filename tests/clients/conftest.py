@@ -1,16 +1,14 @@
 """A real server on loopback for the unmodified clients: every exchange is checked against the OpenAPI document."""
 
-import socket
-import threading
 from collections.abc import Iterator
 
 import attrs
 import pytest
-import uvicorn
 
 from modelyard import Platform, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.http.route import Interface
+from modelyard.testing.asgi_server import asgi_server
 from openapi_check import Checked
 
 
@@ -26,19 +24,10 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with open_platform() as platform, socket.create_server(("127.0.0.1", 0)) as listener:
+    with open_platform() as platform:
         application = Checked(asgi_app(platform, list(Interface), worker=True))
-        config = uvicorn.Config(application, log_level="warning")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            key = platform.keys.create("acme").secret
-            yield Served(platform, application, f"http://127.0.0.1:{listener.getsockname()[1]}", key)
-        finally:
-            server.should_exit = True
-            thread.join(timeout=30)
-            assert not thread.is_alive()
+        with asgi_server(application, log_level="warning") as server:
+            yield Served(platform, application, server.url, platform.keys.create("acme").secret)
 
 
 @pytest.fixture(autouse=True)

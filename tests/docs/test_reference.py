@@ -2,6 +2,9 @@
 
 import pkgutil
 import re
+from functools import cached_property
+from inspect import getmembers, isfunction
+from operator import attrgetter
 from pathlib import Path
 
 import click
@@ -34,17 +37,41 @@ def test_every_route_is_listed_with_its_authentication() -> None:
     assert listed == {(route.method, route.path, route.auth.value) for route in routes}
 
 
-def commands(group: click.Group, prefix: str = "modelyard") -> set[str]:
-    found = set()
+def commands(group: click.Group, prefix: str = "modelyard") -> dict[str, click.Command]:
+    found = {}
     for name, command in group.commands.items():
         path = f"{prefix} {name}"
-        found |= commands(command, path) if isinstance(command, click.Group) else {path}
+        found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
     return found
 
 
-def test_every_command_is_listed() -> None:
+def takes(command: click.Command) -> set[str]:
+    """Its arguments and options, but for the two of which the page speaks once for all commands."""
+    named = {taken.opts[0] if taken.opts[0].startswith("-") else taken.name.upper() for taken in command.params}
+    return named - {"--store", "--json"}
+
+
+def test_every_command_is_listed_with_its_arguments_and_options() -> None:
     text = (REFERENCE / "cli.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(modelyard [a-z -]+[a-z])", text, re.MULTILINE)) == commands(main)
+    listed = re.findall(r"^\| `(modelyard [a-z -]+[a-z])` (?:`(.*?)` )?\|", text, re.MULTILINE)
+    words = {path: re.sub(r"(--[a-z-]+) [^\s\]]+", r"\1", given) for path, given in listed}
+    named = {path: set(re.findall(r"--[a-z-]+|[A-Z_]+", given)) for path, given in words.items()}
+    assert named == {path: takes(command) for path, command in commands(main).items()}
+
+
+def test_every_resource_is_listed_with_its_methods() -> None:
+    """But for what every resource has, and what HTTP alone builds on."""
+    listed = {row[0]: set(re.findall(r"\w+", row[1])) for row in rows("python.md") if row[0].startswith("platform.")}
+    resources = {path: named for path, named in listed.items() if "(" not in path}
+    with open_platform() as platform:
+        for path, named in resources.items():
+            resource = attrgetter(path.removeprefix("platform."))(platform)
+            public = {name for name, value in getmembers(type(resource), isfunction) if not name.startswith("_")}
+            assert public - {"flow"} == named, path
+        resources_of = {
+            name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
+        }
+    assert {path.split(".")[1] for path in resources} == resources_of - {"ports", "principal"}
 
 
 def test_every_fixture_and_function_for_tests_is_listed() -> None:

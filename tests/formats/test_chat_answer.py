@@ -89,8 +89,9 @@ def test_a_whole_answer_reads_as_it_was_said(content: tuple[str, list[ToolCall]]
 
 
 def _without_alternatives(deltas: Iterable[Delta]) -> list[Delta]:
-    bare = lambda entry: attrs.evolve(entry, top=())  # noqa: E731
-    return [attrs.evolve(delta, logprobs=tuple(map(bare, delta.logprobs))) for delta in deltas]
+    return [
+        attrs.evolve(delta, logprobs=tuple(attrs.evolve(entry, top=()) for entry in delta.logprobs)) for delta in deltas
+    ]
 
 
 # ---- what other servers say ----------------------------------------------------------------------------------------

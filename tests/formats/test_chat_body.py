@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.completion import (
+    SAMPLING_PARAMETERS,
     CompletionRequest,
     Message,
     Part,
@@ -21,7 +22,6 @@ from modelyard.formats.chat import chat_body
 from modelyard.formats.json_text import dumps, loads
 from modelyard.wire.completion import read_chat_request
 
-ALL = frozenset(field.name for field in attrs.fields(Sampling))
 HELLO = (Message(Role.USER, "hello"),)
 TOOL = Tool("look_up", "looks it up", {"type": "object"}, strict=True)
 
@@ -43,7 +43,7 @@ def test_a_stream_asks_for_its_usage() -> None:
 
 
 def test_no_default_of_the_servers_takes_the_place_of_a_parameter_that_it_knows() -> None:
-    body = chat_body(CompletionRequest("m", HELLO), "m", None, ALL)
+    body = chat_body(CompletionRequest("m", HELLO), "m", None, SAMPLING_PARAMETERS)
     assert {name: body[name] for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")} == {
         "temperature": 1.0,
         "top_p": 1.0,
@@ -151,5 +151,5 @@ requests = st.builds(
 
 @given(requests)
 def test_a_server_of_ours_understands_what_was_meant(asked: CompletionRequest) -> None:
-    body = loads(dumps(chat_body(asked, "m", asked.max_tokens, ALL)))
+    body = loads(dumps(chat_body(asked, "m", asked.max_tokens, SAMPLING_PARAMETERS)))
     assert read_chat_request(body, strict=False).request == asked

@@ -10,13 +10,14 @@ from typing import Any, BinaryIO
 import attrs
 import pytest
 
+from modelyard import Platform, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Example, Model, Trajectory, TrajectoryGroup
+from modelyard.domain.training import Checkpoint, Example, Model, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.executors.inline import InlineExecutor
 from modelyard.protocols import (
@@ -211,6 +212,11 @@ class Yard:
     def story(self, job_id: str) -> list[tuple[str, int]]:
         return [(event.type, event.step) for event in self.events(job_id)]
 
+    def digest(self, job_id: str) -> str:
+        """Of the checkpoint that a job made."""
+        checkpoint_id = self.job(job_id).result["checkpoint_id"]
+        return self.ports.store.read(lambda snapshot: snapshot.get(Checkpoint, checkpoint_id)).digest
+
     def files(self) -> set[str]:
         return set(self.ports.artifacts.names())
 
@@ -242,3 +248,24 @@ def yard_on_disk(tmp_path: Path) -> Iterator[Yard]:
 def build() -> type[Yard]:
     """For a yard with settings of one's own."""
     return Yard
+
+
+@pytest.fixture
+def undisturbed() -> str:
+    """The digest of what a job of ten rows makes that nothing happens to."""
+    yard = Yard.build()
+    job = yard.sft()
+    yard.worker().run_until_idle()
+    return yard.digest(job.id)
+
+
+@pytest.fixture(params=["memory", "sqlite", "run twice"])
+def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Platform]:
+    """A platform on each of our stores, and on one that runs every step twice."""
+    store: Any = MemoryStore(RECORDS)
+    if request.param == "sqlite":
+        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+    clock = ManualClock()
+    with open_platform(store=RunTwiceStore(store) if request.param == "run twice" else store, clock=clock) as opened:
+        yield opened
+    store.close()

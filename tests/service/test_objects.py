@@ -1,7 +1,6 @@
 """Named objects: versions by content, what names them, rows kept apart, and what is left when they are deleted."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,33 +13,18 @@ from modelyard.compose import open_platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.reference import ObjectRef
-from modelyard.domain.schema import RECORDS
 from modelyard.domain.versioned import ObjectAlias, ObjectKind, ObjectVersion
 from modelyard.errors import Forbidden, InvalidInput, NotFound, ObjectDeleted, StorageFull
 from modelyard.protocols import StoredArtifact
 from modelyard.service.objects import Objects
 from modelyard.service.platform import Platform
 from modelyard.service.ports import Settings
-from modelyard.stores.memory import MemoryStore
-from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
 
 RED = {"project": "red"}
 ROWS = [{"question": "q0", "expected": "0"}, {"question": "q1", "expected": "1"}]
 TABLE = "14e85c7d56c9fe17c4617af54dd78d1b301ebd7ae504773709aec2664c53ebab"
 DATA = "weave:///local/red/object/rows"
-
-
-@pytest.fixture(params=["memory", "sqlite", "run twice"])
-def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Platform]:
-    store: Any = MemoryStore(RECORDS)
-    if request.param == "sqlite":
-        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
-    clock = ManualClock()
-    with open_platform(store=RunTwiceStore(store) if request.param == "run twice" else store, clock=clock) as opened:
-        yield opened
-    store.close()
 
 
 @pytest.fixture

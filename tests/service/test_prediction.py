@@ -1,7 +1,5 @@
 """Predictions and scores: which run takes them, how they end, what goes with what, and who sees them."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,31 +12,16 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.prediction import Prediction, Score
-from modelyard.domain.schema import RECORDS
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, RecordConflict, RunAlreadyFinished
 from modelyard.service.platform import Platform
 from modelyard.service.ports import Settings
 from modelyard.service.prediction import add_prediction
-from modelyard.stores.memory import MemoryStore
-from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
 
 MODEL = "weave:///local/red/object/m:v0"
 SCORER = "weave:///local/red/object/s:v0"
 EVALUATION = "weave:///local/red/object/e:v0"
 RED = {"project": "red"}
-
-
-@pytest.fixture(params=["memory", "sqlite", "run twice"])
-def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Platform]:
-    store: Any = MemoryStore(RECORDS)
-    if request.param == "sqlite":
-        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
-    clock = ManualClock()
-    with open_platform(store=RunTwiceStore(store) if request.param == "run twice" else store, clock=clock) as opened:
-        yield opened
-    store.close()
 
 
 def run_of(platform: Platform, **more: Any) -> EvaluationRun:

@@ -458,36 +458,44 @@ def test_a_backend_that_makes_nothing_costs_nothing_and_holds_nothing() -> None:
     assert held(ports) == []
 
 
-@pytest.mark.parametrize(("fitting", "on_disk"), [(16, False), (10, False), (0, False), (10, True)])
-def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int, on_disk: bool, tmp_path: Path) -> None:
-    """All that are let in run at once, so that the worst cases of all stand side by side."""
-    arrived, change = count(1), threading.Condition()
-    settled = 0
+class Meeting:
+    """Where each of sixteen waits until all have come; whoever comes later passes."""
 
-    def one_more() -> None:
-        nonlocal settled
-        with change:
-            settled = next(arrived)
-            change.notify_all()
-            assert change.wait_for(lambda: settled == 16, timeout=20)
+    def __init__(self) -> None:
+        self.come_so_far, self.change = 0, threading.Condition()
 
-    store: Store = SqliteStore(str(tmp_path / "yard.db"), RECORDS) if on_disk else MemoryStore(RECORDS)
-    ports = make(Priced(during=one_more), store)
-    ledger = Ledger(ports, HOST)
-    ledger.set_budget(WORST * fitting)
+    def come(self) -> None:
+        with self.change:
+            self.come_so_far += 1
+            self.change.notify_all()
+            assert self.change.wait_for(lambda: self.come_so_far >= 16, timeout=20)
+
+
+def let_in(chat: Chat, meeting: Meeting, refused: type[Exception]) -> int:
+    """How many of sixteen threads are let in that ask at once; those that are not come to the meeting as well."""
 
     def attempt(_: int) -> bool:
         try:
-            Chat(ports, HOST).complete(**ASK)
-        except BudgetExceeded:
-            one_more()
+            chat.complete(**ASK)
+        except refused:
+            meeting.come()
             return False
         return True
 
     with ThreadPoolExecutor(16) as pool:
-        outcomes = list(pool.map(attempt, range(16)))
+        return list(pool.map(attempt, range(16))).count(True)
+
+
+@pytest.mark.parametrize(("fitting", "on_disk"), [(16, False), (10, False), (0, False), (10, True)])
+def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int, on_disk: bool, tmp_path: Path) -> None:
+    """All that are let in run at once, so that the worst cases of all stand side by side."""
+    meeting = Meeting()
+    store: Store = SqliteStore(str(tmp_path / "yard.db"), RECORDS) if on_disk else MemoryStore(RECORDS)
+    ports = make(Priced(during=meeting.come), store)
+    ledger = Ledger(ports, HOST)
+    ledger.set_budget(WORST * fitting)
+    assert let_in(Chat(ports, HOST), meeting, BudgetExceeded) == fitting
     budget = ledger.budget()
-    assert outcomes.count(True) == fitting
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL * fitting)
     assert held(ports) == []
@@ -603,31 +611,12 @@ def test_a_refused_request_takes_no_token_of_the_rate() -> None:
 
 
 def test_of_sixteen_threads_of_a_key_exactly_as_many_as_allowed_run_at_once_and_later_all_may() -> None:
-    arrived, change = count(1), threading.Condition()
-    settled = 0
-
-    def one_more() -> None:
-        nonlocal settled
-        with change:
-            settled = next(arrived)
-            change.notify_all()
-            assert change.wait_for(lambda: settled >= 16, timeout=20)
-
-    ports = make(Priced(during=one_more), MemoryStore(RECORDS))
-    caller = key(Limits(concurrent_requests=4))
-
-    def attempt(_: int) -> bool:
-        try:
-            Chat(ports, caller).complete(**ASK)
-        except RateLimited:
-            one_more()
-            return False
-        return True
-
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(attempt, range(16))).count(True) == 4
+    meeting = Meeting()
+    ports = make(Priced(during=meeting.come), MemoryStore(RECORDS))
+    chat = Chat(ports, key(Limits(concurrent_requests=4)))
+    assert let_in(chat, meeting, RateLimited) == 4
     assert held(ports) == []
-    Chat(ports, caller).complete(**ASK)
+    chat.complete(**ASK)
 
 
 def test_a_stream_holds_its_slot_until_it_is_closed() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from modelyard.domain.job import Claim, Job, JobStatus, Place, SupersededEvent
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Checkpoint
 from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
 from modelyard.service.job import heartbeat
 from modelyard.service.runner import Runner
@@ -105,20 +104,6 @@ def site(yard: Any) -> Site:
     return Site(yard)
 
 
-def digest_of(yard: Any, job_id: str) -> str:
-    checkpoint_id = yard.job(job_id).result["checkpoint_id"]
-    digest: str = yard.ports.store.read(lambda s: s.get(Checkpoint, checkpoint_id)).digest
-    return digest
-
-
-@pytest.fixture
-def undisturbed(build: Any) -> str:
-    yard = build.build()
-    job = yard.sft(ROWS)
-    yard.worker().run_until_idle()
-    return digest_of(yard, job.id)
-
-
 # ---- taking a job up ---------------------------------------------------------------------------------------------
 
 
@@ -140,7 +125,7 @@ def test_a_process_that_is_started_twice_does_no_harm(site: Site, undisturbed: s
         pass
     assert site.job.status is JobStatus.SUCCEEDED
     assert site.yard.story(site.job_id) == STORY
-    assert digest_of(site.yard, site.job_id) == undisturbed
+    assert site.yard.digest(site.job_id) == undisturbed
     repeated = site.yard.events(site.job_id)[3]
     old = site.yard.ports.store.read(lambda s: s.page(SupersededEvent, "by_event", repeated.id))
     assert (repeated.epoch, [one.epoch for one in old]) == (3, [2])
@@ -198,7 +183,7 @@ def test_a_death_is_noticed_at_the_next_look_and_the_job_ends_as_if_nothing_had_
     for _ in site.process():
         pass
     assert site.yard.story(site.job_id) == STORY
-    assert digest_of(site.yard, site.job_id) == undisturbed
+    assert site.yard.digest(site.job_id) == undisturbed
 
 
 def test_a_process_that_dies_before_it_takes_the_job_up_counts_too(site: Site) -> None:
@@ -245,15 +230,16 @@ def test_a_job_that_its_process_gave_back_is_no_death(site: Site) -> None:
     assert (site.job.attempts, site.crashes) == (2, 0)
 
 
+class Busy(MemoryStore):
+    busy = False
+
+    def transact(self, step: Any, durable: bool = True) -> Any:
+        if self.busy:
+            raise StoreBusy("another process holds it")
+        return super().transact(step, durable)
+
+
 def test_a_death_behind_which_the_store_is_busy_is_counted_later(build: Any) -> None:
-    class Busy(MemoryStore):
-        busy = False
-
-        def transact(self, step: Any, durable: bool = True) -> Any:
-            if self.busy:
-                raise StoreBusy("another process holds it")
-            return super().transact(step, durable)
-
     store = Busy(RECORDS)
     site = Site(build.build(store, max_crashes=1))
     site.engine.die("process-1", "the first word")
@@ -290,7 +276,7 @@ def test_a_frozen_process_loses_its_job_after_the_lease_and_is_killed_at_once(si
         pass
     assert list(frozen) == []
     assert site.yard.story(site.job_id) == STORY
-    assert digest_of(site.yard, site.job_id) == undisturbed
+    assert site.yard.digest(site.job_id) == undisturbed
 
 
 def test_a_process_that_beats_is_left_alone(site: Site) -> None:
@@ -381,14 +367,6 @@ def test_stopping_leaves_alone_what_its_process_gave_back_itself(site: Site) -> 
 
 
 def test_stopping_while_the_store_is_busy_stops_all_the_same(build: Any) -> None:
-    class Busy(MemoryStore):
-        busy = False
-
-        def transact(self, step: Any, durable: bool = True) -> Any:
-            if self.busy:
-                raise StoreBusy("another process holds it")
-            return super().transact(step, durable)
-
     store = Busy(RECORDS)
     site = Site(build.build(store))
     store.busy = True
@@ -424,7 +402,7 @@ def test_a_worker_that_comes_back_leaves_the_living_alone_and_watches_them(site:
     assert site.job.attempts == 2
     for _ in site.process():
         pass
-    assert digest_of(site.yard, site.job_id) == undisturbed
+    assert site.yard.digest(site.job_id) == undisturbed
 
 
 def test_what_was_found_again_takes_no_room_and_survives_the_worker(site: Site) -> None:

@@ -11,7 +11,7 @@ import pytest
 from modelyard.domain.job import JobKind, JobStatus, Place, SupersededEvent, WorkerRecord
 from modelyard.domain.observed import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import GRADIENT_STEP, Checkpoint
+from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import StoreBusy
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
@@ -27,26 +27,11 @@ ROWS = 10
 STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, 6)), ("training_ended", 0)]
 
 
-def digest_of(yard: Any, job_id: str) -> str:
-    checkpoint_id = yard.job(job_id).result["checkpoint_id"]
-    digest: str = yard.ports.store.read(lambda s: s.get(Checkpoint, checkpoint_id)).digest
-    return digest
-
-
-@pytest.fixture
-def undisturbed(build: Any) -> str:
-    """The digest of what a job makes that nothing happens to."""
-    yard = build.build()
-    job = yard.sft(ROWS)
-    yard.worker().run_until_idle()
-    return digest_of(yard, job.id)
-
-
 def check_finished_as_if_undisturbed(yard: Any, job_id: str, digest: str) -> None:
     assert yard.job(job_id).status is JobStatus.SUCCEEDED
     assert yard.story(job_id) == STORY
     assert [event.seq for event in yard.events(job_id)] == list(range(1, len(STORY) + 1))
-    assert digest_of(yard, job_id) == digest
+    assert yard.digest(job_id) == digest
     assert [one.step for one in yard.models.checkpoints(yard.job(job_id).lane)] == [0, 1]
 
 

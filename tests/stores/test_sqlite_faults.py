@@ -19,11 +19,6 @@ from modelyard.testing.store_values import Counter, Specimen
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "yard.db"
-
-
-@pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
     with closing(SqliteStore(path, CONTRACT_RECORDS, patience=0.1)) as store:
         yield store

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,17 +18,6 @@ from modelyard.protocols import Tx
 from modelyard.stores.sqlite import Migration, SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Colour, Counter, Item, Specimen
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "yard.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    with closing(SqliteStore(path, CONTRACT_RECORDS)) as store:
-        yield store
 
 
 def fill(path: Path, size: int = 300) -> None:

@@ -20,12 +20,6 @@ from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Counter, Item
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
-    with closing(SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS)) as store:
-        yield store
-
-
 def adding(number: int) -> Callable[[Tx], int]:
     def step(tx: Tx) -> int:
         tx.add(Item("a", number))

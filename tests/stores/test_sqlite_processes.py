@@ -5,11 +5,8 @@ import random
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from modelyard.errors import UsedAfterFork
 from modelyard.stores.sqlite import SqliteStore
@@ -17,17 +14,6 @@ from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Colour, Counter, Item
 
 CHILD = Path(__file__).with_name("store_child.py")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "yard.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    with closing(SqliteStore(path, CONTRACT_RECORDS)) as store:
-        yield store
 
 
 def start(action: str, path: Path) -> "subprocess.Popen[str]":

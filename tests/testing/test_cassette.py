@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +17,17 @@ from modelyard.backends.tabular import TabularBackend
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role, Sampling
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared, NotFound, Overloaded
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+from modelyard.protocols import AsyncBackend, Backend, ServedModel
 from modelyard.service.platform import Platform
 from modelyard.testing.backend import BackendContract
 from modelyard.testing.cassette import use_cassette
 from modelyard.testing.clock import ManualClock
+from one_face import OnLoops
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "cassettes" / "c.jsonl"
-
-
-class AsyncOnly:
-    """A backend of ours, asynchronous only."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-
-    def entries(self) -> Any:
-        return self.inner.entries()
-
-    def capabilities(self, model: str) -> Capabilities:
-        return self.inner.capabilities(model)
-
-    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        return self.inner.prompt_tokens(request, model)
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        for delta in self.inner.stream(request, model):
-            await asyncio.sleep(0)
-            yield delta
 
 
 class Unreachable:
@@ -98,7 +78,7 @@ class TestReplayOfTabular(ReplayContract):
 
 
 class TestReplayOfAnAsynchronousBackend(ReplayContract):
-    real = AsyncOnly(EchoBackend())
+    real = OnLoops(EchoBackend())
 
 
 # ---- modes -------------------------------------------------------------------------------------------------------
@@ -345,7 +325,7 @@ def test_an_answer_is_written_down_before_the_reader_has_its_end(path: Path) -> 
 @pytest.mark.parametrize("on_loop", [False, True])
 def test_a_reader_who_leaves_early_is_replayed_as_far_as_it_read(path: Path, on_loop: bool) -> None:
     recorder: Any = use_cassette(
-        path, AsyncOnly(ScriptedBackend(["a b c"])) if on_loop else ScriptedBackend(["a b c"]), mode="new"
+        path, OnLoops(ScriptedBackend(["a b c"])) if on_loop else ScriptedBackend(["a b c"]), mode="new"
     )
 
     async def read() -> None:
@@ -385,7 +365,7 @@ def test_a_failure_is_passed_on_and_not_recorded(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("real", "kinds"),
-    [(EchoBackend(), (True, False)), (AsyncOnly(EchoBackend()), (False, True)), (ScriptedBackend([]), (True, True))],
+    [(EchoBackend(), (True, False)), (OnLoops(EchoBackend()), (False, True)), (ScriptedBackend([]), (True, True))],
 )
 def test_a_recorder_is_synchronous_or_asynchronous_as_its_backend_is(path: Path, real: Any, kinds: Any) -> None:
     recorder = use_cassette(path, real, mode="new")
@@ -401,13 +381,13 @@ def test_an_asynchronous_backend_is_recorded_and_replayed_on_an_event_loop(path:
             pieces = [item.text async for item in platform.chat.astream(model="echo", messages="one two")]
         return [whole.text, *pieces]
 
-    recorded = asyncio.run(converse(use_cassette(path, AsyncOnly(EchoBackend()), mode="new")))
+    recorded = asyncio.run(converse(use_cassette(path, OnLoops(EchoBackend()), mode="new")))
     assert recorded == ["one two", "one", " two"]
     assert asyncio.run(converse(use_cassette(path))) == recorded
 
 
 def test_a_router_of_both_kinds_is_recorded_behind_one_cassette(path: Path) -> None:
-    router = Router([AsyncOnly(EchoBackend()), ScriptedBackend(["hi"]), EchoBackend(("parrot",))])
+    router = Router([OnLoops(EchoBackend()), ScriptedBackend(["hi"]), EchoBackend(("parrot",))])
     recorder = use_cassette(path, router, mode="new")
     said = [answers(recorder, "hello", model=model) for model in ("echo", "scripted", "parrot")]
     assert said == [["hello"], ["hi"], ["hello"]]

@@ -15,13 +15,6 @@ from hypothesis import strategies as st
 from modelyard.testing.clock import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 Start = Callable[[Callable[[], object]], threading.Thread]
 
 

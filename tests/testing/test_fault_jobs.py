@@ -20,16 +20,6 @@ ROWS = [
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def faults(clock: ManualClock) -> Faults:
-    return Faults(clock=clock)
-
-
-@pytest.fixture
 def platform(faults: Faults) -> Any:
     with faults.open_platform(trainers=[TabularTrainer(save_every=2)], randomness=Random(7).randbytes) as platform:
         platform.models.create("m", project="p", base_model="tabular-mini")

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.backends.scripted import ScriptedBackend
-from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.completion import Delta
 from modelyard.errors import (
     ArtifactMissing,
     BackendError,
@@ -27,38 +27,17 @@ from modelyard.errors import (
 )
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
-from modelyard.protocols import ServedModel
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.faults import Cut, Disconnect, Faults, Malformed, Slow, Timeout
+from one_face import OnLoops
 
 WORDS = "one two three four five six"
-
-
-class AsyncEcho:
-    """The echo, for an event loop alone."""
-
-    def __init__(self) -> None:
-        self.inner, self.closed = EchoBackend(), 0
-        self.entries, self.capabilities = self.inner.entries, self.inner.capabilities
-        self.prompt_tokens = self.inner.prompt_tokens
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        try:
-            for delta in self.inner.stream(request, model):
-                yield delta
-        finally:
-            self.closed += 1
-
-
-@pytest.fixture
-def faults() -> Faults:
-    return Faults()
 
 
 @pytest.fixture(params=["sync", "async"])
 def backend(request: pytest.FixtureRequest) -> Any:
     """Both kinds of backend, which share nothing of how they are disturbed."""
-    return EchoBackend() if request.param == "sync" else AsyncEcho()
+    return EchoBackend() if request.param == "sync" else OnLoops(EchoBackend())
 
 
 def said(platform: Any) -> tuple[str, Exception | None]:
@@ -216,7 +195,7 @@ def test_an_answer_that_is_not_streamed_fails_whole_and_what_was_made_is_booked(
 
 
 def test_a_backend_is_stopped_when_its_answer_is_cut_off(faults: Faults) -> None:
-    backend = AsyncEcho()
+    backend = OnLoops(EchoBackend())
     faults.completion(Disconnect(), after=2)
     with faults.open_platform(backend=backend) as platform:
         said(platform)

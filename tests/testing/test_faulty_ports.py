@@ -1,6 +1,6 @@
 """With no fault scheduled, what is wrapped keeps the laws of its port."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,10 @@ from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.backends.tabular import TabularBackend
-from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.tabular_base import BASE_MODELS
 from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor
-from modelyard.protocols import ArtifactStore, Executor, ServedModel, Store, Trainer
+from modelyard.protocols import ArtifactStore, Executor, Store, Trainer
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.artifacts import ArtifactStoreContract
@@ -25,19 +24,7 @@ from modelyard.testing.faults import Faults
 from modelyard.testing.store import CONTRACT_RECORDS, StoreContract
 from modelyard.testing.trainer import TrainerContract
 from modelyard.trainers.tabular import TabularTrainer
-
-
-class AsyncEcho:
-    """The echo, for an event loop alone."""
-
-    def __init__(self) -> None:
-        self.inner = EchoBackend()
-        self.entries, self.capabilities = self.inner.entries, self.inner.capabilities
-        self.prompt_tokens = self.inner.prompt_tokens
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        for delta in self.inner.stream(request, model):
-            yield delta
+from one_face import OnLoops
 
 
 class TestFaultyEcho(BackendContract):
@@ -49,7 +36,7 @@ class TestFaultyEcho(BackendContract):
 class TestFaultyAsyncEcho(BackendContract):
     @pytest.fixture
     def backend(self) -> Any:
-        return Faults().backend(AsyncEcho())
+        return Faults().backend(OnLoops(EchoBackend()))
 
 
 class TestFaultyRouter(BackendContract):

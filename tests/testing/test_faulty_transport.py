@@ -59,11 +59,6 @@ class Caller:
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
 def platform(faults: Faults) -> Any:
     with faults.open_platform() as platform:
         yield platform

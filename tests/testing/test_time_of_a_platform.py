@@ -26,16 +26,6 @@ ROWS = [
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def faults(clock: ManualClock) -> Faults:
-    return Faults(clock=clock)
-
-
-@pytest.fixture
 def platform(faults: Faults) -> Any:
     backend = Router([EchoBackend(pricing=Pricing(request=Decimal(1))), TabularBackend()])
     with faults.open_platform(backend=backend) as platform:

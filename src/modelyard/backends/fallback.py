@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 import attrs
 
-from modelyard import event_loop
+from modelyard.backends.in_thread import in_thread
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
@@ -170,7 +170,7 @@ def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel
 
 async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
     """A synchronous backend's deltas, each got in a thread where that may wait."""
-    call = _in_thread if backend.blocking else _in_place
+    call = in_thread if backend.blocking else _in_place
     deltas = await call(lambda: iter(backend.stream(request, model)))
     try:
         while (found := await call(partial(next, deltas, None))) is not None:
@@ -203,13 +203,3 @@ def _nothing() -> None:
 
 async def _in_place(function: Callable[[], T]) -> T:
     return function()
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """What it returns. A task that is cancelled meanwhile waits for it: it cannot be stopped half way."""
-    work = event_loop.get_running_loop().run_in_executor(None, function)
-    try:
-        return await event_loop.shield(work)
-    except event_loop.CancelledError:
-        await event_loop.wait([work])
-        raise

@@ -4,16 +4,12 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 
-import attrs
-
 from modelyard.backends.listing import features, sampling_parameters
 from modelyard.domain import base_model
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Sampling
+from modelyard.domain.completion import SAMPLING_PARAMETERS
 from modelyard.errors import ModelNotFound
 from modelyard.protocols import Capabilities
-
-PARAMETERS = frozenset(field.name for field in attrs.fields(Sampling))
 
 
 class LocalOffer:
@@ -42,7 +38,7 @@ def capabilities(tool_format: str) -> Capabilities:
     """What a base model can do that writes tool calls so: constrained output needs llguidance."""
     constrained = find_spec("llguidance") is not None
     return Capabilities(
-        parameters=PARAMETERS,
+        parameters=frozenset(SAMPLING_PARAMETERS),
         logprobs=True,
         top_logprobs=20,
         token_ids=True,

@@ -7,12 +7,12 @@ import attrs
 
 from modelyard.backends.listing import entry_for
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import Sampling
+from modelyard.domain.completion import SAMPLING_PARAMETERS
 from modelyard.domain.tabular_base import BASE_MODELS
 from modelyard.protocols import Capabilities
 
 CAPABILITIES = Capabilities(
-    parameters=frozenset(field.name for field in attrs.fields(Sampling)),
+    parameters=frozenset(SAMPLING_PARAMETERS),
     logprobs=True,
     top_logprobs=20,
     token_ids=True,

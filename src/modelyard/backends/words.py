@@ -11,11 +11,11 @@ from zlib import crc32
 import attrs
 
 from modelyard.domain.completion import (
+    SAMPLING_PARAMETERS,
     CompletionRequest,
     Delta,
     FinishReason,
     Message,
-    Sampling,
     TokenLogprob,
     ToolCall,
     ToolCallDelta,
@@ -25,7 +25,7 @@ from modelyard.protocols import Capabilities
 _TOKEN = re.compile(r"[ \n]?[^ \n]+|[ \n]")
 
 CERTAIN = Capabilities(
-    parameters=frozenset(field.name for field in attrs.fields(Sampling)),
+    parameters=frozenset(SAMPLING_PARAMETERS),
     logprobs=True,
     top_logprobs=20,
     token_ids=True,

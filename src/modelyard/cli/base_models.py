@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from modelyard.cli.terminal import Group, json_option, opened, show, store_option, values
+from modelyard.cli.terminal import Group, json_option, opened, show_values, store_option
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.catalogue import Pricing
 
@@ -82,5 +82,4 @@ def add_base_model(
 def list_base_models(store: Path, as_json: bool) -> None:
     """List base models and where they lie."""
     with opened(store) as platform:
-        rows = [values(base, COLUMNS) for base in platform.base_models()]
-    show(as_json, COLUMNS, rows)
+        show_values(as_json, COLUMNS, platform.base_models())

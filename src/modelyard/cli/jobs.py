@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import click
 
-from modelyard.cli.terminal import Group, entity_option, every, json_option, opened, show, store_option, values
+from modelyard.cli.terminal import Group, entity_option, every, json_option, opened, show_values, store_option
 from modelyard.domain.job import JobStatus
 from modelyard.report.table import text_table
 
@@ -39,8 +39,7 @@ JOB_COLUMNS = (
 def list_jobs(store: Path, entity: str, as_json: bool) -> None:
     """List jobs, the oldest first."""
     with opened(store) as platform:
-        rows = [values(job, JOB_COLUMNS) for job in every(platform.training.list, entity)]
-    show(as_json, JOB_COLUMNS, rows)
+        show_values(as_json, JOB_COLUMNS, every(platform.training.list, entity))
 
 
 @jobs.command("show")

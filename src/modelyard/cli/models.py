@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
-from modelyard.cli.terminal import entity_option, every, json_option, opened, show, store_option, values
+from modelyard.cli.terminal import entity_option, every, json_option, opened, show_values, store_option
 from modelyard.domain.alias import NotWorse
 
 alias_option = click.option("--alias", default="prod", show_default=True, help="Which alias.")
 
 MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "last_step", "created_at")
+COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
 
 
 @click.command()
@@ -19,8 +20,7 @@ MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "last_step", "
 def models(store: Path, entity: str, as_json: bool) -> None:
     """List trainable models."""
     with opened(store) as platform:
-        rows = [values(model, MODEL_COLUMNS) for model in every(platform.models.list, entity)]
-    show(as_json, MODEL_COLUMNS, rows)
+        show_values(as_json, MODEL_COLUMNS, every(platform.models.list, entity))
 
 
 @click.command("promote")
@@ -62,7 +62,4 @@ def usage(store: Path, by: str, as_json: bool) -> None:
     """Sum what was used and what it cost."""
     columns = tuple(by.split(","))
     with opened(store) as platform:
-        totals = platform.usage.total(by=columns)
-    counted = ("requests", "prompt_tokens", "completion_tokens", "cost")
-    rows = [tuple(getattr(total, column) for column in (*columns, *counted)) for total in totals]
-    show(as_json, (*columns, *counted), rows)
+        show_values(as_json, (*columns, *COUNTED), platform.usage.total(by=columns))

@@ -1,7 +1,7 @@
 """What every command shares: options, errors as one line, the platform of a store, tables."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,9 @@ def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -
         click.echo(text_table(headers, [["" if value is None else value for value in row] for row in rows]))
 
 
-def values(value: object, columns: Sequence[str]) -> tuple[Any, ...]:
-    """These attributes of a value: one row of a table."""
-    return tuple(getattr(value, column) for column in columns)
+def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) -> None:
+    """The same of values, a row each: the columns are their attributes."""
+    show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
 
 
 def every(listing: Callable[..., Any], entity: str) -> Iterator[Any]:

@@ -138,6 +138,10 @@ class Sampling:
         )
 
 
+SAMPLING_PARAMETERS = tuple(field.name for field in attrs.fields(Sampling))
+"""Their names."""
+
+
 @attrs.frozen
 class CompletionRequest:
     """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.training.ModelName`).

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import attrs
-
 from modelyard.domain.completion import (
+    SAMPLING_PARAMETERS,
     CompletionRequest,
     Message,
     Part,
@@ -18,7 +17,6 @@ from modelyard.domain.completion import (
 )
 from modelyard.formats.conversation import plain_message, plain_tool
 
-_SAMPLING = tuple(field.name for field in attrs.fields(Sampling))
 _ALL_TOKENS = -1
 """What servers that know `top_k` read as "every token"."""
 
@@ -48,7 +46,7 @@ def chat_body(
 
 
 def _sampling(sampling: Sampling, parameters: Collection[str]) -> dict[str, Any]:
-    said = {name: getattr(sampling, name) for name in _SAMPLING if name in parameters}
+    said = {name: getattr(sampling, name) for name in SAMPLING_PARAMETERS if name in parameters}
     if "top_k" in said:
         said["top_k"] = sampling.top_k or _ALL_TOKENS
     if "logit_bias" in said:

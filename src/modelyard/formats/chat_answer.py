@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
+from modelyard.domain.logprobs import token_bytes, trimmed
 from modelyard.formats.fields import each, mapping, natural, number, optional, refused, required, text
 
 CHARACTERS_A_TOKEN = 4
@@ -179,22 +180,5 @@ def _byte_values(value: Any) -> tuple[int, ...]:
 
 def _fitting(entries: tuple[TokenLogprob, ...], content: str) -> tuple[TokenLogprob, ...]:
     """The entries without the text of an end-of-turn token or of a stop string, which is no content."""
-    spoken, size = b"".join(map(_bytes, entries)), content.encode("utf-8", "surrogatepass")
-    return tuple(_trimmed(entries, len(size))) if spoken.startswith(size) else entries
-
-
-def _trimmed(entries: tuple[TokenLogprob, ...], size: int) -> list[TokenLogprob]:
-    """Entries whose bytes are the first `size` of theirs."""
-    kept = []
-    for entry in entries:
-        raw = _bytes(entry)
-        if len(raw) > size:
-            raw = raw[:size]
-            entry = attrs.evolve(entry, token=raw.decode(errors="replace"), bytes=tuple(raw))
-        kept.append(entry)
-        size -= len(raw)
-    return kept
-
-
-def _bytes(entry: TokenLogprob) -> bytes:
-    return entry.token.encode("utf-8", "surrogatepass") if entry.bytes is None else bytes(entry.bytes)
+    spoken, size = b"".join(map(token_bytes, entries)), content.encode("utf-8", "surrogatepass")
+    return tuple(trimmed(entries, len(size))) if spoken.startswith(size) else entries

@@ -12,11 +12,11 @@ from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
     FinishReason,
-    TokenLogprob,
     ToolCallDelta,
     Usage,
     fold_choice,
 )
+from modelyard.domain.logprobs import token_bytes, trimmed
 from modelyard.errors import BackendError
 from modelyard.service.vetting import vet
 
@@ -158,7 +158,7 @@ class ChoiceReader:
 def first_tokens(delta: Delta, count: int) -> Delta:
     """The first `count` tokens of a delta. Where nothing says which text is whose, it is cut in proportion."""
     if delta.logprobs:
-        size = sum(len(_bytes(entry)) for entry in delta.logprobs[:count])
+        size = sum(len(token_bytes(entry)) for entry in delta.logprobs[:count])
         text = delta.text.encode()[:size].decode(errors="ignore")
     else:
         text = delta.text[: len(delta.text) * count // delta.tokens]
@@ -222,7 +222,7 @@ class StopHold:
         shown = []
         for delta in self.release():
             entries = [] if delta.tool_call is not None else trimmed(delta.logprobs, size)
-            size -= sum(len(_bytes(entry)) for entry in entries)
+            size -= sum(len(token_bytes(entry)) for entry in entries)
             shown.append(
                 attrs.evolve(
                     delta,
@@ -235,19 +235,6 @@ class StopHold:
             chars -= len(delta.text)
         shown[-1] = attrs.evolve(shown[-1], finish_reason=FinishReason.STOP)
         return shown
-
-
-def trimmed(entries: Sequence[TokenLogprob], size: int) -> list[TokenLogprob]:
-    """Entries whose bytes are the first `size` of theirs; what lies behind keeps its logprob and loses its text."""
-    kept = []
-    for entry in entries:
-        raw = _bytes(entry)
-        if len(raw) > size:
-            raw = raw[:size]
-            entry = attrs.evolve(entry, token=raw.decode(errors="replace"), bytes=tuple(raw))
-        kept.append(entry)
-        size -= len(raw)
-    return kept
 
 
 def _begun(text: str, stops: Sequence[str]) -> int:
@@ -265,8 +252,4 @@ def _lead_of(delta: Delta) -> int:
     """By how many bytes the delta's text outdoes its entries; those of a tool call belong to no text."""
     if not delta.logprobs or delta.tool_call is not None:
         return 0
-    return len(delta.text.encode()) - sum(len(_bytes(entry)) for entry in delta.logprobs)
-
-
-def _bytes(entry: TokenLogprob) -> bytes:
-    return entry.token.encode() if entry.bytes is None else bytes(entry.bytes)
+    return len(delta.text.encode()) - sum(len(token_bytes(entry)) for entry in delta.logprobs)

@@ -22,10 +22,8 @@ from modelyard.service.listing import check_window, every, maybe, window
 from modelyard.service.place import Sight
 from modelyard.service.ports import Ports
 from modelyard.service.runner import never
-from modelyard.service.training_view import events_page
+from modelyard.service.training_view import events_behind
 from modelyard.service.turns import turns
-
-EVENTS_AT_ONCE = 100
 
 
 class Watching:
@@ -147,12 +145,7 @@ class Watching:
         """What was recorded of a run behind an event, by one of its jobs after the other. Raises `NotFound`."""
         jobs = self.ports.store.read(partial(_jobs_behind, run_id, after))
         for job in jobs:
-            while True:
-                page = events_page(self.ports, job.id, after, EVENTS_AT_ONCE)
-                yield from page
-                if not page.has_more:
-                    break
-                after = page.items[-1].id
+            yield from events_behind(self.ports, job.id, after)
             after = None
 
 

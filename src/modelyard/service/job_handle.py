@@ -17,10 +17,8 @@ from modelyard.service.job import announce, request_cancel
 from modelyard.service.ports import Ports
 from modelyard.service.runner import never
 from modelyard.service.training_plot import SHOWN, job_plot
-from modelyard.service.training_view import events_page, found_job, shown, shown_job
+from modelyard.service.training_view import events_behind, events_page, found_job, shown, shown_job
 from modelyard.service.turns import turns
-
-EVENTS_AT_ONCE = 100
 
 
 class JobHandle:
@@ -138,19 +136,11 @@ class JobHandle:
     def _events(self, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
         with closing(self._turns()) as turns:
             for _ in turns:
-                for event in self._new_events(after):
+                for event in events_behind(self.ports, self.id, after):
                     yield event
                     after = event.id
                 if stop():
                     return
-
-    def _new_events(self, after: str | None) -> Iterator[TrainingEvent]:
-        while True:
-            page = events_page(self.ports, self.id, after, EVENTS_AT_ONCE)
-            yield from page
-            if not page.has_more:
-                return
-            after = page.items[-1].id
 
     def _turns(self) -> Generator[None, None, None]:
         """Yields whenever something may have happened, for the last time after the job's end."""

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 import attrs
@@ -199,16 +198,12 @@ class Platform:
         self._life.check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         self._life.check()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await in_executor(self.close)

@@ -1,7 +1,7 @@
 """Training jobs and their events, as a principal may see them."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -16,6 +16,7 @@ from modelyard.service.ports import Ports
 
 TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL})
 MAX_AHEAD = 100
+EVENTS_AT_ONCE = 100
 
 
 def visible(principal: Principal) -> Callable[[Job], bool]:
@@ -68,6 +69,16 @@ def events_page(ports: Ports, job_id: str, after: str | None, limit: int, order:
     """Events of a job by `seq`, behind the event with the id `after`. Raises `NotFound` for an unknown `after`."""
     cursor = None if after is None else partial(_place, job_id, after)
     return read_page(ports, JobEvent, "by_job", job_id, after=cursor, limit=limit, order=order).map(_face)
+
+
+def events_behind(ports: Ports, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
+    """The same, all that there are now, read as they are asked for."""
+    while True:
+        page = events_page(ports, job_id, after, EVENTS_AT_ONCE)
+        yield from page
+        if not page.has_more:
+            return
+        after = page.items[-1].id
 
 
 def _place(job_id: str, event_id: str, snapshot: Snapshot) -> Cursor:

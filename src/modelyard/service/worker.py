@@ -2,7 +2,6 @@
 
 import threading
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import attrs
@@ -90,9 +89,7 @@ class Worker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def beat(self) -> None:

@@ -1,5 +1,6 @@
-"""An ASGI application on a free port of this machine, in a thread of its own, for clients that need a socket."""
+"""An ASGI application on a free port of loopback, in a thread of its own, for clients that need a socket."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,8 +11,9 @@ from modelyard.errors import MissingExtra
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
-BACKLOG = 2048
-LONGEST_END = 10
+PATIENCE = 1
+"""Seconds that an answer which is still being streamed may go on when the server is told to end."""
+LONGEST_END = 30
 """Seconds within which a server must have ended."""
 
 
@@ -33,29 +35,31 @@ class AsgiServer:
 
 
 @contextmanager
-def asgi_server(application: Application) -> Iterator[AsgiServer]:
-    """Serve the application while the block runs. Raises `MissingExtra` without uvicorn."""
+def asgi_server(application: Application, **options: Any) -> Iterator[AsgiServer]:
+    """Serve the application while the block runs; `options` are those of a `uvicorn.Config`.
+
+    What is logged goes to the loggers of `uvicorn`, which are left as they are unless the options name a level. Raises
+    `MissingExtra` without uvicorn, and RuntimeError for a server that does not end.
+    """
     try:
         import uvicorn  # noqa: PLC0415 - an extra that only those who need a socket have
     except ImportError as error:
         raise MissingExtra("uvicorn", "serve") from error
-    config = uvicorn.Config(
-        application,
-        lifespan="off",
-        log_config=None,
-        log_level="critical",
-        backlog=BACKLOG,
-        timeout_graceful_shutdown=LONGEST_END // 2,
-    )
-    with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listener:
-        served = AsgiServer(f"http://127.0.0.1:{listener.getsockname()[1]}", uvicorn.Server(config))
-        thread = threading.Thread(target=served._server.run, args=[[listener]], name="modelyard asgi server")
+    config = uvicorn.Config(application, log_config=None, timeout_graceful_shutdown=PATIENCE, **options)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=lambda: asyncio.run(_serve(server, listener)), name="modelyard served")
         thread.start()
         try:
-            yield served
+            yield AsgiServer(f"http://127.0.0.1:{listener.getsockname()[1]}", server)
         finally:
-            served._server.should_exit = True
-            served.cut()
+            server.should_exit = True
             thread.join(LONGEST_END)
             if thread.is_alive():
                 raise RuntimeError(f"the server did not end within {LONGEST_END} seconds")
+
+
+async def _serve(server: Any, listener: socket.socket) -> None:
+    await server.serve(sockets=[listener])
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()  # it would wait for a client that reads no further

@@ -11,15 +11,14 @@ from typing import Any
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import CompletionRequest, Sampling
+from modelyard.domain.completion import SAMPLING_PARAMETERS, CompletionRequest
 from modelyard.testing.attrs_json import from_json, to_json
 
 Asked = Mapping[str, Any]
 
-SAMPLING = tuple(field.name for field in attrs.fields(Sampling))
 WITHOUT_EFFECT = ("user", "metadata", "store")
 FIELDS = frozenset(
-    {*SAMPLING, *(field.name for field in attrs.fields(CompletionRequest))} - {"sampling", *WITHOUT_EFFECT}
+    {*SAMPLING_PARAMETERS, *(field.name for field in attrs.fields(CompletionRequest))} - {"sampling", *WITHOUT_EFFECT}
 )
 """The names under which a request's parts are kept and compared."""
 
@@ -47,6 +46,6 @@ def about_the_prompt(asked: Asked) -> dict[str, Any]:
 
 def request_of(asked: Asked) -> CompletionRequest:
     """The request again. Raises ValueError or TypeError for what `asked_by` does not give."""
-    sampling = {name: asked[name] for name in SAMPLING if name in asked}
-    others = {name: value for name, value in asked.items() if name not in SAMPLING}
+    sampling = {name: asked[name] for name in SAMPLING_PARAMETERS if name in asked}
+    others = {name: value for name, value in asked.items() if name not in SAMPLING_PARAMETERS}
     return from_json(CompletionRequest, others | {"sampling": sampling})

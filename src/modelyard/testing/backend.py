@@ -16,23 +16,23 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from modelyard.domain.catalogue import SamplingParameter, check_entry
 from modelyard.domain.completion import (
+    SAMPLING_PARAMETERS,
     CompletionRequest,
     Delta,
     FinishReason,
     ResponseFormat,
     ResponseType,
     Sampling,
-    TokenLogprob,
     Tool,
     ToolChoice,
     ToolMode,
 )
+from modelyard.domain.logprobs import token_bytes
 from modelyard.protocols import Capabilities
 from modelyard.testing import strategies
 from modelyard.testing.backend_asking import (
@@ -76,10 +76,12 @@ class BackendContract:
 
     @pytest.fixture
     def model(self, backend: AnyBackend) -> str:
+        """The id of the model that is asked; override it to name another."""
         return backend.entries()[0].id
 
     @pytest.fixture
     def can(self, backend: AnyBackend, model: str) -> Capabilities:
+        """What the backend declares for that model."""
         return backend.capabilities(model)
 
     # ---- what is offered ----
@@ -98,7 +100,7 @@ class BackendContract:
             assert ("tools" in entry.supported_features) <= can.tools
 
     def test_capabilities_make_sense_together(self, can: Capabilities) -> None:
-        assert can.parameters <= {field.name for field in attrs.fields(Sampling)}
+        assert can.parameters <= set(SAMPLING_PARAMETERS)
         assert can.top_logprobs >= 0
         assert can.logprobs or not can.top_logprobs
         assert can.tools or not can.forced_tools
@@ -245,7 +247,7 @@ class BackendContract:
     ) -> None:
         needs(can.logprobs, "logprobs")
         deltas = deltas_of(backend, request_for(model, logprobs=True, streamed=streamed))
-        tokens = b"".join(_bytes(token) for delta in deltas for token in delta.logprobs)
+        tokens = b"".join(token_bytes(token) for delta in deltas for token in delta.logprobs)
         assert tokens.decode(errors="replace") == "".join(delta.text for delta in deltas)
 
     def test_alternatives_come_in_order_and_not_more_than_were_asked_for(
@@ -315,10 +317,6 @@ def _check_choice(deltas: list[Delta], request: CompletionRequest) -> None:
         delta.text.encode()  # no half of a character
         assert len(delta.logprobs) == (delta.tokens if request.logprobs else 0)
         assert len(delta.token_ids) == (delta.tokens if request.return_token_ids else 0)
-
-
-def _bytes(token: TokenLogprob) -> bytes:
-    return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
 def _check_by_hand(value: Any) -> None:

@@ -110,6 +110,7 @@ class ExecutorContract:
 
     @pytest.fixture
     def trials(self) -> Trials:
+        """The jobs to try it with; override it for jobs outside of this process."""
         return TrialsHere()
 
     def test_jobs_are_run_once_each_under_handles_of_their_own(self, executor: Executor, trials: Trials) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import attrs
 
-from modelyard.compose import open_platform
+from modelyard.compose import ids_by, open_platform
 from modelyard.protocols import ArtifactStore, Executor, Store, Trainer
 from modelyard.service.platform import Platform
-from modelyard.system import uuid7_ids
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.fault_kinds import (
     Cut,
@@ -156,7 +155,7 @@ class Faults:
 
     def trainer(self, inner: Trainer) -> Trainer:
         """The trainer, disturbed. A job can be killed or taken over where `store` has wrapped the platform's store."""
-        return FaultyTrainer(self._plan, inner, self._kept, uuid7_ids(self._milliseconds))
+        return FaultyTrainer(self._plan, inner, self._kept, ids_by(self.clock))
 
     def executor(self, inner: Executor) -> Executor:
         """The executor, disturbed."""
@@ -184,9 +183,6 @@ class Faults:
         )
         life.executor = lambda threads: self.executor(make(threads))
         return Platform(ports, opened.principal, life)
-
-    def _milliseconds(self) -> int:
-        return int(self.clock.now().timestamp() * 1000)
 
     def _kept(self) -> Store:
         if self._store is None:

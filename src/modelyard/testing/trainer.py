@@ -118,10 +118,12 @@ class TrainerContract:
 
     @pytest.fixture
     def examples(self) -> Sequence[Example]:
+        """Rows for SFT."""
         return [conversation_about(word, ANSWERS[place % 4]) for place, word in enumerate(WORDS)]
 
     @pytest.fixture
     def groups(self) -> Sequence[TrajectoryGroup]:
+        """Rows for RL, in each of which rewards differ."""
         return [rewarded(word, [place % 2, 1.0, 0.5, 0.0]) for place, word in enumerate(WORDS)]
 
     @pytest.fixture(params=["sft", "rl"])

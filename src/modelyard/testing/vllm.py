@@ -107,12 +107,13 @@ class FakeVllm:
     @contextmanager
     def serve(self) -> Iterator[str]:
         """Answer on loopback while the block runs; gives the URL, to which clients add /v1. Needs uvicorn."""
-        with asgi_server(self) as server:
+        with asgi_server(self, lifespan="off", log_level="critical") as server:
             self._servers.append(server)
             try:
                 yield server.url
             finally:
                 self._servers.remove(server)
+                server.cut()
 
     # ---- an ASGI application
 

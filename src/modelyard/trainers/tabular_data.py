@@ -6,6 +6,7 @@ from itertools import chain
 import attrs
 
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool
+from modelyard.domain.logprobs import token_bytes
 from modelyard.domain.tabular import prompt_features, prompt_ids
 from modelyard.domain.tabular_base import conversation
 from modelyard.domain.tabular_learning import Answer
@@ -92,7 +93,7 @@ def _are_ours(ids: Sequence[int]) -> bool:
 
 
 def _found_again(entry: TokenLogprob) -> list[tuple[int, float | None]]:
-    raw = entry.token.encode() if entry.bytes is None else bytes(entry.bytes)
+    raw = token_bytes(entry)
     known = token_id(raw)
     if known is not None:
         return [(known, entry.logprob)]

@@ -37,7 +37,7 @@ _HOMES = {
 }
 """Where the names of this package live: each module is loaded when the first of its names is asked for."""
 
-defer_modules(__name__, "carrier")
+defer_modules(__name__, "address", "carrier")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,13 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from modelyard.errors import BackendError, MissingExtra
+from modelyard.backends.in_thread import in_thread
+from modelyard.backends.upstream.address import Address, httpx
+from modelyard.errors import BackendError
 from modelyard.protocols import Clock
-
-try:
-    import httpx
-except ImportError as error:
-    raise MissingExtra("httpx", "upstream") from error
 
 T = TypeVar("T")
 
@@ -35,22 +32,6 @@ Flow = Generator[Effect, Any, T]
 
 
 @attrs.frozen
-class Server:
-    """Where the server is, and how it is asked; `timeout` is in seconds."""
-
-    url: str
-    api_key: str | None = attrs.field(repr=False)
-    timeout: float
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Those of an httpx client. The environment, with its proxies and certificates, is not asked."""
-        headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key is not None else {}
-        verify = httpx.create_ssl_context(trust_env=False) if self.url.startswith("https:") else False
-        return {"base_url": self.url, "headers": headers, "timeout": self.timeout, "trust_env": False, "verify": verify}
-
-
-@attrs.frozen
 class Answer:
     """What the server said to a request for `path`."""
 
@@ -63,10 +44,11 @@ class Answer:
 class Ask:
     """Answered with an `Answer`. A connection each: it happens when an adapter is loaded, not per request.
 
-    Raises `BackendError` when there is none.
+    Raises `BackendError` when there is none within `timeout` seconds.
     """
 
-    server: Server
+    address: Address
+    timeout: float
     method: str
     path: str
     body: Mapping[str, str] | None = None
@@ -74,7 +56,7 @@ class Ask:
     def perform(self) -> Answer:
         """With a client for this call."""
         try:
-            with httpx.Client(**self.server.options) as client:
+            with httpx.Client(**self.address.options, timeout=self.timeout) as client:
                 return self._answer(client.request(self.method, self.path, json=self.body))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
@@ -82,7 +64,7 @@ class Ask:
     async def aperform(self) -> Answer:
         """With a client for this call."""
         try:
-            async with httpx.AsyncClient(**self.server.options) as client:
+            async with httpx.AsyncClient(**self.address.options, timeout=self.timeout) as client:
                 return self._answer(await client.request(self.method, self.path, json=self.body))
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
@@ -105,17 +87,8 @@ class Work:
         return self.function()
 
     async def aperform(self) -> Any:
-        """In the loop's executor. A cancelled task waits for its end: it must not go on behind the flow's back."""
-        future = asyncio.get_running_loop().run_in_executor(None, self.function)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        return future.result()
+        """In the loop's executor; a cancelled task waits for its end."""
+        return await in_thread(self.function)
 
 
 @attrs.frozen

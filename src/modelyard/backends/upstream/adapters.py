@@ -12,12 +12,14 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from modelyard.backends.upstream import adapter_slots as slots
-from modelyard.backends.upstream.adapter_calls import Answer, Ask, Flow, Listen, Server, Work, arun, run
+from modelyard.backends.upstream.adapter_calls import Answer, Ask, Flow, Listen, Work, arun, run
 from modelyard.backends.upstream.adapter_files import OURS, adapter_name, materialise, remove, sweep
+from modelyard.backends.upstream.address import Address
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded
 from modelyard.protocols import Clock, ServedModel
 from modelyard.system import SystemClock
@@ -47,7 +49,7 @@ class LoraAdapters:
     ) -> None:
         if max_loaded < 1:
             raise InvalidInput.at("max_loaded", msg="must be at least 1")
-        self._server = Server(url.rstrip("/").removesuffix("/v1"), api_key, timeout)
+        self._ask = partial(Ask, Address(url.rstrip("/").removesuffix("/v1"), api_key), timeout)
         self._folder = Path(folder)
         self._seen = (path_seen_by_server or os.path.abspath(folder)).rstrip("/")
         self._patience, self._clock = patience, clock or SystemClock()
@@ -171,7 +173,7 @@ class LoraAdapters:
 
     def _list(self) -> Flow[None]:
         try:
-            found = _adapters_in((yield Ask(self._server, "GET", MODELS)))
+            found = _adapters_in((yield self._ask("GET", MODELS)))
         except BaseException:
             with self._lock:
                 self._slots.not_listed()
@@ -185,7 +187,7 @@ class LoraAdapters:
         try:
             error = yield Work(lambda: self._materialise(model))
             if error is None:
-                answer = yield Ask(self._server, "POST", LOAD, {"lora_name": slot.name, "lora_path": slot.path})
+                answer = yield self._ask("POST", LOAD, {"lora_name": slot.name, "lora_path": slot.path})
                 error = None if _is_loaded(answer) else _refusal(answer, slot.path)
         except BaseException:
             with self._lock:
@@ -199,7 +201,7 @@ class LoraAdapters:
 
     def _unload(self, slot: slots.Slot) -> Flow[None]:
         try:
-            answer = yield Ask(self._server, "POST", UNLOAD, {"lora_name": slot.name})
+            answer = yield self._ask("POST", UNLOAD, {"lora_name": slot.name})
             if answer.status not in (200, 404):
                 raise _refusal(answer, slot.path)
             yield Work(lambda: self._remove_files(slot.name))

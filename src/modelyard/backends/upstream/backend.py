@@ -3,11 +3,9 @@
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
-from modelyard.backends.upstream import carrier
+from modelyard.backends.upstream import address, carrier
 from modelyard.backends.upstream.failure import Setback, refusal
 from modelyard.backends.upstream.flow import MAX_ANSWER, Adapters, Exchange, Flow, Upstream, adrive, drive
 from modelyard.backends.upstream.gate import Gate
@@ -57,7 +55,7 @@ class UpstreamBackend:
     ) -> None:
         if concurrency < 1 or queue < 0:
             raise InvalidInput.at("concurrency", msg="must be at least 1, and the queue at least 0 long")
-        self._url = _checked_url(url)
+        self._address = address.Address(url, api_key)
         self._models = {model.entry.id: model for model in check_models(models)}
         self._entries = tuple(model.entry for model in self._models.values())
         self._upstream = Upstream(api_key, patience, clock or SystemClock(), jitter, adapters)
@@ -65,7 +63,7 @@ class UpstreamBackend:
         self._here = self._begin()
 
     def __repr__(self) -> str:
-        return f"<UpstreamBackend of {self._url}, {len(self._models)} models>"
+        return f"<UpstreamBackend of {self._address.url}, {len(self._models)} models>"
 
     # ---- what it offers
 
@@ -102,7 +100,7 @@ class UpstreamBackend:
     # ---- its life
 
     def _begin(self) -> "carrier.Here":
-        clients = carrier.Clients(self._url, _headers(self._upstream.api_key), self._concurrency)
+        clients = carrier.Clients(self._address, self._concurrency)
         return carrier.Here(clients, Gate(self._concurrency, self._queue))
 
     def _at_home(self) -> "carrier.Here":
@@ -122,17 +120,13 @@ class UpstreamBackend:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
 
@@ -151,7 +145,7 @@ def discover(
     A model without a price is refused; `Pricing()` is free. `context_length` is for models of which the server does not
     say it. Raises `InvalidInput`, `BackendError`.
     """
-    here = carrier.Here(carrier.Clients(_checked_url(url), _headers(api_key), 1), Gate(1, 0))
+    here = carrier.Here(carrier.Clients(address.Address(url, api_key), 1), Gate(1, 0))
     upstream = Upstream(api_key, patience, SystemClock(), random.random, None)
     try:
         body = loads(_listed(carrier.BlockingCarrier(here, upstream), upstream))
@@ -177,30 +171,6 @@ def _listed(through: "carrier.BlockingCarrier", upstream: Upstream) -> bytes:
     if head.status != 200:
         raise refusal(head, raw, upstream.api_key, upstream.clock.now())
     return raw
-
-
-def _checked_url(url: str) -> str:
-    """The URL without a slash at its end. Raises `InvalidInput`, without a word of what may be secret in it."""
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        fits = False
-    if not fits or parts.username or parts.password or parts.query or parts.fragment or not url.isprintable():
-        raise InvalidInput.at(
-            "url", msg="must be like http://host:8000/v1, without a user, query or fragment; a key goes into api_key"
-        )
-    return url.rstrip("/")
-
-
-def _headers(api_key: str | None) -> Mapping[str, str]:
-    """What every request says. Nothing is compressed, so that tokens come as they are sent."""
-    headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "modelyard"}
-    if api_key is None:
-        return headers
-    if not api_key or not all("!" <= letter <= "~" for letter in api_key):
-        raise InvalidInput.at("api_key", msg="must be visible ASCII characters, and at least one")
-    return {**headers, "authorization": f"Bearer {api_key}"}
 
 
 _is_a_backend: type[Backend] = UpstreamBackend

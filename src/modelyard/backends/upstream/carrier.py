@@ -10,17 +10,13 @@ from typing import Any, TypeVar
 
 import attrs
 
+from modelyard.backends.upstream.address import Address, httpx
 from modelyard.backends.upstream.failure import Head, Setback
 from modelyard.backends.upstream.flow import Adapters, Upstream
 from modelyard.backends.upstream.gate import Gate
 from modelyard.backends.upstream.patience import Patience
-from modelyard.errors import BackendError, MissingExtra, Overloaded
+from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
-
-try:
-    import httpx
-except ImportError as error:
-    raise MissingExtra("httpx", "upstream") from error
 
 T = TypeVar("T")
 
@@ -32,14 +28,9 @@ class Clients:
     them holds the pool.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], kept: int) -> None:
-        self._options: dict[str, Any] = {
-            "base_url": url,
-            "headers": headers,
-            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=kept),
-            "trust_env": False,
-            "verify": httpx.create_ssl_context(trust_env=False) if url.startswith("https:") else False,
-        }
+    def __init__(self, address: Address, kept: int) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept)
+        self._options: Mapping[str, Any] = {**address.options, "limits": limits}
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
         self._on_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}

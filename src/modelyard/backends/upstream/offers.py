@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.backends.listing import features, sampling_parameters
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, check_entry
-from modelyard.domain.completion import Sampling
+from modelyard.domain.completion import SAMPLING_PARAMETERS
 from modelyard.errors import BackendError, InvalidInput, Problem
 from modelyard.formats.fields import each, mapping, natural, optional, required, text
 from modelyard.protocols import Capabilities
@@ -20,7 +20,7 @@ COMMON = Capabilities(
 """What nearly every server of the format can do."""
 
 VLLM = Capabilities(
-    parameters=frozenset(field.name for field in attrs.fields(Sampling)),
+    parameters=frozenset(SAMPLING_PARAMETERS),
     logprobs=True,
     top_logprobs=20,
     token_ids=True,

@@ -1,0 +1,21 @@
+"""A SQLite store, and the file that it lies in."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.testing import CONTRACT_RECORDS
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "yard.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(path, CONTRACT_RECORDS)) as store:
+        yield store
