@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.errors import StorageFull, StoreBusy, StoreError
+from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreError
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore, turnstile
 from modelyard.stores.sqlite.faults import fault_of, is_busy
@@ -126,6 +126,23 @@ def test_a_peer_that_holds_the_file_makes_the_store_busy_for_writers_only(
     peer.execute("ROLLBACK")
     store.transact(lambda tx: tx.replace(Counter("c", 2)))
     assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c", 2)
+
+def test_closing_says_when_it_cannot_bring_to_the_disk_what_waits_for_that(
+    store: SqliteStore, peer: sqlite3.Connection
+) -> None:
+    store.transact(lambda tx: tx.add(Counter("c")), durable=False)
+    peer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy):
+        store.close()
+    with pytest.raises(StoreClosed):
+        store.read(lambda snapshot: snapshot.get(Counter, "c"))
+    store.close()
+
+
+def test_closing_waits_for_nobody_to_bring_nothing_to_the_disk(store: SqliteStore, peer: sqlite3.Connection) -> None:
+    store.transact(lambda tx: tx.add(Counter("c")))
+    peer.execute("BEGIN IMMEDIATE")
+    store.close()
 
 
 def test_a_file_that_is_up_to_date_opens_beside_a_peer_that_holds_it(

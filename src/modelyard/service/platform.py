@@ -183,7 +183,7 @@ class Platform:
         self.ports.store.sync()
 
     def close(self) -> None:
-        """Sync, and close what was opened with the platform. Idempotent."""
+        """Sync, and close what was opened with the platform. Idempotent. Raises `StoreError` when it cannot sync."""
         if self._life.closed or os.getpid() != self._life.pid:
             return
         self._life.closed = True

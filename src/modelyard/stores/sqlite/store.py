@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, cast
 from sqlite_utils import Database
 
 from modelyard.domain.record import Record
-from modelyard.errors import StoreError, UsedAfterFork
+from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.stores.sqlite.backups import back_up
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, connect, create_file, value_of
@@ -112,14 +112,22 @@ class SqliteStore:
         back_up(self._path, path, self._patience)
 
     def close(self) -> None:
-        """Finish what is in line, bring it to the disk and close the file. A forked child leaves its parent's alone."""
+        """Finish what is in line, bring it to the disk and close the file. A forked child leaves its parent's alone.
+
+        Raises `StoreError`, with the file closed, when something could not be brought to the disk.
+        """
         if os.getpid() != self._pid:
             return
         self._group.refuse_steps()
-        with self._closing:
-            with suppress(StoreError):
-                self._group.transact(self._touch, durable=True, last=True)
-            self._opened.close()
+        with self._closing, self._opened, suppress(StoreClosed):  # it may be closed already
+            self._bring_to_disk()
+
+    def _bring_to_disk(self) -> None:
+        try:
+            self._group.transact(self._touch, durable=True, last=True)
+        except StoreError:
+            if self._writer.unsynced:
+                raise
 
     def _touch(self, tx: Tx) -> None:
         """A commit without a write is not synced, so write a page where something waits for a sync."""
