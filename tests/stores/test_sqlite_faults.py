@@ -127,6 +127,7 @@ def test_a_peer_that_holds_the_file_makes_the_store_busy_for_writers_only(
     store.transact(lambda tx: tx.replace(Counter("c", 2)))
     assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c", 2)
 
+
 def test_closing_says_when_it_cannot_bring_to_the_disk_what_waits_for_that(
     store: SqliteStore, peer: sqlite3.Connection
 ) -> None:
