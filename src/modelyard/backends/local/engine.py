@@ -177,10 +177,10 @@ class Engine:
             raise fault
         self._end(failed[0], failure=_failure(fault))
 
-    def _end(self, sequence: Sequence, reason: FinishReason | None = None, failure: BackendError | None = None) -> None:
+    def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
         if sequence.state is State.RUNNING:
             self._leave(sequence)
-        sequence.end(reason, failure)
+        sequence.end(failure)
         self._changed.append(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
@@ -293,10 +293,11 @@ class Engine:
         except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
             self._end(sequence, failure=_failure(fault))
             return
+        sequence.show(sampled, reason)
         if reason is None:
             self._changed.append(sequence)
         else:
-            self._end(sequence, reason)
+            self._end(sequence)
 
     def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
         """Why an answer ends behind its last token, if it does."""
