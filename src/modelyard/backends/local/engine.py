@@ -196,8 +196,7 @@ class Engine:
     # ---- prompts
 
     def _read_prompts(self) -> None:
-        """Admit what waits, in order, and read it. Those with a common beginning are read one after the other, so that
-        it is computed once."""
+        """Admit what waits, in order, and read it, a common beginning once."""
         self._take_back(self._unread())
         while new := self._admitted():
             self._prefill(new)
@@ -214,31 +213,35 @@ class Engine:
             self._waiting.extendleft(reversed(unread))
 
     def _admitted(self) -> list[Sequence]:
+        """Who is read next, side by side: what padding makes of them is bounded. Whoever begins as one of them comes
+        when that has been read, and takes it over."""
         new: list[Sequence] = []
-        tokens = 0
-        while self._waiting:
-            sequence = self._waiting[0]
-            fresh = len(sequence.prompt)
-            if new and (tokens + fresh > PREFILL_TOKENS or any(_alike(sequence, one) for one in new)):
+        longest = 0
+        with self._lock:
+            waiting = list(self._waiting)
+        for sequence in waiting:
+            if any(_alike(one, sequence) for one in new):
+                continue
+            if new and (len(new) + 1) * max(longest, self.rows.unread(sequence)) > PREFILL_TOKENS:
                 break
             if not self._admit(sequence):
                 break
             if sequence.state is State.RUNNING:
                 new.append(sequence)
-                tokens += fresh - sequence.cached
+                longest = max(longest, len(sequence.prompt) - sequence.cached)
         return new
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Give the first that waits a row, if there is one. It fails alone where room for it cannot be made."""
-        self._sampler, failure = None, None
+        """Give one that waits a row, if there is one. It fails alone where room for it cannot be made."""
+        failure = None
         try:
             if not self.rows.admit(sequence):
                 return False
-            sequence.state = State.RUNNING
+            sequence.state, self._sampler = State.RUNNING, None
         except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
             failure = _failure(fault)
         with self._lock:
-            self._waiting.popleft()
+            self._waiting.remove(sequence)
         if failure is not None:
             self._end(sequence, failure=failure)
         return True
@@ -327,6 +330,12 @@ def _failure(fault: Exception) -> BackendError:
 
 
 def _alike(one: Sequence, other: Sequence) -> bool:
-    """Whether the second is read faster when the first has been: they begin with the same tokens."""
-    shared = min(32, len(one.prompt) - 1, len(other.prompt) - 1)
-    return one.slot == other.slot and shared > 0 and one.prompt[:shared] == other.prompt[:shared]
+    """Whether the second can take over what is read of the first, which has a row: it goes on in the same way."""
+    start = one.cached
+    end = min(start + 32, len(one.prompt) - 1, len(other.prompt) - 1)
+    return (
+        one.slot == other.slot
+        and start < end
+        and one.prompt[start:end] == other.prompt[start:end]
+        and one.prompt[:start] == other.prompt[:start]
+    )

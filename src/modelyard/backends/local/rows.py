@@ -99,18 +99,26 @@ class Rows:
 
     # ---- what is known already
 
-    def _copy_beginning(self, sequence: Sequence, row: int) -> None:
-        """The last token of a prompt is always read again: its logits are wanted."""
-        best, source = 0, None
-        for other, parts, cached in self._known(sequence.slot):
-            shared = min(_shared(sequence.prompt, parts), cached)
+    def unread(self, sequence: Sequence) -> int:
+        """How many tokens of its prompt would have to be read now."""
+        return len(sequence.prompt) - self._beginning(sequence)[0]
+
+    def _beginning(self, sequence: Sequence) -> tuple[int, int]:
+        """How many of its first tokens lie in a row, and in which. The last token of a prompt is always read again: its
+        logits are wanted."""
+        best, source = 0, -1
+        for row, parts, cached in self._known(sequence.slot):
+            shared = min(_shared(sequence.prompt, parts), cached, len(sequence.prompt) - 1)
             if shared > best:
-                best, source = shared, other
-        sequence.cached = min(best, len(sequence.prompt) - 1)
-        if source is not None and sequence.cached:
+                best, source = shared, row
+        return best, source
+
+    def _copy_beginning(self, sequence: Sequence, row: int) -> None:
+        sequence.cached, source = self._beginning(sequence)
+        if sequence.cached:
             self.cache.copy(source, row, sequence.cached)
-            if source in self._kept:
-                self._kept.move_to_end(source)
+        if source in self._kept:
+            self._kept.move_to_end(source)
 
     def _known(self, slot: int) -> Iterator[tuple[int, Tokens[list[int]], int]]:
         """Rows whose adapter is this one, the tokens in them, in parts, and of how many of these they hold the keys."""
