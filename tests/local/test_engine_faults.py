@@ -12,7 +12,7 @@ from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence, State
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason, Sampling
-from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded
+from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, QueueFull
 
 
 def cache_bytes(engine: Engine) -> int:
@@ -62,7 +62,7 @@ def test_too_many_that_wait_are_refused_and_take_no_place(folder: Path) -> None:
     three = [asked(prompt, 4) for prompt in prompts(3)]
     for one in three:
         engine.submit(one)
-    with pytest.raises(Overloaded, match="are waiting for this model"):
+    with pytest.raises(QueueFull, match="are waiting for this model"):
         engine.submit(asked([5], 4))
     engine.cancel(three[1])
     last = asked([6], 4)

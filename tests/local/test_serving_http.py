@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from local_models import base_model
-from openai import InternalServerError, OpenAI
+from openai import OpenAI, RateLimitError
 
 from modelyard import open_platform
 from modelyard.backends.local.backend import LocalBackend
@@ -89,11 +89,15 @@ def test_who_finds_no_room_is_told_when_to_come_again_and_the_others_are_answere
     with ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(ask) for _ in range(2)]
         assert all(taken.acquire(timeout=20) for _ in asked)
-        with pytest.raises(InternalServerError) as refused:
+        with pytest.raises(RateLimitError) as refused:
             ask()
         go_on.set()
         assert [one.result().usage.completion_tokens for one in asked] == [5, 5]
-    assert (refused.value.status_code, refused.value.code) == (503, "overloaded")
+    assert (refused.value.status_code, refused.value.code, refused.value.type) == (
+        429,
+        "queue_full",
+        "rate_limit_error",
+    )
     assert int(refused.value.response.headers["retry-after"]) >= 1
     assert ask().usage.completion_tokens == 5
 

@@ -21,7 +21,7 @@ from modelyard.backends.local.sequence import Sampled, Sequence, State
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason
-from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem
+from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem, QueueFull
 
 PREFILL_TOKENS = 2048
 """Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
@@ -55,13 +55,15 @@ class Engine:
     # ---- for whoever wants an answer
 
     def submit(self, sequence: Sequence) -> None:
-        """Take a sequence in. Raises `Overloaded` when too many wait, `ContextLengthExceeded` when it can never fit."""
+        """Take a sequence in. Raises `QueueFull` when too many wait, `ContextLengthExceeded` when it can never fit."""
         if sequence.most > self.rows.longest:
             msg = f"and the answer take up to {sequence.most} tokens; this engine has memory for {self.rows.longest}"
             raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
         with self._lock:
             if len(self._waiting) + len(self.rows.running) >= self._most:
-                raise Overloaded(f"{len(self._waiting)} requests are waiting for this model; try again later")
+                raise QueueFull(
+                    f"{len(self._waiting)} requests are waiting for this model; send fewer at once, or later"
+                )
             self._waiting.append(sequence)
 
     def wait(self, sequence: Sequence, seen: int) -> None:
