@@ -50,7 +50,8 @@ class Sequence:
 
     `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` says how many of the
     likeliest tokens are told. `sampled` grows; whoever reads it, on any thread, remembers how far, and has all of it
-    once the state is `ENDED`. `cached` is how many of its tokens lie in the cache. `failure` is what went wrong.
+    once the state is `ENDED`. `cached` is how many of its tokens lie in the cache, `read` whether all but the last that
+    was sampled do. `failure` is what went wrong.
     """
 
     prompt: list[int]
@@ -65,6 +66,7 @@ class Sequence:
     failure: Exception | None = None
     cancelled: bool = False
     cached: int = 0
+    read: bool = False
 
     @property
     def reason(self) -> FinishReason | None:
@@ -77,9 +79,9 @@ class Sequence:
         return len(self.prompt) + len(self.answer)
 
     @property
-    def most(self) -> int:
-        """How many it can come to have."""
-        return len(self.prompt) + self.max_tokens
+    def tokens(self) -> list[int]:
+        """All of them."""
+        return [*self.prompt, *self.answer]
 
     def take(self, sampled: Sampled) -> bool:
         """Add a token, still to be shown. Returns whether the answer's grammar is complete. Raises what keeps it from
