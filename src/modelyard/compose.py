@@ -13,6 +13,7 @@ from modelyard.backends.router import Router
 from modelyard.backends.tabular_offer import tabular_entries
 from modelyard.deferred import deferred
 from modelyard.domain import base_model
+from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
 from modelyard.executors import thread
@@ -130,16 +131,20 @@ def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
 def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, Callable[[], None]]:
     """Base models in local folders, and what closes them; torch loads when the first of them is asked."""
     made: list[local.LocalBackend] = []
+    offer = LocalOffer(base_models)
 
     def make() -> Backend:
         made.append(local.LocalBackend(base_models))
         return made[0]
 
+    def entries() -> Sequence[CatalogueEntry]:
+        return (made[0] if made else offer).entries()
+
     def close() -> None:
         for backend in made:
             backend.close()
 
-    return deferred(make, entries=LocalOffer(base_models).entries), close
+    return deferred(make, entries=entries), close
 
 
 def _trainers(base_models: "list[base_model.BaseModel]") -> tuple[Trainer, ...]:

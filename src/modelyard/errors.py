@@ -222,6 +222,12 @@ class Overloaded(BackendError):
         super().__init__(message)
 
 
+class QueueFull(Overloaded):
+    """More requests wait for a model than it takes in: send fewer at once."""
+
+    code = "queue_full"
+
+
 # ---- where it is kept ------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,11 @@ from modelyard.formats.tool_calls import FORMATS, ToolFormat, ToolReader, format
 TAGS, LIST, OBJECT = FORMATS
 
 names = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
-arguments = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=8) | st.none(), max_size=3)
+texts = st.text(max_size=8) | st.sampled_from(
+    ["</tool_call>", "<tool_call>", '"}]</tool_call>{["', "\\", "{", "]", "[ARGS]"]
+)
+values = st.recursive(st.integers() | texts | st.none(), lambda inner: st.lists(inner, max_size=3), max_leaves=4)
+arguments = st.dictionaries(texts, values, max_size=3)
 plain = st.text(st.characters(codec="utf-8", exclude_characters="<[{"), max_size=12)
 noise = plain | st.sampled_from(
     ["<tool", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", '{"name":', "{", "<", "[TOOL", "<tool_call>{]"]
@@ -26,9 +30,16 @@ def written(form: ToolFormat, name: str, given_: object) -> str:
     return body if form is OBJECT else form.opening + body + form.closing
 
 
+class AnyName(frozenset[str]):
+    """The names of all tools there could be."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 def read(form: ToolFormat, pieces: list[str]) -> tuple[str, list[ToolCall]]:
     """Content, and calls; the last piece says that it is the last."""
-    reader, content, calls = ToolReader(form, "c"), "", []
+    reader, content, calls = ToolReader(form, "c", AnyName()), "", []
     for place, piece in enumerate(pieces, 1):
         for found in reader.take(piece, place == len(pieces)):
             if isinstance(found, str):
@@ -85,19 +96,71 @@ def test_what_is_no_call_is_content_to_the_last_letter(form: ToolFormat, one: st
     assert content == one + other
 
 
-NO_CALLS = ["{}", "[]", "7", '"a"', '{"name": 5}', '{"name": ""}', '{"name": "a"', "[" * 10**5]
+NO_CALLS = [
+    *(
+        "{}",
+        "[]",
+        "7",
+        '"a"',
+        '{"name": 5}',
+        '{"name": ""}',
+        '{"name": "a"',
+        "[" * 10**5,
+        '{"name": "a", "arguments": {"b": }}',
+    ),
+    *('{"name": "a", "arguments": 1}', '{"name": "a", "arguments": [{}]}', '{"name": "a", "arguments": "sea"}'),
+    *('{"name": "a", "arguments": {"b": NaN}}', '{"name": "\\ud800"}', '{"name": "a", "arguments": {"b": "\n"}}'),
+]
 
 
 @pytest.mark.parametrize("body", NO_CALLS)
-def test_a_call_that_is_none_is_content(body: str) -> None:
-    text = f"<tool_call>{body}</tool_call>!"
-    assert read(TAGS, [text]) == (text, [])
+def test_a_call_that_is_none_is_content_and_the_next_one_is_read(body: str) -> None:
+    text, other = f"<tool_call>{body}</tool_call>!", written(TAGS, "b", {"x": "</tool_call>"})
+    content, calls = read(TAGS, [text])
+    assert (content, calls) == (text, [])
+    content, calls = read(TAGS, list(text[:200]) + [text[200:]] + [other])
+    assert (content, [call.name for call in calls]) == (text, ["b"])
 
 
 def test_arguments_under_the_other_name_or_as_text_or_left_out_are_taken() -> None:
-    bodies = ['{"name": "a", "arguments": "{}"}', '{"name": "a"}', '{"name": "a", "parameters": 1}']
+    bodies = ['{"name": "a", "arguments": "{}"}', '{"name": "a"}', '{"name": "a", "parameters": {"b": 1}}']
+    bodies += ['{"name": "a", "arguments": null}', '{"name": "a", "arguments": "{\\"b\\": 1}"}']
     found = [read(TAGS, [f"<tool_call>{body}</tool_call>"])[1][0].arguments for body in bodies]
-    assert found == ["{}", "{}", "{}"]
+    assert found == ["{}", "{}", '{"b": 1}', "{}", '{"b": 1}']
+
+
+@given(st.sampled_from(FORMATS), names, arguments, names, arguments, st.data())
+def test_a_call_that_was_cut_off_is_content_and_a_whole_one_before_it_is_read(
+    form: ToolFormat, name: str, given_: dict[str, object], other: str, others: dict[str, object], data: st.DataObject
+) -> None:
+    first, second = written(form, name, given_), written(form, other, others)
+    whole = len(second) - len(form.closing)
+    cut = second[: data.draw(st.integers(len(form.opening), whole - 1))]
+    content, calls = read(form, [*first, *cut])
+    assert (content, [call.name for call in calls]) == (cut, [name])
+
+
+@given(st.sampled_from(FORMATS), names, arguments, plain)
+def test_a_call_is_told_as_soon_as_it_ends_and_what_follows_is_content(
+    form: ToolFormat, name: str, given_: dict[str, object], words: str
+) -> None:
+    reader = ToolReader(form, "c", {name})
+    (call,) = reader.take(written(form, name, given_))
+    assert isinstance(call, ToolCall)
+    assert json.loads(call.arguments) == given_
+    assert "".join(map(str, reader.take(words, over=True))) == words
+
+
+def test_a_call_of_an_unknown_tool_is_told_where_marks_say_that_it_is_a_call_and_other_json_is_an_answer() -> None:
+    for form, told in ((TAGS, 1), (LIST, 1), (OBJECT, 0)):
+        text = written(form, "Bob", {"age": 3})
+        found = list(ToolReader(form, "c", {"look_up"}).take(text, over=True))
+        assert found == ([ToolCall("c-0", "Bob", '{"age": 3}')] if told else [text])
+
+
+def test_a_mark_in_the_middle_of_words_is_content_at_once() -> None:
+    reader = ToolReader(TAGS, "c", ())
+    assert "".join(map(str, reader.take('Write <tool_call> "before it'))) == 'Write <tool_call> "before it'
 
 
 def test_a_call_that_the_answer_ends_in_needs_no_closing() -> None:
@@ -105,7 +168,7 @@ def test_a_call_that_the_answer_ends_in_needs_no_closing() -> None:
 
 
 def test_content_is_not_held_back_longer_than_it_may_become_a_call() -> None:
-    reader = ToolReader(TAGS, "c")
+    reader = ToolReader(TAGS, "c", ())
     assert list(reader.take("well <tool")) == ["well "]
     assert list(reader.take("box ")) == ["<toolbox "]
 
@@ -116,7 +179,13 @@ TEMPLATES = [
     ('{% if tools %}{"name": "x", "parameters": {}}{% endif %}', OBJECT),
     ("{{ messages }}<tool_call>", None),
     ("{{ tools }}", None),
+    ('{% for tool in tools %}{"parameters": {{ tool.parameters }}}{% endfor %}', None),
+    ("{% if tools %}<tool_call><function=x><parameter=y>{% endif %}", None),
+    ("{% if tools %}<tool_call>{{ name }}<arg_key>x</arg_key>{% endif %}", None),
+    ("{% if tools %}<tool_calls><tool_call>x<tool_sep>{% endif %}", None),
+    ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}", None),
 ]
+"""The last four begin calls as others do, and go on in ways of their own."""
 
 
 @pytest.mark.parametrize(("template", "form"), TEMPLATES)

@@ -1,6 +1,7 @@
 """Chat completions over HTTP: whole, streamed, broken off, and in the shapes that clients rely on."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from datetime import date
@@ -12,7 +13,7 @@ import pytest
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
 from modelyard.domain.completion import Delta, FinishReason, TokenLogprob
-from modelyard.errors import BackendError, Overloaded
+from modelyard.errors import BackendError, Overloaded, QueueFull
 from modelyard.http.completion import JOINED
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
@@ -261,6 +262,20 @@ def test_a_failure_later_ends_the_stream_with_an_event_and_books_what_was_said(
     assert set(last["error"]) == {"message", "type", "param", "code"}
     assert "out of luck" in last["error"]["message"]
     assert (entry.model, entry.completion_tokens) == ("sayer", 2)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("said", [[], ["a "]])
+def test_an_overload_is_logged_in_one_line_without_a_traceback_and_a_full_queue_not_at_all(
+    asynchronous: bool, said: list[str], client_for: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "modelyard.http"):
+        for refusal in (QueueFull("too many\nwait"), Overloaded("no\nroom")):
+            with open_platform(backend=Saying([*said, refusal])) as platform:
+                client_for(platform, asynchronous).chat(model="sayer", stream=True)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith("was refused: no\\nroom")
 
 
 @attrs.define

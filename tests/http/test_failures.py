@@ -30,6 +30,7 @@ ARGUMENTS: dict[type, tuple[Any, ...]] = {
     errors.MissingExtra: ("torch", "torch"),
     errors.JobFailed: ("j", "failed", "why"),
     errors.Overloaded: ("full", 3.0),
+    errors.QueueFull: ("full", 3.0),
     refusal.MethodNotAllowed: (["GET"],),
 }
 CLASSES = [cls for cls in all_below(errors.ModelyardError) if cls.__module__.startswith("modelyard")]
@@ -42,7 +43,7 @@ def test_every_class_has_a_status_and_a_body(cls: type, dialect: Dialect) -> Non
     response = failed(failure, dialect, "req-1")
     assert isinstance(response.body, bytes)
     body = json.loads(response.body)
-    if issubclass(cls, errors.CallerError):
+    if issubclass(cls, errors.CallerError | errors.QueueFull):
         assert 400 <= response.status < 500
     else:
         assert response.status >= 500
@@ -61,6 +62,8 @@ def test_every_class_has_a_status_and_a_body(cls: type, dialect: Dialect) -> Non
         (errors.RunAlreadyFinished("frozen"), (400, 400, 400, 400)),
         (errors.BudgetExceeded("spent"), (402, 402, 402, 402)),
         (errors.NoWorker("start one"), (503, 503, 503, 503)),
+        (errors.Overloaded("full"), (503, 503, 503, 503)),
+        (errors.QueueFull("full"), (429, 429, 429, 429)),
         (ValueError("ours"), (500, 500, 500, 500)),
     ],
 )

@@ -75,7 +75,39 @@ pieces = st.lists(
 )
 
 
-@given(pieces.map("".join) | st.text())
+anything = pieces.map("".join) | st.text()
+
+
+@given(st.lists(anything, min_size=9, max_size=9))
+def test_special_tokens_come_from_the_template_alone_served_or_trained(said: list[str]) -> None:
+    """Wherever a client can put text: contents, names, ids, tool calls and their arguments, results, tools."""
+    chat = _CHATS[0]
+    call = ToolCall(said[0], said[1], json.dumps({said[2]: [said[3], {"deep": said[2]}]}))
+    messages = (
+        Message(Role.SYSTEM, said[4]),
+        Message(Role.USER, said[5], name=said[6]),
+        Message(Role.ASSISTANT, said[5], tool_calls=(call, ToolCall("2", "f", said[3]))),
+        Message(Role.TOOL, said[7], tool_call_id=said[0]),
+        Message(Role.ASSISTANT, said[8]),
+    )
+    tools = (Tool(said[1], said[4], {"properties": {said[2]: {"description": said[7]}}}),)
+    ids, marks = chat.marked(messages, tools)
+    assert ids == chat.render(messages, tools, add_generation_prompt=False)
+    assert [token for token in ids if token < 3] == [1, 2] * 6
+    assert chat.prompt(messages, tools) == [*ids, *chat.prompt(())]
+    trained = [token for token, marked in zip(ids, marks, strict=True) if marked]
+    first, last, rest = bytes_of_turns(chat, trained)
+    assert (first.startswith(said[5].encode()), last, rest) == (True, said[8].encode(), b"")
+
+
+def bytes_of_turns(chat: Chat, ids: list[int]) -> list[bytes]:
+    """What stands before, between and behind the tokens that end a turn."""
+    ends = [place for place, token in enumerate(ids) if token == 2]
+    turns = [ids[start:stop] for start, stop in zip([0, *(end + 1 for end in ends)], [*ends, len(ids)], strict=True)]
+    return [b"".join(chat.token_bytes[token] for token in turn) for turn in turns]
+
+
+@given(anything)
 def test_any_text_is_kept_byte_for_byte(said: str) -> None:
     chat = _CHATS[0]
     ids = chat.prompt((Message(Role.USER, f"x{said}x"),))

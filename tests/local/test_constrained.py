@@ -115,5 +115,5 @@ def test_what_a_grammar_of_each_format_allows_its_reader_reads(chat: Chat, form:
         token = next(token for token, allowed in enumerate(matcher.allowed()) if allowed)
         said += chat.token_bytes[token]
         over = matcher.accept(token)
-    (call,) = ToolReader(form, "id").take(said.decode(), over=True)
+    (call,) = ToolReader(form, "id", {"send"}).take(said.decode(), over=True)
     assert (call.name, json.loads(call.arguments)) == ("send", {})  # type: ignore[union-attr]

@@ -173,8 +173,34 @@ def test_choices_of_one_prompt_read_it_once(folder: Path) -> None:
     choices = [asked(prompt, 3, Sampling(seed=seed)) for seed in range(6)]
     with passes(engine) as seen:
         answered(engine, *choices)
-    assert sum(rows * tokens for rows, tokens in seen if tokens > 1) == len(prompt)
+    assert seen[:3] == [(1, len(prompt)), (5, 1), (6, 1)]  # one reads it, the others its last token, all go on
     assert [choice.answer for choice in choices] == alone(folder, *choices)
+
+
+def test_choices_of_several_prompts_read_each_once_and_side_by_side(folder: Path) -> None:
+    """Also where the prompts begin alike, as with one system message, which is read once then, too."""
+    shared, ends = [*range(10, 60)], [[100] * 5, [110, 120] * 4, [130] * 3]
+    choices = [asked([*shared, *end], 3, Sampling(seed=seed)) for end in ends for seed in range(4)]
+    engine = engine_of(folder)
+    with passes(engine) as seen:
+        answered(engine, *choices)
+    assert seen[:4] == [(1, 55), (5, 8), (6, 1), (12, 1)]
+    assert [choice.answer for choice in choices] == alone(folder, *choices)
+
+
+def test_what_has_much_to_read_does_not_wait_for_padding_of_what_has_little(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four that know all but a token, and one that knows nothing: no pass is wider than what is read."""
+    monkeypatch.setattr(engine_module, "PREFILL_TOKENS", 128)
+    folder, known = folders(), [*range(10, 40)]
+    engine = engine_of(folder)
+    answered(engine, asked(known, 2))
+    wanted = [*(asked([*known, place], 3) for place in range(50, 54)), asked([*range(100, 200)], 3)]
+    with passes(engine) as seen:
+        answered(engine, *wanted)
+    assert seen[:3] == [(4, 1), (1, 100), (5, 1)]
+    assert [one.answer for one in wanted] == alone(folder, *wanted)
 
 
 def test_rows_change_their_places_and_lengths_and_nobody_notices(folder: Path) -> None:

@@ -12,12 +12,25 @@ from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence, State
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason, Sampling
-from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded
+from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, QueueFull
 
 
-def cache_bytes(engine: Engine) -> int:
+def cache_memory(engine: Engine) -> dict[int, int]:
+    """Where the cache's memory lies, and how many bytes there are."""
     cache = engine.rows.cache
-    return sum(tensor.nbytes for tensor in (*cache.keys, *cache.values))
+    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in (*cache.keys, *cache.values)}
+
+
+def running_at_each_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many are answered at a time."""
+    plain, seen = engine._decode, []
+
+    def watching() -> None:
+        seen.append(len(engine.rows.running))
+        plain()
+
+    monkeypatch.setattr(engine, "_decode", watching)
+    return seen
 
 
 # ---- memory ------------------------------------------------------------------------------------------------------
@@ -27,11 +40,12 @@ def cache_bytes(engine: Engine) -> int:
 def test_keys_and_values_never_take_more_than_their_memory(folder: Path, possible: int) -> None:
     memory = TOKEN_BYTES * 256 * possible + 100
     engine = engine_of(folder, rows=6, memory=memory)
-    assert 0 < cache_bytes(engine) <= memory
+    first = cache_memory(engine)
+    assert 0 < sum(first.values()) <= memory
     for tokens in (40, 250, 20):
         if 10 + tokens <= engine.rows.longest:
             answered(engine, *(asked([*range(10, 20)], min(tokens, 60), Sampling(seed=seed)) for seed in range(3)))
-        assert 0 < cache_bytes(engine) <= memory
+        assert cache_memory(engine) == first
 
 
 def test_longer_sequences_run_fewer_at_a_time(folder: Path) -> None:
@@ -51,10 +65,69 @@ def test_longer_sequences_run_fewer_at_a_time(folder: Path) -> None:
 
 def test_what_can_never_fit_is_refused_with_the_numbers_and_what_just_fits_is_answered(folder: Path) -> None:
     engine = engine_of(folder, memory=TOKEN_BYTES * 300)
-    with pytest.raises(ContextLengthExceeded, match=r"301 tokens; this engine has memory for 300"):
-        engine.submit(asked([5] * 290, 11))
-    fitting = asked([5] * 290, 10)
-    assert answered(engine, fitting) == alone(Path(folder), fitting)
+    with pytest.raises(ContextLengthExceeded, match=r"context length is 300 tokens.*The messages have 300; shorten"):
+        engine.submit(asked([5] * 300, 1))
+    fitting, expected = asked([5] * 290, 10**6), asked([5] * 290, 10)
+    assert answered(engine, fitting) == alone(Path(folder), expected)
+    assert fitting.reason is FinishReason.LENGTH
+
+
+def test_those_who_may_say_much_run_side_by_side_until_memory_is_full_and_then_take_turns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight who ask for more than there is memory for; at 257 tokens there is room for five, and nobody notices."""
+    engine = engine_of(folder, ends=frozenset(), memory=TOKEN_BYTES * 256 * 12)
+    first, running = cache_memory(engine), running_at_each_step(engine, monkeypatch)
+    wanted = [
+        asked([*prompt, *[7] * 225], 10**6, Sampling(seed=place)) for place, prompt in enumerate(prompts(8, longest=20))
+    ]
+    for one in wanted:
+        engine.submit(one)
+    for one in wanted:
+        engine.wait(one, 39)
+        engine.cancel(one)
+    assert running[0] == 8
+    assert 5 in running
+    assert cache_memory(engine) == first
+    expected = [asked(one.prompt, 40, one.sampling) for one in wanted]
+    assert [one.answer[:40] for one in wanted] == answered(engine_of(folder, ends=frozenset()), *expected)
+
+
+def test_rows_become_short_again_when_more_want_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when somebody always runs."""
+    engine = engine_of(folder, ends=frozenset(), memory=TOKEN_BYTES * 256 * 8)
+    long, early = asked([5] * 600, 3), asked([6], 60)
+    for one in (long, early):
+        engine.submit(one)
+    engine.wait(long, 3)
+    running = running_at_each_step(engine, monkeypatch)
+    wanted = [early, *(asked([place], 60) for place in range(7, 12))]
+    for one in wanted[1:]:
+        engine.submit(one)
+    for one in wanted:
+        engine.wait(one, 60)
+    assert max(running) == 6
+    assert [one.answer for one in wanted] == alone(folder, *wanted)
+
+
+def test_a_fault_while_one_is_read_again_fails_one_and_the_others_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(folder, ends=frozenset(), memory=TOKEN_BYTES * 256 * 6)
+    wanted = [asked([*prompt, *[7] * 240], 40) for prompt in prompts(4, longest=8)]
+    failed = failing_once(
+        monkeypatch,
+        engine._network,
+        "hidden",
+        torch.OutOfMemoryError(),
+        lambda ids, *_: any(one.answer and not one.read for one in engine.rows.running),
+    )
+    answered(engine, *wanted)
+    left = [one for one in wanted if one.failure is None]
+    assert (len(failed), len(left)) == (1, 3)
+    assert [one.answer for one in left] == answered(
+        engine_of(folder, ends=frozenset()), *(asked(one.prompt, 40) for one in left)
+    )
 
 
 def test_too_many_that_wait_are_refused_and_take_no_place(folder: Path) -> None:
@@ -62,7 +135,7 @@ def test_too_many_that_wait_are_refused_and_take_no_place(folder: Path) -> None:
     three = [asked(prompt, 4) for prompt in prompts(3)]
     for one in three:
         engine.submit(one)
-    with pytest.raises(Overloaded, match="are waiting for this model"):
+    with pytest.raises(QueueFull, match="are waiting for this model"):
         engine.submit(asked([5], 4))
     engine.cancel(three[1])
     last = asked([6], 4)
@@ -160,16 +233,12 @@ def test_room_that_cannot_be_made_fails_the_one_that_needs_it(folder: Path, monk
     short, long = asked([5, 6], 30), asked([7] * 300, 5)
     engine.submit(short)
     engine.wait(short, 3)
-    plain, made = torch.Tensor.new_zeros, []
 
-    def scarce(self: torch.Tensor, size: Any, **options: Any) -> torch.Tensor:
-        made.append(size)
-        if len(made) == 3:
-            raise torch.OutOfMemoryError("no room")
-        return plain(self, size, **options)
+    def scarce(self: torch.Tensor, size: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch.Tensor, "new_zeros", scarce)
+        patch.setattr(torch.Tensor, "new_empty", scarce)
         engine.submit(long)
         engine.wait(long, 5)
     assert type(long.failure) is Overloaded

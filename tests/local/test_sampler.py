@@ -97,3 +97,25 @@ def test_the_likeliest_tokens_are_told_to_those_alone_who_asked() -> None:
     drawn = Sampler(answers, CPU).draw(torch.randn((3, SIZE), generator=torch.Generator().manual_seed(2)))
     assert [len(sampled.top) for sampled in drawn] == [0, 2, 20]
     assert drawn[1].top[0] == (drawn[1].token, drawn[1].logprob)
+
+
+class Only:
+    """A grammar in which some tokens alone may come."""
+
+    def __init__(self, *tokens: int) -> None:
+        self._allowed = bytes(token in tokens for token in range(SIZE))
+
+    def allowed(self) -> bytes:
+        return self._allowed
+
+    def accept(self, token: int) -> bool:
+        return False
+
+
+def test_at_the_coldest_temperature_biases_and_grammars_still_count() -> None:
+    """Scores divided by next to nothing are numbers still: the likeliest token that is allowed comes."""
+    cold = Sampling(temperature=5e-324, seed=1, logit_bias={4: 100.0})
+    answers = [asked([3], 9, cold), asked([3], 9, cold, grammar=Only(5, 6)), asked([3], 9, cold, grammar=Only(7))]
+    logits = torch.full((3, SIZE), -torch.inf)
+    logits[:, 4:8] = torch.tensor([1.0, 2.0, 3.0, -1e4])
+    assert [sampled.token for sampled in Sampler(answers, CPU).draw(logits)] == [4, 6, 7]

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from local_models import SHAPE, adapter_weights, answered, asked, base_model, engine_of, prompts
+from local_models import SHAPE, adapter_weights, answered, asked, base_model, engine_of, passes, prompts
 from transformers import AutoModelForCausalLM
 
 from modelyard import open_platform
@@ -23,7 +23,7 @@ from modelyard.backends.local.networks import Room
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
 from modelyard.causal_lm.network import FULL_FILE
 from modelyard.causal_lm.tensors import tensor_bytes
-from modelyard.domain.completion import CompletionRequest, Message, Role, Sampling
+from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
 from modelyard.domain.training import Checkpoint
 from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
@@ -197,6 +197,27 @@ def test_a_closed_backend_refuses_and_what_it_was_answering_is_answered(backend:
     assert tuple(token for delta in (first, *under_way) for token in delta.token_ids) == expected
     with pytest.raises(BackendError, match="closed"):
         said(backend, base)
+
+
+# ---- choices ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("on_loop", [False, True])
+def test_eight_choices_read_their_prompt_once(folder: Path, streamed: bool, on_loop: bool) -> None:
+    """One reads it, the other seven its last token."""
+    backend = LocalBackend([base_model(folder, "tiny")])
+    model = ServedModel("tiny", backend.entries()[0])
+    engine = backend._model(model)._networks._base()
+    request = attrs.evolve(REQUEST, sampling=Sampling(seed=1), n=8, streamed=streamed)
+
+    async def told() -> list[Delta]:
+        return [delta async for delta in backend.astream(request, model)]
+
+    with passes(engine) as seen:
+        deltas = asyncio.run(told()) if on_loop else list(backend.stream(request, model))
+    assert {delta.index for delta in deltas} == set(range(8))
+    assert seen[:2] == [(1, backend.prompt_tokens(request, model)), (7, 1)]
 
 
 # ---- sharing a step ----------------------------------------------------------------------------------------------

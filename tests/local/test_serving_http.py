@@ -2,14 +2,14 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from local_models import base_model
-from openai import InternalServerError, OpenAI
+from local_models import TOKEN_BYTES, base_model
+from openai import OpenAI, RateLimitError
 
 from modelyard import open_platform
 from modelyard.backends.local.backend import LocalBackend
@@ -89,13 +89,49 @@ def test_who_finds_no_room_is_told_when_to_come_again_and_the_others_are_answere
     with ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(ask) for _ in range(2)]
         assert all(taken.acquire(timeout=20) for _ in asked)
-        with pytest.raises(InternalServerError) as refused:
+        with pytest.raises(RateLimitError) as refused:
             ask()
         go_on.set()
         assert [one.result().usage.completion_tokens for one in asked] == [5, 5]
-    assert (refused.value.status_code, refused.value.code) == (503, "overloaded")
+    assert (refused.value.status_code, refused.value.code, refused.value.type) == (
+        429,
+        "queue_full",
+        "rate_limit_error",
+    )
     assert int(refused.value.response.headers["retry-after"]) >= 1
     assert ask().usage.completion_tokens == 5
+
+
+def test_eight_who_name_no_limit_are_answered_side_by_side_by_a_model_of_32_thousand_tokens(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory for 4,681 tokens of them, as 1 GiB is for a model of 0.6 billion weights in 32 bits. The end
+    of an answer comes after about a hundred tokens.
+    """
+    folder, running = folders(context_length=32768), []
+    backend = LocalBackend([base_model(folder, "tiny")], room=Room(memory=TOKEN_BYTES * 4681))
+    decode = Engine._decode
+
+    def watching(engine: Engine) -> None:
+        running.append(len(engine.rows.running))
+        decode(engine)
+
+    monkeypatch.setattr(Engine, "_decode", watching)
+    with open_platform(backend=backend) as platform, served(platform) as url, ThreadPoolExecutor(8) as threads:
+        key = platform.keys.create("local").secret
+        with OpenAI(base_url=f"{url}/inference/v1", api_key=key, max_retries=0) as client:
+            ready = threading.Barrier(8)
+
+            def ask(seed: int) -> Any:
+                ready.wait(20)
+                return client.chat.completions.create(
+                    model="tiny", messages=HELLO, seed=seed, logit_bias={"2": 4}, timeout=60
+                )
+
+            reasons = {one.choices[0].finish_reason for one in threads.map(ask, range(8))}
+        assert reasons <= {"stop", "length"}
+        assert max(running) > 4
+        assert platform.catalogue.entries()[0].context_length == 4681
 
 
 def test_the_answer_to_a_client_who_has_gone_ends_with_the_step_under_way(

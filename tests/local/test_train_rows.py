@@ -54,7 +54,9 @@ STYLES = st.builds(
     behind=st.sampled_from(["", "\n", "\n\n", "<|endoftext|>"]),
     preface=st.sampled_from(["", "<|endoftext|>", "{% if tools %}{{ tools | tojson }}{% endif %}\n"]),
 )
-TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="<|>[]"), max_size=12)
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="<|>[]"), max_size=12)
+TEXTS = WORDS | st.lists(WORDS | st.sampled_from(["<|im_end|>", "<|im_start|>"]), max_size=4).map("".join)
+"""Names of special tokens among them: said by somebody, they are text like any other."""
 TOOL = Tool("look", "Looks.", {"type": "object"})
 ASSISTANT = st.builds(
     lambda text, called: Message(

@@ -18,12 +18,19 @@ class LocalOffer:
     def __init__(self, base_models: "Sequence[base_model.BaseModel]") -> None:
         self._base_models = base_models
         self._entries: tuple[CatalogueEntry, ...] = ()
+        self._limits: dict[str, int] = {}
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
         """One entry per base model; the same tuple as long as they are the same."""
         if len(self._entries) != len(self._base_models):
-            self._entries = tuple(map(_entry, self._base_models))
+            self._entries = tuple(_entry(base, self._limits.get(base.id)) for base in self._base_models)
         return self._entries
+
+    def limit(self, id: str, tokens: int) -> None:
+        """From now on a model is listed with a context of so many tokens, unless its own is shorter."""
+        if self._limits.get(id) != tokens:
+            self._limits[id] = tokens
+            self._entries = ()
 
     def base_model(self, id: str) -> "base_model.BaseModel":
         """The base model of this id. Raises `ModelNotFound`."""
@@ -51,6 +58,7 @@ def capabilities(tool_format: str) -> Capabilities:
     )
 
 
-def _entry(base: "base_model.BaseModel") -> CatalogueEntry:
+def _entry(base: "base_model.BaseModel", limit: int | None) -> CatalogueEntry:
     can = capabilities(base.tool_format)
-    return base.entry(sampling_parameters(can), features(can))
+    context = min(base.context_length, limit or base.context_length)
+    return attrs.evolve(base, context_length=context).entry(sampling_parameters(can), features(can))

@@ -4,6 +4,7 @@ It stands in for a transformers cache: attention layers call `update` and see th
 use are always the first ones, so that a step works on views and copies nothing.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +14,19 @@ from transformers.cache_utils import Cache
 
 
 class RowCache(Cache):
-    """`rows` x `length` tokens; `resize` makes room for longer ones."""
+    """`rows` x `length` tokens, in memory for `most` of them (for these, by default) that stays where it is: `resize`
+    lays it out otherwise.
+    """
 
-    def __init__(self, config: Any, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: Any, rows: int, length: int, dtype: torch.dtype, device: torch.device, most: int | None = None
+    ) -> None:
         self.layers: list[Any] = []  # what transformers looks at in caches of its own
-        shape = (rows, config.num_key_value_heads, length, head_size(config))
-        make = lambda: torch.zeros(shape, dtype=dtype, device=device)  # noqa: E731
-        self.keys = [make() for _ in range(config.num_hidden_layers)]
-        self.values = [make() for _ in range(config.num_hidden_layers)]
+        self._heads, self._size = key_heads(config), head_size(config)
+        count = (rows * length if most is None else most) * self._heads * self._size
+        make = lambda: torch.zeros(count, dtype=dtype, device=device)  # noqa: E731
+        self._memory = [[make() for _ in range(config.num_hidden_layers)] for _ in ("keys", "values")]
+        self.keys, self.values = self._laid_out(rows, length)
         self._rows, self._width, self._seen = slice(0, 0), 0, 0
         self._places: tuple[Any, ...] = ()
 
@@ -75,26 +81,23 @@ class RowCache(Cache):
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
 
     def resize(self, rows: int, length: int, kept: int) -> None:
-        """Make this many rows of this length; what the first `kept` rows hold stays as far as there is room.
-
-        Layer by layer, so that little more than the larger of the two is needed meanwhile. When that is not to be had,
-        everything is as it was.
+        """Lay the memory out as this many rows of this length; what the first `kept` rows hold stays as far as there is
+        room. Needs a copy of one row meanwhile; where that is not to be had, everything is as it was.
         """
-        before = self.keys[0].shape[0], self.length
-        try:
-            self._reshape(rows, length, kept)
-        except Exception:
-            self._reshape(*before, kept)
-            raise
+        before, width = (self.keys, self.values), min(length, self.length)
+        order = range(kept) if length < self.length else reversed(range(kept))  # so that none is overwritten unmoved
+        spare = self.keys[0].new_empty((self._heads, width, self._size))
+        self.keys, self.values = self._laid_out(rows, length)
+        moves = list(zip([*before[0], *before[1]], [*self.keys, *self.values], strict=True))
+        for row in order:
+            for old, new in moves:
+                new[row, :, :width] = spare.copy_(old[row, :, :width])
 
-    def _reshape(self, rows: int, length: int, kept: int) -> None:
-        for tensors in (self.keys, self.values):
-            for layer, old in enumerate(tensors):
-                if (old.shape[0], old.shape[2]) != (rows, length):
-                    new = old.new_zeros((rows, old.shape[1], length, old.shape[3]))
-                    width = min(length, old.shape[2])
-                    new[:kept, :, :width] = old[:kept, :, :width]
-                    tensors[layer] = new
+    def _laid_out(self, rows: int, length: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of each layer: rows x heads x tokens x size."""
+        shape = (rows, self._heads, length, self._size)
+        laid_out = [[memory[: math.prod(shape)].view(shape) for memory in memories] for memories in self._memory]
+        return laid_out[0], laid_out[1]
 
 
 def _causal(positions: Tensor, seen: int, dtype: torch.dtype) -> Tensor:
@@ -108,6 +111,11 @@ def head_size(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
+def key_heads(config: Any) -> int:
+    """How many heads have keys and values of their own."""
+    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+
+
 def bytes_per_token(config: Any, dtype: torch.dtype) -> int:
     """What a token of a sequence takes in a cache."""
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * head_size(config) * dtype.itemsize
+    return 2 * config.num_hidden_layers * key_heads(config) * head_size(config) * dtype.itemsize

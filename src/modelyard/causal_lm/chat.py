@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from modelyard.causal_lm.literal import LiteralText
 from modelyard.domain.completion import Message, Tool
@@ -48,35 +49,36 @@ class Chat:
 
         Special tokens come from the template alone: their names in what somebody said are text.
         """
-        text = self._apply(messages, tools, add_generation_prompt=add_generation_prompt, tokenize=False)
+        text, _ = self._written(messages, tools, add_generation_prompt=add_generation_prompt)
         ids = self._literal.tokens(_sound(text))
         if not ids:
             raise InvalidInput.at("messages", msg="are nothing at all in this model's chat template")
         return ids
 
     def marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
-        """The tokens of a conversation, and which of them the template marks as answers by `{% generation %}`: none
-        where it has no such marks, or where somebody said the name of a special token. Raises `InvalidInput`.
+        """The tokens of a conversation, as `render` gives them, and which of them the template marks as answers by
+        `{% generation %}`: none where it has no such marks. Raises `InvalidInput`.
         """
-        said = [*map(plain_message, messages), *map(_plain_tool, tools)]
-        if not _MARK.search(str(self.tokenizer.chat_template)) or self._literal.hidden(said) != said:
-            ids = self.render(messages, tools, add_generation_prompt=False)
-            return ids, [False] * len(ids)
-        offsets = {"return_offsets_mapping": True}
-        found = self._apply(
-            messages, tools, return_dict=True, return_assistant_tokens_mask=True, tokenizer_kwargs=offsets
-        )
-        return found["input_ids"], _whole_characters(found["assistant_masks"], found["offset_mapping"])
+        with_marks = bool(_MARK.search(str(self.tokenizer.chat_template)))
+        text, answers = self._written(messages, tools, return_assistant_tokens_mask=with_marks)
+        ids, spans = self._literal.placed(_sound(text))
+        return ids, _within(spans, answers)
 
-    def _apply(self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any) -> Any:
+    def _written(
+        self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """What the template writes, with the names of special tokens hidden, and where it marks answers in it."""
         try:
-            return self.tokenizer.apply_chat_template(
-                [self._literal.hidden(plain_message(message)) for message in messages],
+            (text,), marks = render_jinja_template(
+                [[self._literal.hidden(plain_message(message)) for message in messages]],
                 tools=[self._literal.hidden(_plain_tool(tool)) for tool in tools] or None,
+                chat_template=self.tokenizer.get_chat_template(tools=tools or None),
+                **self.tokenizer.special_tokens_map,
                 **options,
             )
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
             raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
+        return text, marks[0] if marks else []
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
@@ -108,12 +110,12 @@ def _sound(text: str) -> str:
     return text
 
 
-def _whole_characters(marks: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[bool]:
-    """The marks, put on all tokens of a character too: of its last one transformers marks the first alone."""
-    whole = [bool(mark) for mark in marks]
-    for place in range(1, len(whole)):
-        whole[place] |= whole[place - 1] and spans[place] == spans[place - 1]
-    return whole
+def _within(spans: Sequence[tuple[int, int]], answers: Sequence[tuple[int, int]]) -> list[bool]:
+    """Which tokens hold something of an answer. What stands for white space alone may have an empty span at its end."""
+    return [
+        any(first < stop and (last > start if first < last else start < last <= stop) for start, stop in answers)
+        for first, last in spans
+    ]
 
 
 def plain_message(message: Message) -> dict[str, Any]:

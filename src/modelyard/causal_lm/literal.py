@@ -1,6 +1,7 @@
 """Text that only looks like a special token stays text: marks of the template come from the template alone."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -32,10 +33,29 @@ class LiteralText:
 
     def tokens(self, text: str) -> list[int]:
         """The tokens of a text in which something may be hidden."""
-        found: list[int] = []
-        for place, piece in enumerate(_HIDDEN.split(text)):
-            if place % 2:
-                found += self._plain.encode(self._texts[int(piece)], add_special_tokens=False).ids
-            elif piece:
-                found += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
-        return found
+        return [token for _, encoded in self._pieces(text) for token in encoded.ids]
+
+    def placed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Its tokens, and where each stands in the text (first character, and the one behind the last)."""
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for found, encoded in self._pieces(text):
+            start, stop = found
+            hidden = text[start] == _OPEN and text[stop - 1] == _CLOSE
+            ids += encoded.ids
+            spans += [found if hidden else (start + first, start + last) for first, last in encoded.offsets]
+        return ids, spans
+
+    def _pieces(self, text: str) -> Iterator[tuple[tuple[int, int], Any]]:
+        """Where each piece of a text stands, and its encoding: that of what is hidden, or of what stands between."""
+        start = 0
+        for hidden in _HIDDEN.finditer(text):
+            if hidden.start() > start:
+                yield (start, hidden.start()), self._encoded(text[start : hidden.start()])
+            yield hidden.span(), self._plain.encode(self._texts[int(hidden[1])], add_special_tokens=False)
+            start = hidden.end()
+        if start < len(text):
+            yield (start, len(text)), self._encoded(text[start:])
+
+    def _encoded(self, text: str) -> Any:
+        return self._tokenizer(text, add_special_tokens=False).encodings[0]

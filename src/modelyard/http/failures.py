@@ -44,11 +44,15 @@ KINDS: Mapping[type[BaseException], Kind] = {
     errors.NoWorker: Kind(503),
     errors.BackendError: Kind(502),
     errors.Overloaded: Kind(503),
+    errors.QueueFull: Kind(429),
     errors.StoreBusy: Kind(503, "the store is busy; try again"),
     errors.StorageFull: Kind(507, "there is no room left to store this; nothing was stored"),
     errors.StoreClosed: Kind(503, "the platform is closing"),
     BaseException: _INTERNAL,
 }
+
+EXPECTED = (errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
+"""Nothing is broken: another time, or on another machine, the same request is answered."""
 
 OWN_KINDS: Mapping[Dialect, Mapping[type[BaseException], Kind]] = {
     Dialect.ERROR: {errors.InvalidInput: Kind(400)},
@@ -80,9 +84,17 @@ def failed(failure: Exception, dialect: Dialect, request_id: str) -> Response:
 
 
 def report(failure: Exception, request_id: str) -> None:
-    """Log a fault with its traceback on one line, so that nothing in it can pass for another line of the log."""
-    trace = "".join(traceback.format_exception(failure)).encode("unicode_escape").decode("ascii")
-    log.error("request %s failed: %s", request_id, trace)
+    """Log a fault with its traceback on one line, so that nothing in it can pass for another line of the log; what must
+    be reckoned with has no traceback.
+    """
+    if isinstance(failure, EXPECTED):
+        log.warning("request %s was refused: %s", request_id, _one_line(str(failure)))
+    else:
+        log.error("request %s failed: %s", request_id, _one_line("".join(traceback.format_exception(failure))))
+
+
+def _one_line(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def _headers(failure: Exception) -> list[Header]:

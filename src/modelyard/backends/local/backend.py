@@ -7,7 +7,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib.util import find_spec
-from typing import TypeVar
 
 from modelyard.backends.local import loaded, networks, speech
 from modelyard.backends.local_offer import LocalOffer, capabilities
@@ -16,8 +15,6 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, MissingExtra
 from modelyard.protocols import Capabilities, ServedModel
-
-T = TypeVar("T")
 
 
 class LocalBackend:
@@ -39,7 +36,7 @@ class LocalBackend:
         self._offer = LocalOffer(base_models)
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """One entry per base model."""
+        """One entry per base model; once it is loaded, with the context that there is memory for."""
         return self._offer.entries()
 
     def capabilities(self, model: str) -> Capabilities:
@@ -52,15 +49,14 @@ class LocalBackend:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing`, `BackendError`."""
-        with self._model(model).answering(request, model) as answering:
+        with self._answering(request, model) as answering:
             while active := answering.active:
                 answering.engine.wait(active[0].sequence, _enough(active[0], request))
                 yield from _told(active)
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """The same on an event loop."""
-        asked = await _in_thread(lambda: self._model(model))
-        with await _entered(lambda: asked.answering(request, model)) as answering:
+        with await _entered(lambda: self._answering(request, model)) as answering:
             while active := answering.active:
                 await answering.engine.await_(active[0].sequence, _enough(active[0], request))
                 for delta in _told(active):
@@ -71,6 +67,11 @@ class LocalBackend:
         with self._lock:
             self._closed = True
             self._loaded.clear()
+
+    def _answering(self, request: CompletionRequest, model: ServedModel) -> "loaded.Answering":
+        answering = self._model(model).answering(request, model)
+        self._offer.limit(model.base_model, answering.engine.rows.longest)
+        return answering
 
     def _model(self, model: ServedModel) -> "loaded.LoadedModel":
         known = self._loaded.get(model.base_model)
@@ -88,10 +89,6 @@ class LocalBackend:
             raise MissingExtra("torch", "torch")
         device = self._device or networks.usual_device()
         return loaded.LoadedModel(base, device, self._room or networks.Room.usual(device))
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
 async def _entered(make: "Callable[[], loaded.Answering]") -> "loaded.Answering":

@@ -21,7 +21,7 @@ from modelyard.backends.local.sequence import Sampled, Sequence, State
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason
-from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem
+from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem, QueueFull
 
 PREFILL_TOKENS = 2048
 """Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
@@ -55,14 +55,25 @@ class Engine:
     # ---- for whoever wants an answer
 
     def submit(self, sequence: Sequence) -> None:
-        """Take a sequence in. Raises `Overloaded` when too many wait, `ContextLengthExceeded` when it can never fit."""
-        if sequence.most > self.rows.longest:
-            msg = f"and the answer take up to {sequence.most} tokens; this engine has memory for {self.rows.longest}"
-            raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
+        """Take a sequence in; its answer ends where memory does. Raises `QueueFull` when too many wait,
+        `ContextLengthExceeded` when there is no memory for its prompt and a token.
+        """
+        room = self.rows.longest - len(sequence.prompt)
+        if room < 1:
+            raise ContextLengthExceeded([Problem(("messages",), self._too_long(sequence), ContextLengthExceeded.code)])
+        sequence.max_tokens = min(sequence.max_tokens, room)
         with self._lock:
             if len(self._waiting) + len(self.rows.running) >= self._most:
-                raise Overloaded(f"{len(self._waiting)} requests are waiting for this model; try again later")
+                raise QueueFull(
+                    f"{len(self._waiting)} requests are waiting for this model; send fewer at once, or later"
+                )
             self._waiting.append(sequence)
+
+    def _too_long(self, sequence: Sequence) -> str:
+        return (
+            f"This model's maximum context length is {self.rows.longest} tokens, as there is memory for no more here. "
+            f"The messages have {len(sequence.prompt)}; shorten them, or ask the host for a larger Room(memory=...)."
+        )
 
     def wait(self, sequence: Sequence, seen: int) -> None:
         """Return when it has more than `seen` tokens or has ended."""
@@ -156,6 +167,7 @@ class Engine:
         """One token more for each answer. A fault ends one answer, whatever it is, and the others go on."""
         try:
             self._drop_cancelled()
+            self._make_room()
             self._read_prompts()
             if self.rows.running:
                 self._decode()
@@ -177,10 +189,10 @@ class Engine:
             raise fault
         self._end(failed[0], failure=_failure(fault))
 
-    def _end(self, sequence: Sequence, reason: FinishReason | None = None, failure: BackendError | None = None) -> None:
+    def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
         if sequence.state is State.RUNNING:
             self._leave(sequence)
-        sequence.end(reason, failure)
+        sequence.end(failure)
         self._changed.append(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
@@ -195,70 +207,85 @@ class Engine:
 
     # ---- prompts
 
+    def _make_room(self) -> None:
+        """For a token more in each row. Where there is none for all, some wait, and are then read again with what they
+        have said.
+        """
+        self._put_back(self.rows.crowded())
+        self.rows.lengthen()
+
     def _read_prompts(self) -> None:
-        """Admit what waits, in order, and read it. Those with a common beginning are read one after the other, so that
-        it is computed once."""
-        self._take_back(self._unread())
+        """Admit what waits, in order, and read it, a common beginning once. Those that a fault kept from being read
+        come first."""
+        self._put_back(self._unread())
         while new := self._admitted():
             self._prefill(new)
 
     def _unread(self) -> list[Sequence]:
-        return [sequence for sequence in self.rows.running if not sequence.answer]
+        return [sequence for sequence in self.rows.running if not sequence.read]
 
-    def _take_back(self, unread: Many[Sequence]) -> None:
-        """A fault kept these from being read: they come first again."""
-        for sequence in unread:
+    def _put_back(self, sequences: Many[Sequence]) -> None:
+        """They lose their rows, and are the first that wait."""
+        for sequence in reversed(sequences):
+            self._sampler = None
             self.rows.drop(sequence)
-            sequence.state = State.WAITING
+            sequence.state, sequence.read = State.WAITING, False
         with self._lock:
-            self._waiting.extendleft(reversed(unread))
+            self._waiting.extendleft(reversed(sequences))
 
     def _admitted(self) -> list[Sequence]:
+        """Who is read next, side by side: what padding makes of them is bounded. Whoever begins as one of them comes
+        when that has been read, and takes it over."""
         new: list[Sequence] = []
-        tokens = 0
-        while self._waiting:
-            sequence = self._waiting[0]
-            fresh = len(sequence.prompt)
-            if new and (tokens + fresh > PREFILL_TOKENS or any(_alike(sequence, one) for one in new)):
+        longest = 0
+        with self._lock:
+            waiting = list(self._waiting)
+        for sequence in waiting:
+            if any(_alike(one, sequence) for one in new):
+                continue
+            if new and (len(new) + 1) * max(longest, self.rows.unread(sequence)) > PREFILL_TOKENS:
                 break
             if not self._admit(sequence):
                 break
             if sequence.state is State.RUNNING:
                 new.append(sequence)
-                tokens += fresh - sequence.cached
+                longest = max(longest, sequence.length - sequence.cached)
         return new
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Give the first that waits a row, if there is one. It fails alone where room for it cannot be made."""
-        self._sampler, failure = None, None
+        """Give one that waits a row, if there is one. It fails alone where room for it cannot be made."""
+        failure = None
         try:
             if not self.rows.admit(sequence):
                 return False
-            sequence.state = State.RUNNING
+            sequence.state, self._sampler = State.RUNNING, None
         except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
             failure = _failure(fault)
         with self._lock:
-            self._waiting.popleft()
+            self._waiting.remove(sequence)
         if failure is not None:
             self._end(sequence, failure=failure)
         return True
 
     def _prefill(self, new: Many[Sequence]) -> None:
-        """Read what is left of the prompts of the last rows, and draw the first token of each answer."""
+        """Read what is left of the last rows, and draw the next token of each answer."""
         first = len(self.rows.running) - len(new)
-        logits = self._first_logits(first, new)
-        self._took(new, Sampler(new, self._network.device).draw(logits))
+        drawn = Sampler(new, self._network.device).draw(self._next_logits(first, new))
+        for sequence in new:
+            sequence.read = True
+        self._took(new, drawn)
 
-    def _first_logits(self, first: int, new: Many[Sequence]) -> torch.Tensor:
+    def _next_logits(self, first: int, new: Many[Sequence]) -> torch.Tensor:
         """Right-padded: what the padding leaves in the cache is overwritten before anything looks at it."""
         found: list[torch.Tensor | None] = [None] * len(new)
+        tokens = [one.tokens for one in new]
         width = max(1, PREFILL_TOKENS // len(new))
         while any(logits is None for logits in found):
-            parts = [one.prompt[one.cached : one.cached + width] for one in new]
+            parts = [whole[one.cached : one.cached + width] for one, whole in zip(new, tokens, strict=True)]
             hidden = self._pass(first, new, parts, [one.cached for one in new])
             for row, (one, part) in enumerate(zip(new, parts, strict=True)):
                 one.cached += len(part)
-                if found[row] is None and one.cached == len(one.prompt):
+                if found[row] is None and one.cached == one.length:
                     found[row] = hidden[row, len(part) - 1]
         return self._network.logits(torch.stack([state for state in found if state is not None]))
 
@@ -293,10 +320,11 @@ class Engine:
         except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
             self._end(sequence, failure=_failure(fault))
             return
+        sequence.show(sampled, reason)
         if reason is None:
             self._changed.append(sequence)
         else:
-            self._end(sequence, reason)
+            self._end(sequence)
 
     def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
         """Why an answer ends behind its last token, if it does."""
@@ -326,6 +354,12 @@ def _failure(fault: Exception) -> BackendError:
 
 
 def _alike(one: Sequence, other: Sequence) -> bool:
-    """Whether the second is read faster when the first has been: they begin with the same tokens."""
-    shared = min(32, len(one.prompt) - 1, len(other.prompt) - 1)
-    return one.slot == other.slot and shared > 0 and one.prompt[:shared] == other.prompt[:shared]
+    """Whether the second can take over what is read of the first, which has a row: it goes on in the same way."""
+    start = one.cached
+    end = min(start + 32, len(one.prompt) - 1, len(other.prompt) - 1)
+    return (
+        one.slot == other.slot
+        and start < end
+        and one.prompt[start:end] == other.prompt[start:end]
+        and one.prompt[:start] == other.prompt[:start]
+    )

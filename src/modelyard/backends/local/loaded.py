@@ -82,7 +82,8 @@ class LoadedModel:
     def _tools(self, request: CompletionRequest, index: int) -> ToolReader | None:
         if self._form is None or not request.tools or request.tool_choice.mode is ToolMode.NONE:
             return None
-        return ToolReader(self._form, f"call-{request.sampling.seed}-{index}")
+        names = {tool.name for tool in request.tools}
+        return ToolReader(self._form, f"call-{request.sampling.seed}-{index}", names)
 
 
 @attrs.frozen(eq=False)

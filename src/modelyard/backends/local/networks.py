@@ -1,5 +1,6 @@
 """The networks of one base model: its own with many adapters, and those of checkpoints that were tuned in full."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,15 @@ import torch
 
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
+from modelyard.causal_lm.cache import bytes_per_token
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import FULL_FILE, Network
 from modelyard.causal_lm.tensors import read_tensors
 from modelyard.errors import BackendError
 from modelyard.protocols import ServedModel
+
+log = logging.getLogger("modelyard.backends.local")
+log.addHandler(logging.NullHandler())
 
 _SHARE_OF_CARD = 0.4
 
@@ -90,7 +95,10 @@ class Networks:
         self._tuned_engines[place] = self._engine(Network(self._folder, self._device, weights=weights), 0)
 
     def _engine(self, network: Network, adapters: int) -> Engine:
-        bank, room = AdapterBank(network.model, adapters + 1, self._room.rank), self._room
+        bank, room, config = AdapterBank(network.model, adapters + 1, self._room.rank), self._room, network.config
+        whole = config.max_position_embeddings * bytes_per_token(config, network.dtype)
+        if room.memory < whole:
+            log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", self._folder, whole)
         return Engine(network, bank, self._end_tokens, rows=room.rows, memory=room.memory, waiting=room.waiting)
 
 

@@ -22,32 +22,41 @@ _BLOCK = 64
 
 
 class Rows:
-    """Up to `most` running sequences within `memory` bytes: the longer the longest of them is, the fewer."""
+    """Up to `most` running sequences within `memory` bytes: the longer the longest of them is, the fewer.
+
+    None reserves what it may come to need: rows become longer when one of them is full, and then those that no longer
+    fit must wait, to be read again.
+    """
 
     def __init__(self, network: Network, most: int, memory: int) -> None:
-        self._network, self._most, self._memory = network, most, memory
-        self._token = bytes_per_token(network.config, network.dtype)
+        self._most, self._tokens = most, memory // bytes_per_token(network.config, network.dtype)
+        self.longest = min(self._tokens, network.config.max_position_embeddings)
+        """How many tokens a sequence can have when nothing else runs."""
         self.running: list[Sequence] = []
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
-        self.cache = self._made(SHORTEST)
-
-    @property
-    def longest(self) -> int:
-        """How many tokens a sequence can have when nothing else runs."""
-        return self._memory // self._token
+        length, useful = self._length_for(1), min(self._tokens, (most + max(1, most // KEPT_SHARE)) * self.longest)
+        self.cache = RowCache(network.config, self._all(length), length, network.dtype, network.device, useful)
 
     def admit(self, sequence: Sequence) -> bool:
         """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
-        length = self._length_for(sequence.most)
-        if not self.running and self._count(self.cache.length) < self._most:
-            self._resize(length)
-        longest = max(length, self.cache.length)
-        if len(self.running) >= self._count(longest):
+        length, count = self._needed([*self.running, sequence]), len(self.running)
+        if count >= self._count(length):
             return False
-        self._resize(longest)
-        self._copy_beginning(sequence, len(self.running))
+        self._resize(max(length, self.cache.length) if count < self._count(self.cache.length) else length)
+        self._copy_beginning(sequence, count)
         self.running.append(sequence)
         return True
+
+    def crowded(self) -> list[Sequence]:
+        """Those in the last rows for whom there is no memory when each is to have a token more."""
+        staying = list(self.running)
+        while len(staying) > max(1, self._count(self._needed(staying))):
+            staying.pop()
+        return self.running[len(staying) :]
+
+    def lengthen(self) -> None:
+        """Make room for a token more in each row; nobody is crowded."""
+        self._resize(max(self._needed(self.running), self.cache.length))
 
     def drop(self, sequence: Sequence) -> None:
         """Take its row back: the last row moves there."""
@@ -70,9 +79,12 @@ class Rows:
 
     # ---- room
 
+    def _needed(self, sequences: Tokens[Sequence]) -> int:
+        """How long rows must be for these to get a token more each."""
+        return self._length_for(max((one.length for one in sequences), default=0) + 1)
+
     def _length_for(self, tokens: int) -> int:
-        limit = min(self._network.config.max_position_embeddings, self.longest)
-        return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(limit, tokens))
+        return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(self.longest, tokens))
 
     def _count(self, length: int) -> int:
         """How many sequences can run in rows of this length."""
@@ -80,11 +92,7 @@ class Rows:
         return min(self._most, possible - possible // KEPT_SHARE)
 
     def _possible(self, length: int) -> int:
-        return self._memory // (length * self._token)
-
-    def _made(self, length: int) -> RowCache:
-        network = self._network
-        return RowCache(network.config, self._all(length), length, network.dtype, network.device)
+        return self._tokens // length
 
     def _all(self, length: int) -> int:
         """How many rows there are, those included that keep what was answered."""
@@ -99,18 +107,26 @@ class Rows:
 
     # ---- what is known already
 
-    def _copy_beginning(self, sequence: Sequence, row: int) -> None:
-        """The last token of a prompt is always read again: its logits are wanted."""
-        best, source = 0, None
-        for other, parts, cached in self._known(sequence.slot):
-            shared = min(_shared(sequence.prompt, parts), cached)
+    def unread(self, sequence: Sequence) -> int:
+        """How many of its tokens would have to be read now."""
+        return sequence.length - self._beginning(sequence)[0]
+
+    def _beginning(self, sequence: Sequence) -> tuple[int, int]:
+        """How many of its first tokens lie in a row, and in which. The last is always read again: its logits are
+        wanted."""
+        best, source, tokens = 0, -1, sequence.tokens
+        for row, parts, cached in self._known(sequence.slot):
+            shared = min(_shared(tokens, parts), cached, len(tokens) - 1)
             if shared > best:
-                best, source = shared, other
-        sequence.cached = min(best, len(sequence.prompt) - 1)
-        if source is not None and sequence.cached:
+                best, source = shared, row
+        return best, source
+
+    def _copy_beginning(self, sequence: Sequence, row: int) -> None:
+        sequence.cached, source = self._beginning(sequence)
+        if sequence.cached:
             self.cache.copy(source, row, sequence.cached)
-            if source in self._kept:
-                self._kept.move_to_end(source)
+        if source in self._kept:
+            self._kept.move_to_end(source)
 
     def _known(self, slot: int) -> Iterator[tuple[int, Tokens[list[int]], int]]:
         """Rows whose adapter is this one, the tokens in them, in parts, and of how many of these they hold the keys."""
@@ -128,7 +144,7 @@ class Rows:
         free = [target for target in behind if target not in self._kept]
         target = free[0] if free else next(iter(self._kept))
         self.cache.copy(row, target, sequence.cached)
-        self._kept[target] = (sequence.slot, [*sequence.prompt, *sequence.answer][: sequence.cached])
+        self._kept[target] = (sequence.slot, sequence.tokens[: sequence.cached])
         self._kept.move_to_end(target)
 
 

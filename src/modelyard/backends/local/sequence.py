@@ -33,11 +33,15 @@ class State(Enum):
 
 @attrs.frozen
 class Sampled:
-    """A token that was sampled: its log-probability as the model gives it, and the likeliest ones (id, logprob)."""
+    """A token that was sampled: its log-probability as the model gives it, and the likeliest ones (id, logprob).
+
+    The last one of an answer says why it is the last: so whoever reads along never sees the one without the other.
+    """
 
     token: int
     logprob: float
     top: Tokens[tuple[int, float]] = ()
+    reason: FinishReason | None = None
 
 
 @attrs.define(eq=False)
@@ -45,8 +49,9 @@ class Sequence:
     """A prompt and the tokens that follow it.
 
     `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` says how many of the
-    likeliest tokens are told. `sampled` grows; whoever reads it remembers how far. `cached` is how many of its tokens
-    lie in the cache. `failure` is what went wrong.
+    likeliest tokens are told. `sampled` grows; whoever reads it, on any thread, remembers how far, and has all of it
+    once the state is `ENDED`. `cached` is how many of its tokens lie in the cache, `read` whether all but the last that
+    was sampled do. `failure` is what went wrong.
     """
 
     prompt: list[int]
@@ -58,10 +63,15 @@ class Sequence:
     sampled: list[Sampled] = attrs.field(factory=list)
     answer: list[int] = attrs.field(factory=list)
     state: State = State.WAITING
-    reason: FinishReason | None = None
     failure: Exception | None = None
     cancelled: bool = False
     cached: int = 0
+    read: bool = False
+
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why the answer is complete, once it is."""
+        return self.sampled[-1].reason if self.sampled else None
 
     @property
     def length(self) -> int:
@@ -69,21 +79,27 @@ class Sequence:
         return len(self.prompt) + len(self.answer)
 
     @property
-    def most(self) -> int:
-        """How many it can come to have."""
-        return len(self.prompt) + self.max_tokens
+    def tokens(self) -> list[int]:
+        """All of them."""
+        return [*self.prompt, *self.answer]
 
     def take(self, sampled: Sampled) -> bool:
-        """Add a token. Returns whether the answer's grammar is complete. Raises what keeps it from going on."""
+        """Add a token, still to be shown. Returns whether the answer's grammar is complete. Raises what keeps it from
+        going on.
+        """
         if self.failure is not None:
             raise self.failure
         if math.isnan(sampled.logprob):
             raise BackendError("the model's output is no number: its weights, or those of its adapter, are broken")
         complete = self.grammar is not None and self.grammar.accept(sampled.token)
         self.answer.append(sampled.token)
-        self.sampled.append(sampled)
         return complete
 
-    def end(self, reason: FinishReason | None = None, failure: Exception | None = None) -> None:
-        """It is over."""
-        self.state, self.reason, self.failure = State.ENDED, reason, failure
+    def show(self, sampled: Sampled, reason: FinishReason | None) -> None:
+        """Let readers see the token that was taken, and why the answer is complete with it, if it is."""
+        self.sampled.append(sampled if reason is None else attrs.evolve(sampled, reason=reason))
+
+    def end(self, failure: Exception | None = None) -> None:
+        """It is over. The state comes last, as readers look at nothing else before."""
+        self.failure = failure
+        self.state = State.ENDED

@@ -34,24 +34,22 @@ class Speaker:
     def tell(self) -> Iterator[Delta]:
         """What has come since it was asked last: token by token where somebody reads along.
 
-        Raises what the sequence failed with.
+        Raises what the sequence failed with, behind its tokens. Meanwhile another thread may step: so whether it is
+        over is looked at first, and then its tokens, which are complete if it was.
         """
-        sequence = self.sequence
-        if sequence.failure is not None:
-            raise sequence.failure
-        streamed, sampled = self._request.streamed, sequence.sampled
-        if not streamed and sequence.state is not State.ENDED:
-            return
-        while not self._ended and self.told < len(sampled):
-            yield from self._next(self.told + 1 if streamed else len(sampled))
-        if not self._ended and sequence.state is State.ENDED:
-            yield from self._next(len(sampled))
+        sequence, streamed = self.sequence, self._request.streamed
+        over = sequence.state is State.ENDED
+        while (over or streamed) and self.told < len(sequence.sampled):
+            yield from self._next(self.told + 1 if streamed else len(sequence.sampled))
+        if over and not self._ended:
+            self._ended = True
+            if sequence.failure is not None:
+                raise sequence.failure
 
     def _next(self, upto: int) -> Iterator[Delta]:
-        """Whether it is the last is seen now: others may have stepped since the one before was told."""
         first, fresh = self.told == 0, self.sequence.sampled[self.told : upto]
         self.told = upto
-        self._ended = self.sequence.state is State.ENDED and upto == len(self.sequence.sampled)
+        self._ended = fresh[-1].reason is not None
         text = self._decoder.decode(b"".join(self._bytes[one.token] for one in fresh), final=self._ended)
         said, *calls = self._pieces(text)
         yield self._said(said, fresh, first, last=not calls)
