@@ -359,7 +359,7 @@ def test_several_models_in_one_call_make_several_runs(world: World) -> None:
         (ModelNotFound, {"model": "unknown"}),
         (ModelNotFound, {"model": ["echo", "unknown"]}),
         (InvalidInput, {"model": []}),
-        (InvalidInput, {"evaluation": "two words"}),
+        (InvalidInput, {"evaluation": "two:words:here"}),
         (InvalidInput, {"evaluation": "weave:///acme/red/op/x"}),
         (InvalidInput, {"scorers": "unknown"}),
         (InvalidInput, {"scorers": [half, half]}),
