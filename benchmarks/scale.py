@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,13 @@ from typing import Any
 from modelyard import Settings, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.asgi import asgi_app
+from modelyard.backends.echo import EchoBackend
+from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.job import JobEvent
 from modelyard.domain.page import Page
 from modelyard.domain.training import GRADIENT_STEP, Model
-from modelyard.protocols import Tx
+from modelyard.protocols import ServedModel, Tx
+from modelyard.report.progress import Show
 from modelyard.service.platform import Platform
 from modelyard.service.runner import Runner
 
@@ -274,11 +279,68 @@ def long_queue(folder: Path, sizes: tuple[int, int] = (100, 10_000), rounds: int
     return {"queued": sizes, **figures}
 
 
+# ---- many rows of an evaluation --------------------------------------------------------------------------------------
+
+
+class Asked(EchoBackend):
+    """An echo that knows when it was `first` asked, since that was forgotten."""
+
+    first: float | None = None
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """What the echo says."""
+        self.first = self.first or time.perf_counter()
+        return super().stream(request, model)
+
+
+def evaluated(platform: Platform, size: int, show: Show) -> None:
+    """Evaluate the echo on so many rows."""
+    rows = ({"prompt": f"question number {at}", "expected": f"question number {at}"} for at in range(size))
+    platform.evaluations.run("bench", "echo", rows, project="bench", progress=show)
+
+
+def many_rows(folder: Path, size: int) -> dict[str, Any]:
+    """A run of the engine, broken off at its last rows and resumed: its pace first and last, its memory, its end."""
+    reached, turn, backend = list[tuple[int, float]](), min(1000, size // 4), Asked()
+
+    def show(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
+        reached.append((done, time.process_time()))
+        if done >= size - 10:
+            raise KeyboardInterrupt
+
+    with open_platform(folder / "yard.db", durability="process", backend=backend) as platform:
+        before = resident()
+        with suppress(KeyboardInterrupt):
+            evaluated(platform, size, show)
+        (run,) = platform.evaluations.list(project="bench")
+        working = peak()
+        backend.first, resumed = None, time.perf_counter()
+        result = platform.evaluations.resume(run.id)
+        assert result.run.summary is not None
+        assert backend.first is not None
+        assert (result.score, result.run.summary["scored"]) == (1.0, size)
+        ended = time.perf_counter()
+    return {
+        "rows": size,
+        "a row, CPU us": {"first": pace(reached, 0, turn), "last": pace(reached[1:], size - 10 - turn, size - 10)},
+        "growth of memory, MiB": {"while asking": round(working - before, 1), "in the end": round(peak() - before, 1)},
+        "resumed, ms until a row is asked": round((backend.first - resumed) * 1e3, 1),
+        "resumed, seconds until the end": round(ended - resumed, 1),
+    }
+
+
+def pace(reached: Sequence[tuple[int, float]], first: int, last: int) -> int:
+    """Microseconds of processor time that a row took between two counts of rows."""
+    turn = [one for one in reached if first <= one[0] <= last]
+    (rows, begun), (more, ended) = turn[0], turn[-1]
+    return round((ended - begun) / (more - rows) * 1e6)
+
+
 # ---- all -----------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     part.__name__: part for part in (large_body, many_events, long_queue)
-}
+} | {f"{size}_rows": partial(many_rows, size=size) for size in (1_000, 10_000, 100_000)}
 
 
 def main() -> None:

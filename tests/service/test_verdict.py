@@ -199,3 +199,25 @@ def test_what_cannot_be_required_is_refused(trained: Any, wrong: Any) -> None:
     with pytest.raises((InvalidInput, PromotionRefused)) as refused:
         promote(trained, **wrong)
     assert isinstance(refused.value, InvalidInput), refused.value
+
+
+def test_runs_of_a_published_version_are_found_however_the_version_is_named(trained: Any) -> None:
+    objects = Evaluations(trained.ports, trained.principal).objects
+    dataset = objects.publish("dataset", "d", {}, [{"n": 1}], project="p")
+    for trials in (1, 2):
+        exam = objects.publish("evaluation", "exam", {"dataset": str(dataset.ref), "trials": trials}, project="p")
+    objects.alias("evaluation", "exam", "v1", "final", project="p")
+    judged(trained, 1, GOOD, "exam:v0")
+    judged(trained, 1, MIXED, f"exam:{exam.digest}")
+    judged(trained, 2, GOOD, "exam:v1")
+    names = ("exam", "exam:v1", "Exam:final", "exam:latest", f"exam:{exam.digest}", f"{REF}exam:v1", exam.ref, exam)
+    for name in names:
+        made = trained.models.promote("p/m", 2, require=NotWorse(name))
+        assert made.verdict["metrics"]["judge"]["baseline"] == 0.5, name
+        trained.models.promote("p/m", 1)
+    with pytest.raises(PromotionRefused, match=r"run of 'exam:v0' on step 2 of m; evaluate it first; published"):
+        promote(trained, evaluation="exam:v0")
+    with pytest.raises(PromotionRefused, match=r"of it: v0, v1; step 2 was judged on weave:///acme/p/object/exam:v1; "):
+        promote(trained, evaluation="exam:v7")
+    with pytest.raises(InvalidInput, match="must be a name such as quiz or quiz:v0"):
+        promote(trained, evaluation=5)

@@ -14,6 +14,7 @@ import attrs
 
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
 from modelyard.domain.statistics import CONFIDENCE
+from modelyard.domain.versioned import OneObject
 from modelyard.errors import InvalidInput
 
 MAX_ALIASES = 100
@@ -33,13 +34,14 @@ def check_alias(name: str) -> str:
 class NotWorse:
     """What a promotion may require: that the candidate is not shown to be worse than what the alias points to.
 
-    Compared are the newest completed runs of both on an `evaluation`, given by its name in the model's project or by
-    its reference; or `runs`, the ids of the candidate's run and of the current one's. All metrics count, or the one
-    that is named, with a `margin` by which the candidate may be worse, at a `confidence`. An alias that points to
-    nothing yet meets every requirement. Raises `InvalidInput` unless there is either an evaluation or runs.
+    Compared are the newest completed runs of both on an `evaluation`, given by its name in the model's project
+    ("quiz", or "quiz:v0" for one version), its reference or its published version; or `runs`, the ids of the
+    candidate's run and of the current one's. All metrics count, or the one that is named, with a `margin` by which the
+    candidate may be worse, at a `confidence`. An alias that points to nothing yet meets every requirement. Raises
+    `InvalidInput` unless there is either an evaluation or runs.
     """
 
-    evaluation: str | None = None
+    evaluation: OneObject | None = None
     runs: tuple[str, str] | None = None
     metric: str | None = None
     margin: float = 0.0

@@ -6,6 +6,7 @@ What a finished run says of itself comes from its aggregate, like every other nu
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from modelyard.domain.evaluation import Outcome
 from modelyard.domain.metric import readings
@@ -45,6 +46,20 @@ class Tally:
             self._spend(score.judge_cost)
             if score.scorer == self._headline and prediction.error is None:
                 self._count(score.value.get(VALUE))
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """The count in plain values: rows `done` and `failed`, the `score` over `scored` values so far, USD as text."""
+        cost = None if self.cost is None else f"{self.cost:f}"
+        return {"done": self.rows, "score": self.mean, "scored": self._numbers, "failed": self.failed, "cost": cost}
+
+    def go_on(self, told: Mapping[str, Any]) -> None:
+        """Go on where a count was when it told this, or at nothing where something of it is missing."""
+        if not {"done", "score", "scored", "failed", "cost"} <= told.keys():
+            return
+        self.rows, self.failed, self._numbers = told["done"], told["failed"], told["scored"]
+        self._sum = Fraction(told["score"] or 0) * self._numbers
+        self.cost = None if told["cost"] is None else Decimal(told["cost"])
 
     def _spend(self, cost: Decimal | None) -> None:
         if cost is not None:

@@ -87,6 +87,9 @@ class ObjectAlias:
     index: int
 
 
+OneObject = str | ObjectRef | ObjectVersion
+"""How one object may be named: by its name (`quiz`, `quiz:v0`), by a reference, or by the version itself."""
+
 RECORDS = (
     Record(
         ObjectAlias,

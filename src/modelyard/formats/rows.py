@@ -1,6 +1,6 @@
 """Rows of a dataset as JSON Lines: one object a line, read and written a row at a time. Blank lines mean nothing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from modelyard.errors import InvalidInput
@@ -12,11 +12,23 @@ MAX_ROW = 16 * 2**20
 
 def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
     """The rows of a file. Raises `InvalidInput` at ("line", <number from 1>)."""
+    return (row for _, row in read_some(file, lambda _: True))
+
+
+def read_some(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a file whose index, from 0, is `wanted`, with it; the others are passed over without being parsed.
+
+    Raises `InvalidInput` as `read_rows` does.
+    """
+    index = -1
     for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), start=1):
         if len(line) > MAX_ROW:
             raise InvalidInput.at("line", number, msg=f"must not be longer than {MAX_ROW} bytes")
-        if not line.isspace():
-            yield _object(loads(line, at=("line", number)), "line", number)
+        if line.isspace():
+            continue
+        index += 1
+        if wanted(index):
+            yield index, _object(loads(line, at=("line", number)), "line", number)
 
 
 def dump_row(row: Any, number: int) -> bytes:

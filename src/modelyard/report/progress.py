@@ -10,13 +10,16 @@ Show = Callable[[int, int | None, Mapping[str, float]], None]
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[Show]:
-    """A bar that stays as long as the context. Raises ImportError saying what to install."""
+def progress_bar(label: str, unit: str = "step") -> Iterator[Show]:
+    """A bar that counts in this unit and tells the rate; it stays as long as the context.
+
+    Raises ImportError saying what to install.
+    """
     try:
         tqdm: Any = importlib.import_module("tqdm.auto")
     except ImportError:
         raise ImportError("a progress bar needs tqdm: pip install 'modelyard[progress]'") from None
-    with tqdm.tqdm(desc=label, unit="step") as bar:
+    with tqdm.tqdm(desc=label, unit=unit) as bar:
 
         def show(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
             bar.total = total

@@ -23,11 +23,13 @@ from modelyard.service.ports import Ports
 
 @attrs.frozen
 class Item:
-    """One row to be judged, in one of its trials. `copied` is the prediction that is judged anew: nobody is asked.
+    """One row to be judged, in one of its trials: the one with this `number` in the order in which they begin.
 
-    `unsure` says that an earlier attempt may have asked for it already.
+    `copied` is the prediction that is judged anew: nobody is asked. `unsure` says that an earlier attempt may have
+    asked for it already.
     """
 
+    number: int
     index: int
     trial: int
     row: Mapping[str, Any]
@@ -82,7 +84,10 @@ class Engine:
         limits: Limits,
         pool: Pool,
         scorer_pool: Pool,
+        begun: int = 0,
     ) -> None:
+        """`begun` is how many rows were begun before."""
+        self.begun = begun
         self.ports, self._items, self._subject, self._scorers = ports, items, subject, scorers
         self._limits, self._pool, self._scorer_pool = limits, pool, scorer_pool
         self._retries = Retries(limits.retries, ports.clock)
@@ -104,6 +109,11 @@ class Engine:
             yield done
             self._open -= len(done)
 
+    @property
+    def under_way(self) -> list[tuple[int, int]]:
+        """The rows that were begun and are not done, each by its index and trial."""
+        return [(row.item.index, row.item.trial) for row in self._rows]
+
     def stop(self) -> None:
         """Begin no more rows; what is under way is brought to its end."""
         self._stopped = True
@@ -123,6 +133,7 @@ class Engine:
 
     def _begin(self, row: Row) -> None:
         self._rows[row] = None
+        self.begun = max(self.begun, row.item.number + 1)
         if self._limits.timeout is not None:
             row.deadline = self.ports.clock.monotonic() + self._limits.timeout
         item, tell = row.item, partial(self._arrivals.tell, row)

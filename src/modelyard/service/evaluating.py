@@ -16,11 +16,13 @@ from modelyard import event_loop
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction
+from modelyard.domain.versioned import OneObject
 from modelyard.errors import Conflict, LeaseLost
 from modelyard.protocols import Tx
 from modelyard.service.asker import asked_by
 from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_job import Crew, evaluate
+from modelyard.service.evaluation_name import evaluation_ref
 from modelyard.service.evaluation_order import (
     OneModel,
     Order,
@@ -33,14 +35,13 @@ from modelyard.service.evaluation_order import (
     rescore_order,
     several,
 )
-from modelyard.service.evaluation_progress import Progress, Told, numbers, shown
+from modelyard.service.evaluation_progress import Progress, Told, shown
 from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.evaluation_resume import again, check_portable, functions_for
 from modelyard.service.evaluation_rules import INTERRUPTED, check_idle, engine_job
 from modelyard.service.evaluation_watch import Watching
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, claim, enqueue, fail
-from modelyard.service.judging import evaluation_ref
 from modelyard.service.objects import Objects
 from modelyard.service.runner import Runner, never
 from modelyard.service.scorers import NamedScorer, Scorers, named
@@ -54,7 +55,7 @@ class Evaluating(Watching):
     @overload
     def run(
         self,
-        evaluation: str,
+        evaluation: OneObject,
         model: OneModel,
         rows: RowData | None = None,
         scorers: Scorers | None = None,
@@ -68,7 +69,7 @@ class Evaluating(Watching):
     @overload
     def run(
         self,
-        evaluation: str,
+        evaluation: OneObject,
         model: Sequence[OneModel],
         rows: RowData | None = None,
         scorers: Scorers | None = None,
@@ -81,7 +82,7 @@ class Evaluating(Watching):
 
     def run(
         self,
-        evaluation: str,
+        evaluation: OneObject,
         model: OneModel | Sequence[OneModel],
         rows: RowData | None = None,
         scorers: Scorers | None = None,
@@ -97,10 +98,11 @@ class Evaluating(Watching):
         that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the row; a
         trained model is held at the checkpoint of this moment. `rows` are mappings, read once and kept before the first
         is asked, or a version of a dataset; without them, dataset, scorers and trials are those of the evaluation,
-        which must be published: the run is held at the version of this moment. `scorers` are "exact_match" if nothing
-        is said. `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how often each row is asked,
-        with another seed each time. A row on which model or scorer fails is kept with its error and counted; only
-        scored rows are in the mean.
+        which must be published: the run is held at the version of this moment. An evaluation is given by its name
+        ("quiz", "quiz:v0"), by a reference, or as the version that `objects.publish` returned. `scorers` are
+        "exact_match" if nothing is said. `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how
+        often each row is asked, with another seed each time. A row on which model or scorer fails is kept with its
+        error and counted; only scored rows are in the mean.
 
         Raises `InvalidInput`, `ModelNotFound`, `Forbidden` before anything is asked, and `JobFailed` for a run that
         failed or was cancelled: what was done stays, and `resume` goes on with a failed one.
@@ -111,7 +113,7 @@ class Evaluating(Watching):
 
     async def arun(
         self,
-        evaluation: str,
+        evaluation: OneObject,
         model: OneModel | Sequence[OneModel],
         rows: RowData | None = None,
         scorers: Scorers | None = None,
@@ -170,7 +172,7 @@ class Evaluating(Watching):
 
     def submit(
         self,
-        evaluation: str,
+        evaluation: OneObject,
         model: str,
         rows: RowData | None = None,
         scorers: Scorers | None = None,
@@ -212,7 +214,7 @@ class Evaluating(Watching):
 
     def _orders(
         self,
-        evaluation: str,
+        evaluation: OneObject,
         model: OneModel | Sequence[OneModel],
         rows: RowData | None,
         scorers: Scorers | None,
@@ -285,12 +287,11 @@ class Evaluating(Watching):
         self, runner: Runner, hold: Hold, told: Told, progress: Progress, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
         announce(self.ports, hold.job)
-        begun, done = self.ports.clock.monotonic(), 0
+        begun = self.ports.clock.monotonic()
         with runner.beating(), closing(runner.steps(hold, stop)) as steps, shown(progress, hold.job) as show:
             for _ in steps:
-                if show is not None and told.tally is not None and told.tally.rows > done:
-                    done, seconds = told.tally.rows, self.ports.clock.monotonic() - begun
-                    show(done, hold.job.spec["total"], numbers(told.tally, seconds))
+                if show is not None:
+                    told.show(show, hold.job.spec["total"], self.ports.clock.monotonic() - begun)
         if self._run(hold.job.lane).state is RunState.RUNNING:
             raise LeaseLost(f"evaluation run {hold.job.lane} was taken over; wait for it")
         return self._completed(hold.job.lane)

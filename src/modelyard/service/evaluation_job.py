@@ -25,23 +25,23 @@ from modelyard.domain.reference import ObjectRef
 from modelyard.domain.run_summary import run_summary
 from modelyard.domain.tally import VALUE, Tally
 from modelyard.errors import EvaluationError
-from modelyard.formats.rows import read_rows
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 from modelyard.service.asker import asker_of
 from modelyard.service.engine import Engine, Item, Limits, Row
 from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loop
 from modelyard.service.engine_row import FunctionModel, RowScorer, Subject
+from modelyard.service.evaluation_left import PROGRESS, Left, last_told, what_is_left
+from modelyard.service.evaluation_rows import JobRows
 from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
 from modelyard.service.judged import read_judged
 from modelyard.service.judging import JudgeScorer, PlatformModel
-from modelyard.service.listing import maybe, scan
+from modelyard.service.listing import maybe
 from modelyard.service.place import Place
-from modelyard.service.ports import Ports
 from modelyard.service.scorers import RuleScorer, ScorerFunction, at_work
 
-STARTED, PROGRESS = "evaluation_started", "evaluation_progress"
+STARTED = "evaluation_started"
 
 BETWEEN_EVENTS = 0.1
 """Seconds that pass at least between two events that tell of rows; each row is told by its records."""
@@ -68,7 +68,7 @@ def evaluate(hold: Hold, crew: Crew = Crew()) -> Generator[None, None, None]:
     yield
     with work.engine() as engine:
         for batch in engine.batches():
-            work.store(batch)
+            work.store(batch, engine)
             if work.over_budget:
                 engine.stop()
             yield
@@ -86,7 +86,7 @@ class _Work:
         self.subject, self.scorers = self._subject(), tuple(map(self._scorer, self.spec["scorers"]))
         self.refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
         self.tally = Tally(self.refs)
-        self.stored: set[tuple[int, int]] = set()
+        self.rows, self.left = JobRows(self.ports, hold.job), Left()
         self._told_at = -math.inf
         crew.tally(self.tally)
 
@@ -114,34 +114,46 @@ class _Work:
         if self.hold.progress.total is None:
             self.hold.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
         if self._resumed:
-            for prediction, scores in read_judged(self.ports, self.hold.job.lane):
-                self.tally.add(prediction, scores)
-                self.stored.add(_place_of(prediction))
+            self.left = self.ports.store.read(self._go_on)
+
+    def _go_on(self, snapshot: Snapshot) -> Left:
+        run_id = self.hold.job.lane
+        told = last_told(snapshot, run_id)
+        self.tally.go_on(told)
+        places = partial(self.rows.places, snapshot)
+        return what_is_left(snapshot, run_id, told, places, self.limits.concurrency, self.tally.add)
 
     @property
     def _resumed(self) -> bool:
         return self.hold.job.attempts > 1 or "resumed" in self.spec
 
-    def store(self, batch: list[Row]) -> None:
-        """Commit what is done; what cannot be ends this attempt, and its count with it. Raises `LeaseLost`."""
+    def store(self, batch: list[Row], engine: Engine) -> None:
+        """Commit what the engine has done; what cannot be ends this attempt, and its count with it.
+
+        Raises `LeaseLost`.
+        """
         if not batch:
             return
         now = self.ports.clock.now()
         rows = [self._records(done, now) for done in batch]
         for prediction, scores in rows:
             self.tally.add(prediction, scores)
-        events = self._news()
+        events = self._news(engine)
         progress = self.hold.write(partial(self._commit, events, now, rows))
         for event in events:
             self.ports.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
 
-    def _news(self) -> list[NewEvent]:
-        """The event that tells how far it has come: with the last row, and now and then before."""
+    def _news(self, engine: Engine) -> list[NewEvent]:
+        """The event that tells how far it has come: with the last row, and now and then before.
+
+        It says what was begun, too, so that a run that goes on need not read what it has done (`evaluation_left`).
+        """
         done, total, moment = self.tally.rows, self.spec["total"], self.ports.clock.monotonic()
         if done < total and moment - self._told_at < BETWEEN_EVENTS:
             return []
         self._told_at = moment
-        return [NewEvent(self.ports.ids(), PROGRESS, {"done": done, "total": total, "score": self.tally.mean}, done)]
+        data = {**self.tally.told, "total": total, "begun": engine.begun, "open": engine.under_way}
+        return [NewEvent(self.ports.ids(), PROGRESS, data, done)]
 
     def _commit(
         self, events: list[NewEvent], now: datetime, rows: list[tuple[Prediction, list[Score]]], tx: Tx
@@ -199,7 +211,8 @@ class _Work:
         """The engine, with the pools that this work needs, until they are closed."""
         with ExitStack() as opened:
             pool, scorer_pool = self._pools(opened)
-            yield Engine(self.ports, self._items(), self.subject, self.scorers, self.limits, pool, scorer_pool)
+            items, begun = self._items(), self.left.begun
+            yield Engine(self.ports, items, self.subject, self.scorers, self.limits, pool, scorer_pool, begun)
 
     def _pools(self, opened: ExitStack) -> tuple[Pool, Pool]:
         loop = self.crew.loop
@@ -222,22 +235,11 @@ class _Work:
 
     def _items(self) -> Iterator[Item]:
         """What is not stored yet, in order. The first ones may have been begun before, if nobody knows better."""
-        left = (item for item in self._all() if (item.index, item.trial) not in self.stored)
+        left = self.rows.items(self.left)
         if self._resumed and not self.spec.get("drained"):
             for item in islice(left, self.limits.concurrency):
                 yield attrs.evolve(item, unsure=item.copied is None)
         yield from left
-
-    def _all(self) -> Iterator[Item]:
-        if self.hold.job.kind is JobKind.RESCORE:
-            for position, source in enumerate(predictions_of(self.ports, self.spec["source"])):
-                index = position if source.index is None else source.index
-                yield Item(index, source.trial, source.inputs, source)
-            return
-        with self.ports.artifacts.open(self.spec.get("artifact") or self.spec["dataset"]) as file:
-            for index, row in enumerate(read_rows(file)):
-                for trial in range(self.spec["trials"]):
-                    yield Item(index, trial, row)
 
     # ---- records
 
@@ -322,16 +324,3 @@ def waits(worker: object) -> bool:
     if isinstance(worker, JudgeScorer):
         worker = worker.model
     return worker.blocking if isinstance(worker, PlatformModel) else not isinstance(worker, RuleScorer | None)
-
-
-# ---- reading back ----------------------------------------------------------------------------------------------------
-
-
-def _place_of(prediction: Prediction) -> tuple[int, int]:
-    assert prediction.index is not None
-    return prediction.index, prediction.trial
-
-
-def predictions_of(ports: Ports, run_id: str) -> Iterator[Prediction]:
-    """A run's predictions in the order in which they were begun, read a batch at a time."""
-    return scan(ports, Prediction, "by_run", run_id)

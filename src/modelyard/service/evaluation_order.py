@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypedDict, TypeGuard, TypeVar, cast
+from typing import Any, TypedDict, TypeGuard, TypeVar
 
 import attrs
 
@@ -14,15 +14,16 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.reference import ObjectRef, RefKind, object_id
 from modelyard.domain.training import Checkpoint, Model
-from modelyard.domain.versioned import ObjectKind, ObjectVersion
-from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem
+from modelyard.domain.versioned import ObjectKind, ObjectVersion, OneObject
+from modelyard.errors import Forbidden, InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json_text import checked_dumps
 from modelyard.formats.rows import dump_row, in_chunks
 from modelyard.protocols import Tx
 from modelyard.service.asker import asked_by
 from modelyard.service.engine import Limits
 from modelyard.service.evaluation_job import Crew
-from modelyard.service.judging import PlatformModel, evaluation_ref
+from modelyard.service.evaluation_name import evaluation_ref
+from modelyard.service.judging import PlatformModel
 from modelyard.service.listing import maybe
 from modelyard.service.objects import Objects
 from modelyard.service.place import Place
@@ -96,7 +97,7 @@ class Order:
 def order_of(
     ports: Ports,
     principal: Principal,
-    evaluation: str,
+    evaluation: OneObject,
     model: OneModel,
     scorers: Sequence[NamedScorer],
     place: Place,
@@ -206,10 +207,15 @@ def is_one(model: OneModel | Sequence[OneModel]) -> TypeGuard[OneModel]:
 
 def several(model: OneModel | Sequence[OneModel]) -> Sequence[OneModel]:
     """The models, also where it is one. Raises `InvalidInput` for none."""
-    models = (model,) if is_one(model) else tuple(cast(Sequence[OneModel], model))
-    if not models:
-        raise InvalidInput.at("model", msg="name at least one")
-    return models
+    if is_one(model):
+        return (model,)
+    if not isinstance(model, list | tuple) or not model or not all(map(is_one, model)):
+        raise InvalidInput.at(
+            "model",
+            msg="must be a name, a reference, an entry, a trained model, a checkpoint or a function of the row; "
+            "or a list of such",
+        )
+    return tuple(model)
 
 
 def _model(
@@ -285,7 +291,12 @@ class Published:
     @classmethod
     def of(cls, objects: Objects, evaluation: ObjectRef) -> "Published":
         """What the evaluation of a reference says now. Raises `NotFound`, `Forbidden`."""
-        version = objects.resolve(ObjectKind.EVALUATION, evaluation)
+        try:
+            version = objects.resolve(ObjectKind.EVALUATION, evaluation)
+        except ObjectDeleted:
+            raise
+        except NotFound as unknown:
+            raise NotFound(unknown.kind, unknown.id, "publish it, or give rows and scorers") from None
         content = version.content
         return cls(version.ref, content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
 
@@ -299,6 +310,8 @@ def kept_rows(ports: Ports, principal: Principal, orders: Sequence[Order], rows:
         rows = Objects(ports, principal).resolve(ObjectKind.DATASET, rows)
     if isinstance(rows, ObjectVersion):
         return (_with_rows(order, rows.rows or 0, dataset=_artifact_of(rows)) for order in orders)
+    if not isinstance(rows, Iterable):
+        raise InvalidInput.at("rows", msg="must be mappings, one for each row, or a version of a dataset")
     return _spooled(ports, orders, rows)
 
 

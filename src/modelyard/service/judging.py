@@ -7,8 +7,8 @@ from typing import Any, cast
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Message
-from modelyard.domain.identity import Attribution, Principal, check_name
-from modelyard.domain.reference import EVALUATION_KINDS, MODEL_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.reference import MODEL_KINDS, ObjectRef, RefKind, object_id
 from modelyard.domain.scorer import LlmJudge, Unscored
 from modelyard.domain.training import ModelName
 from modelyard.domain.usage import cost
@@ -104,16 +104,6 @@ class JudgeScorer:
         return attrs.evolve(
             verdict, prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, cost=used.cost
         )
-
-
-def evaluation_ref(evaluation: str, place: Place) -> ObjectRef:
-    """The reference of an evaluation that is given by reference, or by its name in a place. Raises `InvalidInput`."""
-    if "://" not in evaluation:
-        return ObjectRef(*place, RefKind.OBJECT, check_name(evaluation, "evaluation"))
-    ref = ObjectRef.parse(evaluation)
-    if ref is None or ref.kind not in EVALUATION_KINDS:
-        raise InvalidInput.at("evaluation", msg="must be a name, or the reference of an evaluation")
-    return ref
 
 
 def chat_name(ports: Ports, principal: Principal, model: str) -> str:

@@ -22,9 +22,9 @@ from modelyard.service.ports import Ports
 
 ScorerFunction = Callable[[Any, Mapping[str, Any]], Any]
 
-OneScorer = ScorerFunction | Rule | str | Mapping[str, Any]
-"""A function of output and row; a declarative scorer: its value, its data, the name of one that needs no fields, or the
-reference of one that was published.
+OneScorer = ScorerFunction | Rule | str | Mapping[str, Any] | ObjectVersion
+"""A function of output and row; a declarative scorer: its value, its data, the name of one that needs no fields; or
+one that was published, or its reference.
 """
 
 Scorers = OneScorer | Sequence[OneScorer] | Mapping[str, OneScorer]
@@ -96,6 +96,8 @@ def _each(scorers: Scorers, objects: Objects) -> list[NamedScorer]:
 
 
 def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScorer:
+    if isinstance(scorer, ObjectVersion):
+        scorer = str(scorer.ref)
     if isinstance(scorer, str) and "://" in scorer:
         return _read(objects.resolve(ObjectKind.SCORER, scorer))
     if isinstance(scorer, str):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from modelyard.domain.alias import NotWorse
@@ -9,15 +10,20 @@ from modelyard.domain.comparison import MetricComparison
 from modelyard.domain.evaluation import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.lineage import checkpoint_ref
-from modelyard.domain.reference import ObjectRef, object_id, same_scheme
+from modelyard.domain.reference import ObjectRef, same_scheme
 from modelyard.domain.training import Model
+from modelyard.domain.versioned import OneObject
 from modelyard.errors import InvalidInput, PromotionRefused
 from modelyard.protocols import Snapshot
 from modelyard.report.comparison import ComparisonReport
 from modelyard.service.asserting import check_not_worse
 from modelyard.service.evaluation import Evaluations
+from modelyard.service.evaluation_name import evaluation_ref, held, versions_of
 from modelyard.service.lineage import runs_on
 from modelyard.service.ports import Ports
+
+FEW = 10
+"""How many things a refusal names at most of each kind."""
 
 Pair = tuple[EvaluationRun, EvaluationRun]
 """The run of the candidate and that of what the alias points to."""
@@ -33,10 +39,10 @@ def verdict(
     if current is None:
         return {"outcome": "there was nothing to compare with"}
     evaluations = Evaluations(ports, principal)
-    if require.runs is not None:
-        pair = _named(evaluations, require.runs, model, (step, current))
+    if require.evaluation is not None:
+        pair = ports.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
     else:
-        pair = ports.store.read(partial(_newest, principal, require.evaluation or "", model, (step, current)))
+        pair = _named(evaluations, require.runs or (), model, (step, current))
     candidate, baseline = pair
     report = evaluations.compare(baseline, candidate, confidence=require.confidence)
     try:
@@ -55,43 +61,55 @@ def _named(evaluations: Evaluations, run_ids: Sequence[str], model: Model, steps
     return candidate, baseline
 
 
-def _newest(principal: Principal, evaluation: str, model: Model, steps: tuple[int, int], snapshot: Snapshot) -> Pair:
+def _newest(
+    principal: Principal, evaluation: OneObject, model: Model, steps: tuple[int, int], snapshot: Snapshot
+) -> Pair:
     """The newest completed runs of both checkpoints on one evaluation, in one and the same version."""
-    wanted = _evaluation(evaluation, model)
+    wanted = held(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
     candidates, baselines = (list(_judging(snapshot, principal, wanted, model, step)) for step in steps)
-    for candidate in candidates:
-        for baseline in baselines:
-            if same_scheme(candidate.evaluation) == same_scheme(baseline.evaluation):
+    for version, candidate in candidates:
+        for same, baseline in baselines:
+            if version == same:
                 return candidate, baseline
     lacking = [str(step) for step, runs in zip(steps, (candidates, baselines), strict=True) if not runs]
     which = f"step {' and step '.join(lacking)}" if lacking else "the same version of it for both steps"
-    raise PromotionRefused(f"there is no completed run of {evaluation!r} on {which} of {model.name}; evaluate it first")
+    named = evaluation if isinstance(evaluation, str) else str(wanted)
+    raise PromotionRefused(
+        f"there is no completed run of {named!r} on {which} of {model.name}; evaluate it first"
+        + _what_there_is(snapshot, principal, wanted, model, steps)
+    )
 
 
 def _judging(
     snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, step: int
-) -> Iterator[EvaluationRun]:
-    for run in runs_on(snapshot, model, step):
+) -> Iterator[tuple[ObjectRef, EvaluationRun]]:
+    """The completed runs on a step that are of an evaluation, the newest first, each with the version that it is of."""
+    for run in _visible(snapshot, principal, model, step):
         ref = ObjectRef.parse(run.evaluation)
-        visible = principal.scope.covers(run.entity, run.project) and run.state is RunState.COMPLETED
-        if visible and ref is not None and _is_of(ref, wanted):
+        if ref is not None and (ref.entity, ref.project, ref.name) == (wanted.entity, wanted.project, wanted.name):
+            version = held(snapshot, principal, ref)
+            if wanted.version in (None, version.version):
+                yield version, run
+
+
+def _visible(snapshot: Snapshot, principal: Principal, model: Model, step: int) -> Iterator[EvaluationRun]:
+    for run in runs_on(snapshot, model, step):
+        if principal.scope.covers(run.entity, run.project) and run.state is RunState.COMPLETED:
             yield run
 
 
-def _is_of(ref: ObjectRef, wanted: ObjectRef) -> bool:
-    same = (ref.entity, ref.project, ref.name) == (wanted.entity, wanted.project, wanted.name)
-    return same and wanted.version in (None, ref.version)
-
-
-def _evaluation(evaluation: str, model: Model) -> ObjectRef:
-    """The reference of an evaluation that is given by it, or by its name in the model's project."""
-    text = evaluation
-    if "://" not in evaluation:
-        text = f"weave:///{model.entity}/{model.project}/object/{object_id(evaluation)}"
-    ref = ObjectRef.parse(text)
-    if ref is None:
-        raise InvalidInput.at("evaluation", msg="must be a name, or the reference of an evaluation")
-    return ref
+def _what_there_is(
+    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, steps: tuple[int, int]
+) -> str:
+    """What a refusal adds: the published versions of the evaluation, and on what the steps were judged instead."""
+    told, versions = "", versions_of(snapshot, principal, wanted)
+    if versions:
+        told += f"; published of it: {', '.join(versions[-FEW:])}"
+    for step in steps:
+        others = dict.fromkeys(run.evaluation for run in islice(_visible(snapshot, principal, model, step), FEW))
+        if others:
+            told += f"; step {step} was judged on {', '.join(others)}"
+    return told
 
 
 def _numbers(report: ComparisonReport, require: NotWorse) -> Mapping[str, Any]:
