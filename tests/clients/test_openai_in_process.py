@@ -13,10 +13,22 @@ from modelyard import Platform, open_platform
 from modelyard.backends.scripted import ScriptedBackend
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import Overloaded
-from modelyard.testing import LeftLoopback, LoopbackGuard, async_openai_client, openai_client
+from modelyard.http import completion
+from modelyard.testing import LeftLoopback, LoopbackGuard, async_openai_client, in_process, openai_client
+from modelyard.wire.answer import Chunks
+from openapi_check import CheckedEndpoint
 
 HELLO: Any = [{"role": "user", "content": "hello from the other side"}]
 pytestmark = pytest.mark.usefixtures("loopback_only")
+
+
+@pytest.fixture(autouse=True)
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every exchange with the client is held against the OpenAPI document; what was not as it says."""
+    monkeypatch.setattr(in_process, "Endpoint", CheckedEndpoint)
+    monkeypatch.setattr(CheckedEndpoint, "faults", found := [])
+    yield found
+    assert found == []
 
 
 def text(answer: Any) -> str:
@@ -30,6 +42,23 @@ def test_the_client_needs_no_socket_at_all(yard_openai: Any, monkeypatch: pytest
     monkeypatch.setattr("socket.socket.__init__", refuse)
     assert text(yard_openai.chat.completions.create(model="echo", messages=HELLO)) == "hello from the other side"
     assert "echo" in [model.id for model in yard_openai.models.list()]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_not_as_described_is_noticed(
+    yard_openai: Any, yard_async_openai: Any, faults: list[str], stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "completion_json", lambda *_: b'{"id": 1}')
+    monkeypatch.setattr(Chunks, "of", lambda *_: b'data: {"id": 1}\n\n')
+
+    async def main() -> None:
+        answer = await yard_async_openai.chat.completions.create(model="echo", messages=HELLO, stream=stream)
+        _ = [chunk async for chunk in answer] if stream else answer
+
+    list(yard_openai.chat.completions.create(model="echo", messages=HELLO, stream=stream))
+    asyncio.run(main())
+    assert [fault.partition(":")[0] for fault in faults] == ["POST /inference/v1/chat/completions"] * 2
+    faults.clear()
 
 
 def test_it_is_the_client_s_own_class_with_its_own_defaults(yard_openai: Any, yard_async_openai: Any) -> None:

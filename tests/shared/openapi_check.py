@@ -2,14 +2,15 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, Self, cast
 from urllib.parse import parse_qs
 
 from jsonschema import Draft202012Validator
 
-from modelyard.http.endpoint import routes
+from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.message import Request, Response
 from modelyard.http.openapi import document, document_route
 from modelyard.http.route import Interface
 from modelyard.http.table import mounted_path
@@ -188,6 +189,97 @@ class _Exchange:
         self._answered.hear(message.get("body", b""))
         if not message.get("more_body"):
             self._answered.end()
+
+
+# ---- in process ----------------------------------------------------------------------------------------------------
+
+
+class CheckedEndpoint(Endpoint):
+    """An endpoint that checks every exchange as it passes, and keeps in `faults` what was not as it is described."""
+
+    faults: ClassVar[list[str]] = []
+
+    def handle(self, request: Request) -> Response:
+        sent: list[bytes] = []
+        request.body = _noted(cast(Iterator[bytes], request.body), sent)
+        return self._checked(request, super().handle(request), sent)
+
+    async def ahandle(self, request: Request) -> Response:
+        sent: list[bytes] = []
+        request.body = _anoted(cast(AsyncIterator[bytes], request.body), sent)
+        return self._checked(request, await super().ahandle(request), sent)
+
+    def _checked(self, request: Request, response: Response, sent: Sequence[bytes]) -> Response:
+        media, body = dict(response.headers).get("content-type", ""), response.body
+        path = f"{request.method} {request.raw_path}"
+        try:
+            answered = described().answer(request.method, request.raw_path, response.status, media)
+            if 200 <= response.status < 300:
+                described().check_request(request.method, request.raw_path, request.query, b"".join(sent))
+            if isinstance(body, bytes):
+                answered.hear(body)
+                answered.end()
+            else:
+                response.body = cast(Iterator[bytes], _Heard(body, answered, path))
+        except AssertionError as fault:
+            self.faults.append(f"{path}: {fault}")
+        return response
+
+
+def _noted(pieces: Iterator[bytes], sent: list[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        sent.append(piece)
+        yield piece
+
+
+async def _anoted(pieces: AsyncIterator[bytes], sent: list[bytes]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        sent.append(piece)
+        yield piece
+
+
+class _Heard:
+    """The pieces of an answer, blocking or not, checked on their way to the client."""
+
+    def __init__(self, pieces: Any, answered: Answered, path: str) -> None:
+        self._pieces, self._answered, self._path = pieces, answered, path
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        piece: bytes | None = next(self._pieces, None)
+        self._hear(piece)
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    async def __anext__(self) -> bytes:
+        piece: bytes | None = await anext(self._pieces, None)
+        self._hear(piece)
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def _hear(self, piece: bytes | None) -> None:
+        try:
+            if piece is None:
+                self._answered.end()
+            else:
+                self._answered.hear(piece)
+        except AssertionError as fault:
+            CheckedEndpoint.faults.append(f"{self._path}: {fault}")
+
+    def close(self) -> None:
+        """What is closed early has no end to be checked."""
+        self._pieces.close()
+
+    async def aclose(self) -> None:
+        """The same on an event loop."""
+        await self._pieces.aclose()
 
 
 # ---- schemas -------------------------------------------------------------------------------------------------------
