@@ -48,6 +48,22 @@ class Snapshot(Protocol):
         """
         ...
 
+    def select(
+        self,
+        cls: type[Any],
+        columns: Sequence[str],
+        index: str,
+        *where: object,
+        after: tuple[object, ...] | None = None,
+        limit: int = 100,
+        descending: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        """The records of the same `page`, of each only these fields, at least one, in this order.
+
+        What is not named need not be read: so a run over many records costs what it looks at.
+        """
+        ...
+
     def count(self, cls: type[Any], index: str, *where: object) -> int:
         """How many records have this `index` prefix."""
         ...

@@ -144,6 +144,19 @@ class _MemorySnapshot:
         rows = table.rows
         return [rows[key] for key in table.listings[index].keys(where, after, limit, descending)]
 
+    def select(
+        self,
+        cls: type[Any],
+        columns: Sequence[str],
+        index: str,
+        *where: object,
+        after: tuple[object, ...] | None = None,
+        limit: int = 100,
+        descending: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        page = self.page(cls, index, *where, after=after, limit=limit, descending=descending)
+        return list(map(self._tables[cls].reader(columns), page))
+
     def count(self, cls: type[Any], index: str, *where: object) -> int:
         return len(self._tables[cls].listings[index].group(where))
 

@@ -109,7 +109,7 @@ class Table:
     """The records of one class by key, and every view of them."""
 
     def __init__(self, record: Record) -> None:
-        columns = columns_of(record)
+        columns = self._columns = columns_of(record)
         self._cls = record.cls
         self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
         self.key = Projection([columns[name] for name in record.key])
@@ -129,6 +129,10 @@ class Table:
         values = self._kept.raw(record)
         kept = self._kept.accept(values)
         return record if kept is values else self._cls(*kept)
+
+    def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
+        """What reads these columns of a record. Raises `KeyError`."""
+        return Projection([self._columns[name] for name in names]).raw
 
     def refuse_taken(self, record: object, key: Key) -> None:
         """Raises `RecordConflict` when another record has one of its unique keys."""

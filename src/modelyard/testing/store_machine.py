@@ -1,6 +1,6 @@
 """A search for histories in which a store and a plain dictionary disagree."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -62,6 +62,52 @@ def apply_to_store(tx: Tx, action: Action) -> type[Exception] | None:
     except (RecordConflict, RecordNotFound) as error:
         return type(error)
     return None
+
+
+@attrs.frozen
+class Window:
+    """What is asked of a listing: behind a place in it, whether its record exists or not."""
+
+    index: str
+    after: Item
+    limit: int
+    descending: bool
+
+    @property
+    def where(self) -> list[Any]:
+        """The prefix of the index."""
+        return [getattr(self.after, name) for name in ITEM.indexes[self.index].where]
+
+    @property
+    def _behind(self) -> Mapping[str, Any]:
+        cursor = ITEM.cursor(self.index, self.after)
+        return {"after": cursor, "limit": self.limit, "descending": self.descending}
+
+    def page(self, snapshot: Snapshot) -> list[Item]:
+        """Whole records."""
+        return snapshot.page(Item, self.index, *self.where, **self._behind)
+
+    def select(self, snapshot: Snapshot, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """These columns of them."""
+        return snapshot.select(Item, names, self.index, *self.where, **self._behind)
+
+    def of(self, model: Model) -> list[Item]:
+        """What a dictionary has there."""
+        group = [i for i in model.values() if [getattr(i, n) for n in ITEM.indexes[self.index].where] == self.where]
+        ranked = sorted_items([*group, self.after], self.index, self.descending)
+        cursor = ITEM.cursor(self.index, self.after)
+        behind = ranked[ranked.index(self.after) :]
+        return [item for item in behind if ITEM.cursor(self.index, item) != cursor][: self.limit]
+
+
+windows = st.builds(
+    Window,
+    index=st.sampled_from(sorted(ITEM.indexes)),
+    after=items,
+    limit=st.integers(0, 3),
+    descending=st.booleans(),
+)
+names_of_columns = st.lists(st.sampled_from([field.name for field in attrs.fields(Item)]), min_size=1, max_size=4)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -133,19 +179,16 @@ class StoreMachine(RuleBasedStateMachine):
         same = [i for i in self.model.values() if label is not None and (i.shelf, i.label) == (shelf, label)]
         assert self.store.read(lambda snapshot: snapshot.find(Item, "label", shelf, label)) == next(iter(same), None)
 
-    @rule(after=items, index=st.sampled_from(sorted(ITEM.indexes)), descending=st.booleans(), limit=st.integers(0, 3))
-    def page(self, after: Item, index: str, descending: bool, limit: int) -> None:
-        """A page behind any cursor, whether its record exists or not."""
-        where = [getattr(after, name) for name in ITEM.indexes[index].where]
-        group = [i for i in self.model.values() if [getattr(i, n) for n in ITEM.indexes[index].where] == where]
-        ranked = sorted_items([*group, after], index, descending)
-        cursor = ITEM.cursor(index, after)
-        behind = [item for item in ranked[ranked.index(after) :] if ITEM.cursor(index, item) != cursor]
+    @rule(window=windows)
+    def page(self, window: Window) -> None:
+        """A page behind any cursor."""
+        assert self.store.read(window.page) == window.of(self.model)
 
-        def query(snapshot: Snapshot) -> list[Item]:
-            return snapshot.page(Item, index, *where, after=cursor, limit=limit, descending=descending)
-
-        assert self.store.read(query) == behind[:limit]
+    @rule(window=windows, names=names_of_columns)
+    def select(self, window: Window, names: list[str]) -> None:
+        """Some columns of a page behind any cursor."""
+        expected = [tuple(getattr(item, name) for name in names) for item in window.of(self.model)]
+        assert self.store.read(lambda snapshot: window.select(snapshot, names)) == expected
 
     @rule()
     def reopen(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
-from modelyard.testing.store_machine import sorted_items
+from modelyard.testing.store_machine import Window, names_of_columns, sorted_items, windows
 from modelyard.testing.store_values import ITEM, UNKEEPABLE, Colour, Item, Specimen, items, specimens
 
 _quick = settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -186,12 +186,35 @@ class RecordLaws:
             assert store.read(lambda snapshot, s=shelf: snapshot.page(Item, "by_shelf", s)) == []  # type: ignore[misc]
             assert store.read(lambda snapshot, s=shelf: snapshot.count(Item, "by_shelf", s)) == 0  # type: ignore[misc]
 
+    def test_select_gives_the_named_columns_of_the_same_page(self, store: Store) -> None:
+        @_quick
+        @given(st.lists(items, unique_by=(lambda i: (i.shelf, i.number), _label_of)), windows, names_of_columns)
+        def look(chosen: list[Item], window: Window, names: list[str]) -> None:
+            keep(store, *chosen)
+            page, selected = store.read(lambda snapshot: (window.page(snapshot), window.select(snapshot, names)))
+            clear(store, chosen)
+            assert selected == [tuple(getattr(item, name) for name in names) for item in page]
+
+        look()
+
+    def test_select_sees_what_its_step_wrote(self, store: Store) -> None:
+        def step(tx: Tx) -> tuple[Any, ...]:
+            tx.add(Item("a", 1, "x", rank=1))
+            tx.add(Item("a", 2, "y"))
+            tx.replace(attrs.evolve(tx.get(Item, "a", 2), rank=2))
+            tx.remove(Item, "a", 1)
+            return tuple(tx.select(Item, ("rank", "label"), "by_shelf", "a"))
+
+        assert store.transact(step) == ((2, "y"),)
+
     def test_a_limit_is_kept_and_a_negative_one_refused(self, store: Store) -> None:
         keep(store, Item("a", 1), Item("a", 2))
         assert store.read(lambda snapshot: snapshot.page(Item, "by_shelf", "a", limit=0)) == []
         assert len(store.read(lambda snapshot: snapshot.page(Item, "by_shelf", "a", limit=2**80))) == 2
         with pytest.raises(ValueError, match="limit"):
             store.read(lambda snapshot: snapshot.page(Item, "by_shelf", "a", limit=-1))
+        with pytest.raises(ValueError, match="limit"):
+            store.read(lambda snapshot: snapshot.select(Item, ("number",), "by_shelf", "a", limit=-1))
 
     # ---- values ----
 
@@ -205,6 +228,11 @@ class RecordLaws:
             for field in attrs.fields(Specimen):
                 value = getattr(specimen, field.name)
                 assert isinstance(value, dict) or type(getattr(kept, field.name)) is type(value)
+            ((*selected, _),) = store.read(
+                lambda snapshot: snapshot.select(Specimen, (*_FIELDS, "id"), "by_colour", specimen.maybe_colour)
+            )
+            assert list(map(type, selected)) == [type(getattr(kept, name)) for name in _FIELDS]
+            assert tuple(selected) == attrs.astuple(kept, recurse=False)
             store.transact(lambda tx: tx.remove(Specimen, specimen.id))
 
         round_trip()
@@ -232,10 +260,15 @@ class RecordLaws:
         given_mapping["inner"]["list"].append(3)
         given_mapping["flat"] = 2
         mapping: Any = store.read(lambda snapshot: snapshot.get(Specimen, "s")).mapping
-        assert mapping == {"inner": {"list": (1, {"deep": 2})}, "flat": 1}
-        for target in (mapping, mapping["inner"], mapping["inner"]["list"][1]):
-            with pytest.raises(TypeError):
-                target["new"] = 1
+        ((selected,),) = store.read(lambda snapshot: snapshot.select(Specimen, ("mapping",), "by_colour", None))
+        for found in (mapping, selected):
+            assert found == {"inner": {"list": (1, {"deep": 2})}, "flat": 1}
+            for target in (found, found["inner"], found["inner"]["list"][1]):
+                with pytest.raises(TypeError):
+                    target["new"] = 1
+
+
+_FIELDS = [field.name for field in attrs.fields(Specimen)]
 
 
 def _where_of(item: Item, index: str) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
-from modelyard.stores.columns import Column, Projection, columns_of
+from modelyard.stores.columns import Column, Convert, Projection, columns_of
 
 Row = tuple[Any, ...]
 
@@ -93,6 +93,39 @@ class Listing:
         return self._next[descending], tuple([values[at] for at in self._cursors[descending].bound])
 
 
+@attrs.frozen
+class Selection:
+    """Some columns of the records of an index: the statements that read them, and what is behind their values."""
+
+    listing: Listing
+    table: str
+    loads: Sequence[tuple[int, Convert]]
+
+    def values_of(self, rows: Sequence[Row]) -> list[Row]:
+        """The values of rows, converted column by column. Raises `StoreCorrupt` as `Plan.record_of` does."""
+        if not rows or not self.loads:
+            return list(rows)
+        columns: list[Iterable[Any]] = list(zip(*rows, strict=True))
+        try:
+            for at, load in self.loads:
+                columns[at] = [None if value is None else load(value) for value in columns[at]]
+        except _UNREADABLE as error:
+            raise _corrupt(self.table, error) from error
+        return list(zip(*columns, strict=True))
+
+
+_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)
+"""What comes of a value that no record has written."""
+
+
+def _corrupt(table: str, error: Exception) -> StoreCorrupt:
+    return StoreCorrupt(f"a row of {table} cannot be read: {error!r}")
+
+
+def _loads(columns: Iterable[Column]) -> list[tuple[int, Convert]]:
+    return [(at, column.kind.load) for at, column in enumerate(columns) if column.kind.load is not None]
+
+
 def _picker(positions: Sequence[int]) -> Callable[[Row], Row]:
     """What picks these values out of a row; those at its front, where a key mostly stands, with one slice."""
     if list(positions) == list(range(len(positions))):
@@ -110,7 +143,7 @@ class Plan:
         self.columns = list(columns.values())
         self._row = _dumping(self.columns)
         self._positions = range(len(columns))
-        self._loads = [(at, c.kind.load) for at, c in enumerate(self.columns) if c.kind.load is not None]
+        self._loads = _loads(self.columns)
         self.key_of = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
@@ -121,17 +154,27 @@ class Plan:
         self.delete = f'DELETE FROM "{self._table}" WHERE {_equal(self._key)}'
         self.find = {name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()}
         self.find[KEY] = Lookup(self.get, self.key)
-        self.listings = {
-            name: Listing(
-                self._table, selected, [columns[c] for c in i.where], [columns[c] for c in record.order_of(name)]
-            )
-            for name, i in record.indexes.items()
-        }
+        self.listings = {name: self._listing(name, names) for name in record.indexes}
+        self._selections: dict[tuple[str, tuple[str, ...]], Selection] = {}
         self._updates: dict[tuple[int, ...], str] = {}
 
     def _lookup(self, columns: Sequence[Column]) -> Lookup:
         condition = " AND ".join(f'"{column.name}" = ?' for column in columns)
         return Lookup(f'SELECT {_quoted(self._names)} FROM "{self._table}" WHERE {condition}', _dumping(columns))
+
+    def _listing(self, index: str, selected: Sequence[str]) -> Listing:
+        columns = columns_of(self.record)
+        where, order = self.record.indexes[index].where, self.record.order_of(index)
+        return Listing(self._table, _quoted(selected), [columns[c] for c in where], [columns[c] for c in order])
+
+    def selection(self, index: str, names: tuple[str, ...]) -> Selection:
+        """What reads these columns of the records of an index. Raises `KeyError` for others."""
+        found = self._selections.get((index, names))
+        if found is None:
+            loads = _loads([columns_of(self.record)[name] for name in names])
+            found = Selection(self._listing(index, names), self._table, loads)
+            self._selections[index, names] = found
+        return found
 
     def update(self, changed: tuple[int, ...]) -> str:
         """The statement that sets the columns at these positions. SQLite rewrites every index that a SET names."""
@@ -153,8 +196,8 @@ class Plan:
                 if values[at] is not None:
                     values[at] = load(values[at])
             return self.record.cls(*values)
-        except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-            raise StoreCorrupt(f"a row of {self._table} cannot be read: {error!r}") from error
+        except _UNREADABLE as error:
+            raise _corrupt(self._table, error) from error
 
     def changes(self, new: object, old: object, row: Row) -> dict[int, Any]:
         """What SQL must bind, by position, to make the row of the record `old` that of `new`.

@@ -1,13 +1,13 @@
 """What a query and a step see of a SQLite store: the verbs, over statements made at open."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.stores.columns import Projection
 from modelyard.stores.sqlite.faults import SqliteError, fault_of
-from modelyard.stores.sqlite.rows import Plan, Row
+from modelyard.stores.sqlite.rows import Listing, Plan, Row
 
 R = TypeVar("R")
 
@@ -60,19 +60,34 @@ class SqliteSnapshot:
         descending: bool = False,
     ) -> list[R]:
         """Up to `limit` records of an index, behind the cursor `after`."""
-        if limit < 0:
-            raise ValueError(f"the limit {limit} is negative")
         plan = self._plans[cls]
-        listing = plan.listings[index]
-        sql, bound = listing.page(after, descending)
-        rows = self._look_up(sql, listing.where, where, (*bound, min(limit, sys.maxsize)))
-        return self._records(plan, rows)
+        return self._records(plan, self._window(plan.listings[index], where, after, limit, descending))
+
+    def select(
+        self,
+        cls: type[Any],
+        columns: Sequence[str],
+        index: str,
+        *where: object,
+        after: tuple[object, ...] | None = None,
+        limit: int = 100,
+        descending: bool = False,
+    ) -> list[Row]:
+        """The same with only these columns of each record."""
+        selection = self._plans[cls].selection(index, tuple(columns))
+        return selection.values_of(self._window(selection.listing, where, after, limit, descending))
 
     def count(self, cls: type[Any], index: str, *where: object) -> int:
         """How many records have this index prefix."""
         listing = self._plans[cls].listings[index]
         rows = self._look_up(listing.count, listing.where, where)
         return rows[0][0] if rows else 0
+
+    def _window(self, listing: Listing, where: Row, after: Row | None, limit: int, descending: bool) -> list[Row]:
+        if limit < 0:
+            raise ValueError(f"the limit {limit} is negative")
+        sql, bound = listing.page(after, descending)
+        return self._look_up(sql, listing.where, where, (*bound, min(limit, sys.maxsize)))
 
     def _look_up(self, sql: str, columns: Projection, values: Row, more: Row = ()) -> list[Row]:
         """The rows with these values; none for a value that no record can have."""
