@@ -19,7 +19,7 @@ from modelyard.backends.local.rows import Rows
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
-from modelyard.causal_lm.network import Network
+from modelyard.causal_lm.network import Network, out_of_memory
 from modelyard.domain.completion import FinishReason
 from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem, QueueFull
 
@@ -347,8 +347,9 @@ def _failure(fault: Exception) -> BackendError:
     """What a reader is told."""
     if isinstance(fault, BackendError):
         return fault
-    kind = Overloaded if isinstance(fault, torch.OutOfMemoryError | MemoryError) else BackendError
-    failure = kind(f"the model could not go on: {type(fault).__name__}")
+    full, name = out_of_memory(fault), type(fault).__name__
+    kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")
+    failure = kind(f"the model could not go on: {name}{hint}")
     failure.__cause__ = fault
     return failure
 

@@ -30,7 +30,7 @@ class Rows:
 
     def __init__(self, network: Network, most: int, memory: int) -> None:
         self._most, self._tokens = most, memory // bytes_per_token(network.config, network.dtype)
-        self.longest = min(self._tokens, network.config.max_position_embeddings)
+        self.longest = min(self._tokens, network.context_length)
         """How many tokens a sequence can have when nothing else runs."""
         self.running: list[Sequence] = []
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
