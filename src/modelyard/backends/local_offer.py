@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 
+import attrs
+
 from modelyard.backends.listing import features, sampling_parameters
 from modelyard.domain import base_model
 from modelyard.domain.catalogue import CatalogueEntry
