@@ -27,6 +27,8 @@ class RowCache(Cache):
         make = lambda: torch.zeros(count, dtype=dtype, device=device)  # noqa: E731
         self._memory = [[make() for _ in range(config.num_hidden_layers)] for _ in ("keys", "values")]
         self.keys, self.values = self._laid_out(rows, length)
+        self.version = 0
+        """Grows when keys and values come to lie elsewhere."""
         self._rows, self._width, self._seen = slice(0, 0), 0, 0
         self._places: tuple[Any, ...] = ()
 
@@ -42,17 +44,24 @@ class RowCache(Cache):
         all rows begin at the same place, for then the model's own is right, and mostly it needs none.
         Positions beyond the end of a row are padding, put at its end.
         """
-        device, most = self.keys[0].device, self.length
-        self._rows, self._width = slice(first, first + len(starts)), width
-        self._seen = min(max(starts) + width, most)
+        device, seen = self.keys[0].device, min(max(starts) + width, self.length)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
         if len(set(starts)) == 1:
-            self._places = (self._rows, slice(None), slice(starts[0], self._seen))
+            self._rows, self._width, self._seen = slice(first, first + len(starts)), width, seen
+            self._places = (self._rows, slice(None), slice(starts[0], seen))
             return positions, None
-        positions = positions.clamp(max=most - 1)
-        rows = torch.arange(first, first + len(starts), device=device)
+        positions = positions.clamp(max=self.length - 1)
+        return positions, self.begin_at(first, positions, seen)
+
+    def begin_at(self, first: int, positions: Tensor, seen: int) -> Tensor:
+        """Say that rows from `first` on get tokens at these positions (rows x tokens), all of them before `seen`.
+        Returns the mask. What it does depends on no position, so that a pass can be recorded.
+        """
+        (count, self._width), self._seen = positions.shape, seen
+        self._rows = slice(first, first + count)
+        rows = torch.arange(first, first + count, device=positions.device)
         self._places = (rows[:, None], slice(None), positions)
-        return positions, _causal(positions, self._seen, self.keys[0].dtype)
+        return _causal(positions, seen, self.keys[0].dtype)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Keep the new keys and values (rows x heads x tokens x size); returns all that the rows see."""
@@ -88,6 +97,7 @@ class RowCache(Cache):
         order = range(kept) if length < self.length else reversed(range(kept))  # so that none is overwritten unmoved
         spare = self.keys[0].new_empty((self._heads, width, self._size))
         self.keys, self.values = self._laid_out(rows, length)
+        self.version += 1
         moves = list(zip([*before[0], *before[1]], [*self.keys, *self.values], strict=True))
         for row in order:
             for old, new in moves:
@@ -102,8 +112,8 @@ class RowCache(Cache):
 
 def _causal(positions: Tensor, seen: int, dtype: torch.dtype) -> Tensor:
     """What attention adds: 0 for the keys that a token may look at. Rows x 1 x tokens x keys."""
-    keys = torch.arange(seen, device=positions.device)
-    return torch.where(keys <= positions[:, None, :, None], 0.0, -torch.inf).to(dtype)
+    hidden = torch.arange(seen, device=positions.device) > positions[:, None, :, None]
+    return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, -torch.inf)
 
 
 def head_size(config: Any) -> int:

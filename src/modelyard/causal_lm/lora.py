@@ -69,7 +69,8 @@ class LoraShape:
 
 @attrs.define
 class Selection:
-    """Which slot each row of the pass under way uses: one for all, or one for each row."""
+    """Which slot each row of the pass under way uses: one for all, or those that are looked up in `rows`: one for each
+    row, or one for all."""
 
     uniform: int = 0
     rows: Tensor | None = None
@@ -84,9 +85,8 @@ class BankedLinear(nn.Module):
         self.down = base.weight.new_zeros(slots, 0, base.in_features)
         self.up = base.weight.new_zeros(slots, base.out_features, 0)
 
-    def widen(self, rank: int) -> None:
-        """Make room for adapters of this rank; those that are there stay."""
-        more = max(0, rank - self.down.shape[1])
+    def widen(self, more: int) -> None:
+        """Make room for adapters of so much higher a rank; those that are there stay."""
         self.down = functional.pad(self.down, (0, 0, 0, more))
         self.up = functional.pad(self.up, (0, more))
 
@@ -110,6 +110,9 @@ class AdapterBank:
 
     def __init__(self, model: nn.Module, slots: int, rank: int, targets: Sequence[str] = TARGETS) -> None:
         self.selection, self.slots, self.rank = Selection(), slots, rank
+        self.version = 0
+        """Grows when adapters come to lie elsewhere."""
+        self._wide = 0
         self.layers = dict(_put_in(model, slots, targets, self.selection))
 
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, Tensor]) -> None:
@@ -117,9 +120,9 @@ class AdapterBank:
         if shape.rank > self.rank:
             raise BackendError(f"an adapter of rank {shape.rank} does not fit; this engine takes up to {self.rank}")
         left = set(weights)
+        self._widen(shape.rank)
         for name, layer in self.layers.items():
             pair = [f"{PREFIX}{name}.lora_{side}.weight" for side in "AB"]
-            layer.widen(shape.rank)
             layer.down[slot].zero_()
             layer.up[slot].zero_()
             if pair[0] in weights and pair[1] in weights:
@@ -128,6 +131,13 @@ class AdapterBank:
         if left:
             raise BackendError(f"the adapter changes {sorted(left)[0]!r}, which this base model does not have")
 
+    def _widen(self, rank: int) -> None:
+        if rank > self._wide:
+            self.version += 1
+            for layer in self.layers.values():
+                layer.widen(rank - layer.down.shape[1])
+            self._wide = rank
+
     def select(self, slots: Sequence[int]) -> None:
         """Say which slot each row of the next pass uses."""
         if len(set(slots)) == 1:
@@ -135,6 +145,10 @@ class AdapterBank:
         else:
             device = next(iter(self.layers.values())).down.device
             self.selection.rows = torch.tensor(slots, device=device)
+
+    def look_up(self, slots: Tensor) -> None:
+        """Say where the next pass finds them, at whatever time it is made: one for all rows, one for each, or none."""
+        self.selection.uniform, self.selection.rows = 0, slots if len(slots) else None
 
 
 def _put_in(

@@ -18,6 +18,7 @@ from modelyard.backends.local.lead import Follower, Lead
 from modelyard.backends.local.rows import Rows
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
+from modelyard.causal_lm.graphs import RecordedDecoding, Recorder
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network, out_of_memory
 from modelyard.domain.completion import FinishReason
@@ -31,7 +32,7 @@ class Engine:
     """Answers sequences on one network.
 
     Up to `rows` run at a time, their keys and values within `memory` bytes, and up to `waiting` more wait.
-    `end_tokens` end an answer.
+    `end_tokens` end an answer. With a `recorder`, passes of one token a row are recorded and replayed.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class Engine:
         rows: int = 32,
         memory: int = 2**30,
         waiting: int = 1024,
+        recorder: Recorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
         self.rows = Rows(network, rows, memory)
+        self._recorded = recorder and RecordedDecoding(network, bank, self.rows.cache, rows, recorder)
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()
         self._lead = Lead()
@@ -301,12 +304,21 @@ class Engine:
 
     def _decode(self) -> None:
         running = list(self.rows.running)
-        hidden = self._pass(0, running, [one.answer[-1:] for one in running], [one.length - 1 for one in running])
+        states = self._last_states(running)
         for sequence in running:
             sequence.cached = sequence.length
         if self._sampler is None:
             self._sampler = Sampler(running, self._network.device)
-        self._took(running, self._sampler.draw(self._network.logits(hidden[:, -1])))
+        self._took(running, self._sampler.draw(self._network.logits(states)))
+
+    def _last_states(self, running: Many[Sequence]) -> torch.Tensor:
+        """Hidden states (rows x size) of the last token of each answer."""
+        tokens, places = [one.answer[-1] for one in running], [one.length - 1 for one in running]
+        if self._recorded is not None:
+            found = self._recorded.states(tokens, places, [one.slot for one in running], self.rows.most_now)
+            if found is not None:
+                return found
+        return self._pass(0, running, [[token] for token in tokens], places)[:, -1]
 
     def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> None:
         for sequence, sampled in zip(sequences, drawn, strict=True):

@@ -13,6 +13,7 @@ import torch
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm.cache import bytes_per_token
+from modelyard.causal_lm.graphs import usual_recorder
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import FULL_FILE, Network, out_of_memory
 from modelyard.causal_lm.tensors import read_tensors
@@ -100,7 +101,15 @@ class Networks:
         if room.memory < whole:
             log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", self._folder, whole)
         try:
-            return Engine(network, bank, self._end_tokens, rows=room.rows, memory=room.memory, waiting=room.waiting)
+            return Engine(
+                network,
+                bank,
+                self._end_tokens,
+                rows=room.rows,
+                memory=room.memory,
+                waiting=room.waiting,
+                recorder=usual_recorder(network.device),
+            )
         except RuntimeError as fault:
             if not out_of_memory(fault):
                 raise

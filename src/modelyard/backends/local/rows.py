@@ -37,6 +37,11 @@ class Rows:
         length, useful = self._length_for(1), min(self._tokens, (most + max(1, most // KEPT_SHARE)) * self.longest)
         self.cache = RowCache(network.config, self._all(length), length, network.dtype, network.device, useful)
 
+    @property
+    def most_now(self) -> int:
+        """How many sequences can run in rows as long as they are; what lies in further rows is kept."""
+        return self._count(self.cache.length)
+
     def admit(self, sequence: Sequence) -> bool:
         """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
         length, count = self._needed([*self.running, sequence]), len(self.running)

@@ -1,0 +1,156 @@
+"""Recorded passes decode as passes made anew each time: whoever comes, goes, and changes the room or an adapter.
+
+The recorder replays operations on fixed memory (`tape`), as a graphics card does.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from local_models import SHAPE, TOKEN_BYTES, adapter_weights, alone, answered, asked, engine_of, passes, prompts
+from tape import Recorder
+
+from modelyard.backends.local.engine import Engine
+from modelyard.causal_lm import graphs
+from modelyard.causal_lm.graphs import _rounded, usual_recorder
+from modelyard.causal_lm.lora import LoraShape
+from modelyard.causal_lm.network import Network
+from modelyard.domain.completion import Sampling
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "llama"])
+def test_answers_are_those_of_passes_made_anew(
+    folders: Callable[..., Path], recorder: Recorder, architecture: str
+) -> None:
+    folder = folders(architecture=architecture)
+    drawn = random.Random(3)
+    wanted = [asked(prompt, drawn.choice([1, 5, 12, 30]), Sampling(seed=n)) for n, prompt in enumerate(prompts(24))]
+    engine = engine_of(folder, rows=7, recorder=recorder)
+    with passes(engine) as seen:
+        found = answered(engine, *wanted)
+    assert found == alone(folder, *wanted)
+    assert recorder.replays > 3 * recorder.made
+    assert len([rows for rows, tokens in seen if tokens == 1]) <= recorder.made + 1
+
+
+def test_log_probabilities_are_the_same_too(folder: Path, recorder: Recorder) -> None:
+    pairs = []
+    for engine in (engine_of(folder), engine_of(folder, recorder=recorder)):
+        answers = [asked(prompt, 9, Sampling(seed=4), top_logprobs=2) for prompt in prompts(5)]
+        answered(engine, *answers)
+        pairs.append([one.logprob for answer in answers for one in answer.sampled])
+    torch.testing.assert_close(*map(torch.tensor, pairs), atol=1e-5, rtol=1e-5)
+
+
+def test_nothing_is_recorded_twice_and_few_shapes_are_told_apart(folder: Path, recorder: Recorder) -> None:
+    engine = engine_of(folder, rows=8, recorder=recorder)
+    for _ in range(3):
+        for count in range(1, 9):
+            answered(engine, *(asked(prompt, 4) for prompt in prompts(count, seed=count)))
+    assert recorder.made == len({_rounded(count) for count in range(1, 9)}) == 6
+
+
+def test_rows_that_grow_are_recorded_anew(folder: Path, recorder: Recorder) -> None:
+    wanted = [asked(prompt, 150, Sampling(seed=n)) for n, prompt in enumerate([[*range(10, 200)], [5, 6], [7] * 120])]
+    engine = engine_of(folder, rows=4, recorder=recorder)
+    assert answered(engine, *wanted) == alone(folder, *wanted)
+    assert engine.rows.cache.length == 512
+    assert {shape.keys for shape in engine._recorded._recordings} == {256, 384}  # type: ignore[union-attr]
+
+
+def test_padding_leaves_alone_what_is_kept_of_earlier_answers(folder: Path, recorder: Recorder) -> None:
+    """Five run in rows for five, which would be recorded as six: but in the sixth is what was answered before."""
+    engine = engine_of(folder, rows=5, memory=TOKEN_BYTES * 256 * 6, recorder=recorder)
+    answered(engine, asked([*range(10, 90)], 6))
+    kept = [tensor[5].clone() for tensor in (*engine.rows.cache.keys, *engine.rows.cache.values)]
+    assert all(one.abs().sum() > 0 for one in kept)
+    running = [asked(prompt, 20) for prompt in prompts(5, seed=2)]
+    for one in running:
+        engine.submit(one)
+    engine.wait(running[0], 10)
+    assert recorder.made == 2
+    for before, tensor in zip(kept, (*engine.rows.cache.keys, *engine.rows.cache.values), strict=True):
+        assert torch.equal(before, tensor[5])
+
+
+def adapted(folder: Path, recorder: Recorder | None, slots: int = 4) -> Engine:
+    engine = engine_of(folder, rows=8, recorder=recorder)
+    for slot in range(1, slots):
+        engine.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
+    return engine
+
+
+@pytest.mark.parametrize("slots", [[0] * 5, [2] * 5, [0, 1, 2, 3, 1], [3, 0, 0, 0, 0], [1]])
+def test_adapters_answer_as_without_recordings(folder: Path, recorder: Recorder, slots: list[int]) -> None:
+    given = list(zip(prompts(len(slots)), slots, strict=True))
+    found, expected = (
+        answered(engine, *(asked(prompt, 8, Sampling(seed=1), slot=slot) for prompt, slot in given))
+        for engine in (adapted(folder, recorder), adapted(folder, None))
+    )
+    assert found == expected
+    assert recorder.replays
+
+
+def test_one_recording_serves_whichever_adapter_all_rows_have(folder: Path, recorder: Recorder) -> None:
+    engine, plain = adapted(folder, recorder), adapted(folder, None)
+    for slot in (1, 2, 3, 2):
+        assert answered(engine, asked([5, 6, 7], 6, slot=slot)) == answered(plain, asked([5, 6, 7], 6, slot=slot))
+    assert recorder.made == 1
+
+
+def test_another_adapter_in_a_slot_is_used_at_once_also_when_it_is_wider(folder: Path, recorder: Recorder) -> None:
+    wide = LoraShape(rank=8, alpha=16)
+    engine = adapted(folder, recorder, slots=2)
+    answered(engine, asked([5, 6, 7], 6, slot=1))
+    for shape, seed in ((SHAPE, 7), (wide, 8), (SHAPE, 9)):
+        made = recorder.made
+        engine.load(1, shape, adapter_weights(folder, shape, seed=seed))
+        fresh = engine_of(folder)
+        fresh.load(1, shape, adapter_weights(folder, shape, seed=seed))
+        assert answered(engine, asked([5, 6, 7], 6, slot=1)) == answered(fresh, asked([5, 6, 7], 6, slot=1))
+        assert recorder.made - made == (shape is wide)
+
+
+def test_what_cannot_be_recorded_is_decoded_all_the_same_and_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: object) -> graphs.Recording:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    wanted = [asked(prompt, 6, Sampling(seed=1)) for prompt in prompts(4)]
+    with caplog.at_level(logging.WARNING):
+        assert answered(engine_of(folder, rows=3, recorder=refuse), *wanted) == alone(folder, *wanted)
+    (record,) = caplog.records
+    assert "without a graph" in record.getMessage()
+    assert "not permitted" in record.getMessage()
+
+
+def test_recordings_are_bounded_and_the_oldest_goes(
+    folder: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MOST", 2)
+    engine = engine_of(folder, rows=8, recorder=recorder)
+    for count in (1, 2, 1, 3, 1, 2):
+        answered(engine, *(asked(prompt, 3) for prompt in prompts(count, seed=count)))
+        assert len(engine._recorded._recordings) <= 2  # type: ignore[union-attr]
+    assert recorder.made == 4
+
+
+def test_sizes_are_rounded_up_by_half_at_most() -> None:
+    for count in range(1, 3000):
+        assert count <= _rounded(count) < 1.5 * count + 1
+    assert sorted({_rounded(count) for count in range(1, 257)}) == [
+        *(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    ]
+
+
+def test_a_processor_records_nothing(folder: Path) -> None:
+    assert usual_recorder(Network(folder).device) is None
