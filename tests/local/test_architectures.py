@@ -47,7 +47,7 @@ SERVED: list[tuple[str, dict[str, Any]]] = [
     ("gemma3_text", {**GROUPED, "layer_types": ["full_attention"] * 2}),
     ("phi", {}),
     ("phi3", {**GROUPED, "sliding_window": None}),
-    ("phi3", {**GROUPED, "sliding_window": None, "rope_parameters": LONG}),
+    ("phi3", {**GROUPED, "sliding_window": None, "rope_parameters": LONG, "original_max_position_embeddings": 64}),
     ("gpt_neox", {}),
     ("mixtral", {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}),
     ("qwen3_moe", EXPERTS),
@@ -103,12 +103,14 @@ def generated(folder: Path, prompt: list[int], count: int) -> list[int]:
 
 @pytest.mark.parametrize(("family", "options"), SERVED, ids=lambda one: one if isinstance(one, str) else "")
 def test_what_is_registered_answers_as_transformers_does(made: Made, family: str, options: dict[str, Any]) -> None:
-    """Side by side, at lengths below and above where windows and scaled positions would tell."""
+    """Short ones beside long ones, below and above where windows and scaled positions would tell."""
     folder = made(family, options)
     longest = read_base_folder(folder).context_length
     network = Network(folder)
     engine = Engine(network, AdapterBank(network.model, 1, 8), frozenset())
-    asked_for = [asked(prompt, min(24, longest - len(prompt))) for prompt in prompts(4, longest=longest - 24)]
+    lengths = (5, 20, longest // 2, longest - 24)
+    beside = [(prompt * longest)[:length] for prompt, length in zip(prompts(4), lengths, strict=True)]
+    asked_for = [asked(prompt, 24) for prompt in beside]
     expected = [generated(folder, one.prompt, one.max_tokens) for one in asked_for]
     assert answered(engine, *asked_for) == expected
 

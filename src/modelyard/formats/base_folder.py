@@ -165,8 +165,8 @@ def context_length(config: Mapping[str, Any]) -> int:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type")) not in ("longrope", "su"):
         return most
-    first = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-    return min(most, first) if isinstance(first, int) else most
+    told = [where.get("original_max_position_embeddings") for where in (rope, config)]
+    return min([most, *(one for one in told if isinstance(one, int) and one > 0)])
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:

@@ -22,7 +22,7 @@ from modelyard.causal_lm.graphs import RecordedDecoding, Recorder
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network, out_of_memory
 from modelyard.domain.completion import FinishReason
-from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem, QueueFull
+from modelyard.errors import BackendError, Overloaded, QueueFull
 
 PREFILL_TOKENS = 2048
 """Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
@@ -61,22 +61,13 @@ class Engine:
         """Take a sequence in; its answer ends where memory does. Raises `QueueFull` when too many wait,
         `ContextLengthExceeded` when there is no memory for its prompt and a token.
         """
-        room = self.rows.longest - len(sequence.prompt)
-        if room < 1:
-            raise ContextLengthExceeded([Problem(("messages",), self._too_long(sequence), ContextLengthExceeded.code)])
-        sequence.max_tokens = min(sequence.max_tokens, room)
+        self.rows.bound(sequence)
         with self._lock:
             if len(self._waiting) + len(self.rows.running) >= self._most:
                 raise QueueFull(
                     f"{len(self._waiting)} requests are waiting for this model; send fewer at once, or later"
                 )
             self._waiting.append(sequence)
-
-    def _too_long(self, sequence: Sequence) -> str:
-        return (
-            f"This model's maximum context length is {self.rows.longest} tokens, as there is memory for no more here. "
-            f"The messages have {len(sequence.prompt)}; shorten them, or ask the host for a larger Room(memory=...)."
-        )
 
     def wait(self, sequence: Sequence, seen: int) -> None:
         """Return when it has more than `seen` tokens or has ended."""
