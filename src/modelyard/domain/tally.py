@@ -34,7 +34,8 @@ class Tally:
         self._headline = next(iter(scorers.values()), None)
         self.rows = self.failed = 0
         self.cost: Decimal | None = None
-        self._numbers, self._sum = 0, Fraction(0)
+        self._numbers = 0
+        self._sum: int | Fraction = 0
 
     def add(self, prediction: Prediction, scores: Sequence[Score]) -> None:
         """Count a row that is done."""
@@ -68,7 +69,7 @@ class Tally:
     def _count(self, value: object) -> None:
         if isinstance(value, int | float):
             self._numbers += 1
-            self._sum += Fraction(value)
+            self._sum += Fraction(value) if isinstance(value, float) else value
 
     @property
     def mean(self) -> float | None:

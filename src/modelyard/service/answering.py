@@ -1,6 +1,7 @@
 """One request on its way: resolved, checked, admitted, answered, booked. Written once as a flow, for every caller."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 
 import attrs
 
@@ -10,11 +11,11 @@ from modelyard.domain.completion import Choice, Completion, CompletionRequest, D
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot, Tx
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot
 from modelyard.service.admission import admitted, book, budgets_of, release
 from modelyard.service.catalogue import offered, served
 from modelyard.service.choice import SourceReader
-from modelyard.service.flow import Abandoned, Call, Close, Emit, Flow, Open, Pull, Transact
+from modelyard.service.flow import Abandoned, Book, Call, Close, Emit, Flow, Open, Pull
 from modelyard.service.plain import plain
 from modelyard.service.ports import Ports
 from modelyard.service.support import check_supported, check_tool_choice, images, room
@@ -204,36 +205,24 @@ class Answering:
         return Usage(prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated)
 
     def _book(self, usage: Usage, completion: Completion | None) -> Flow[None]:
-        ports, entry, held = self.ports, self._ledger_entry(usage), self.held
+        entry, held = self._ledger_entry(usage), self.held
         stored = None if completion is None or not self.asked.store else self._stored(completion)
-        yield from self._write(lambda tx: book(tx, entry, held, stored))
-        if ports.observer is not None:
-            ports.observe(
-                observed.CompletionBooked(
-                    entry.id,
-                    entry.entity,
-                    entry.project,
-                    entry.model,
-                    entry.prompt_tokens,
-                    entry.completion_tokens,
-                    entry.cost,
-                )
-            )
+        told = partial(_booked, self.ports, entry)
+        yield from self._write(Book(self.ports.store, lambda tx: book(tx, entry, held, stored), told))
 
     def _book_what_was_produced(self) -> Flow[None]:
         held = self.held
         if any(reader.produced for reader in self.readers):
             yield from self._book(self._usage(), None)
         elif held is not None:
-            yield from self._write(lambda tx: release(tx, held))
+            yield from self._write(Book(self.ports.store, lambda tx: release(tx, held), lambda: None))
 
-    def _write(self, step: Callable[[Tx], None]) -> Flow[None]:
+    def _write(self, writing: Book) -> Flow[None]:
         """In place where that does not wait; whoever goes away meanwhile does so when it is written."""
-        store = self.ports.store
-        if not store.blocking:
-            store.transact(step, durable=False)
+        if not writing.waits:
+            writing.store.transact(writing.step, durable=False)
+            writing.told()
             return
-        writing = Transact(store, step, durable=False)
         try:
             yield writing
         except Abandoned:
@@ -270,6 +259,22 @@ class Answering:
             answer=plain(completion),
             metadata=self.asked.metadata,
             price=self.served.entry.pricing.texts,
+        )
+
+
+def _booked(ports: Ports, entry: LedgerEntry) -> None:
+    """Tell the observer that a completion was booked."""
+    if ports.observer is not None:
+        ports.observe(
+            observed.CompletionBooked(
+                entry.id,
+                entry.entity,
+                entry.project,
+                entry.model,
+                entry.prompt_tokens,
+                entry.completion_tokens,
+                entry.cost,
+            )
         )
 
 

@@ -7,7 +7,7 @@ be: whoever begins flows keeps count.
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ import attrs
 
 from modelyard import event_loop
 from modelyard.protocols import Clock
-from modelyard.service.flow import BlockingTalk, Flow, Transact, arun, in_executor, run
+from modelyard.service.flow import BlockingTalk, Book, Flow, Transact, arun, in_executor, run
 
 T = TypeVar("T")
 
@@ -60,41 +60,51 @@ class Arrivals(Generic[T]):
         self._clock = clock
         self._told: deque[tuple[T, Outcome]] = deque()
         self._some = threading.Event()
+        self._awaited = False
 
     def tell(self, about: T, outcome: Outcome) -> None:
         """Add one. Whoever waits is woken once for all that come until they look."""
         self._told.append((about, outcome))
-        if not self._some.is_set():
+        if self._awaited and not self._some.is_set():
             self._some.set()
 
     def take(self, seconds: float) -> Iterator[tuple[T, Outcome]]:
         """All that are there, and what comes meanwhile; where there is none, wait for one for so many seconds."""
         if not self._told:
-            self._clock.wait(self._some, seconds)
-        self._some.clear()
+            self._wait(seconds)
         while self._told:
             yield self._told.popleft()
+
+    def _wait(self, seconds: float) -> None:
+        """Whoever tells looks whether one waits after they have added theirs, so the wait begins with another look."""
+        self._awaited = True
+        if not self._told:
+            self._clock.wait(self._some, seconds)
+        self._awaited = False
+        self._some.clear()
 
 
 class InPlace:
     """Runs flows in the thread that works: for what never waits, and for one at a time.
 
-    Those that were begun together run side by side, and what several ask of the store at once is one transaction.
+    Those that were begun together run side by side, and what several ask of the store at once is one transaction. What
+    they book is added to `owed`, where that is given: whoever gave it books that with what they store themselves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owed: list[Book] | None = None) -> None:
+        self._owed = owed
         self._begun: list[_Side] = []
 
     def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
         """Keep it until `work`."""
-        self._begun.append(_Side(flow, tell))
+        self._begun.append(_Side(flow, tell, self._owed))
 
     def work(self) -> None:
         """Run what was begun to its end. An interrupt abandons what has not ended."""
+        if not self._begun:
+            return
         sides, self._begun = self._begun, []
-        with ExitStack() as left:
-            for side in sides:
-                left.callback(side.steps.close)
+        try:
             asked = [(side, step) for side in sides if (step := side.go_on()) is not None]
             while asked:
                 said = _transacted([step for _, step in asked])
@@ -103,6 +113,9 @@ class InPlace:
                     for (side, _), what in zip(asked, said, strict=True)
                     if (step := side.go_on(what)) is not None
                 ]
+        finally:
+            for side in sides:
+                side.steps.close()
 
     def close(self) -> None:
         """Nothing is left to end."""
@@ -115,9 +128,9 @@ _Said = tuple[Any, Exception | None]
 class _Side(BlockingTalk[Any]):
     """A flow beside others: it hands out what it asks of a store, and hears what came of that."""
 
-    def __init__(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    def __init__(self, flow: Flow[Any], tell: Callable[[Outcome], None], owed: list[Book] | None) -> None:
         super().__init__(flow)
-        self._tell, self.steps = tell, self._steps()
+        self._tell, self._owed, self.steps = tell, owed, self._steps()
 
     def go_on(self, said: _Said | None = None) -> Transact | None:
         """The next that it asks of a store; None when it has ended, and told so."""
@@ -137,6 +150,9 @@ class _Side(BlockingTalk[Any]):
                     said = yield effect
                     assert said is not None
                     effect = self.hear(*said)
+                elif type(effect) is Book and self._owed is not None:
+                    self._owed.append(effect)
+                    effect = self.hear()
                 else:
                     effect = self.perform(effect)
         finally:

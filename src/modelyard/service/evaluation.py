@@ -19,6 +19,7 @@ from modelyard.service.comparing import Comparing
 from modelyard.service.evaluating import Evaluating
 from modelyard.service.evaluation_rules import check_idle
 from modelyard.service.evaluation_status import run_status
+from modelyard.service.evaluation_watch import EndedWork
 from modelyard.service.lineage import run_lineage
 from modelyard.service.listing import BATCH, Cursor, check_window, cursor_at, few, scan, window
 from modelyard.service.objects import Objects
@@ -141,12 +142,12 @@ class Evaluations(Evaluating, Comparing):
         What belongs to a run goes first, in small steps, so that this can be repeated after a crash.
         """
         place, left, deleted = self._sight.place(project, entity), few(ids), 0
-        named = [run.id for run in self._by_id(left, place, None)]
+        event_ids, now = {run_id: self.ports.ids() for run_id in left}, self.ports.clock.now()
         while left:
-            gone, left = self.ports.store.transact(partial(self._delete_some, left, place))
-            deleted += gone
-        for run_id in named:
-            self._drop_work(run_id)
+            gone, left = self.ports.store.transact(partial(self._delete_some, left, place, event_ids, now))
+            for work in gone:
+                self._drop_work(work)
+            deleted += len(gone)
         return deleted
 
     # ---- ending
@@ -223,16 +224,19 @@ class Evaluations(Evaluating, Comparing):
         tx.replace(finished)
         return tx.get(EvaluationRun, run_id)  # as it is kept: frozen to its depth
 
-    def _delete_some(self, ids: Sequence[str], place: Place, tx: Tx) -> tuple[int, Sequence[str]]:
-        """How many of the runs went in this step, and which are left."""
-        gone, room = 0, BATCH
+    def _delete_some(
+        self, ids: Sequence[str], place: Place, event_ids: Mapping[str, str], now: datetime, tx: Tx
+    ) -> tuple[Sequence[EndedWork], Sequence[str]]:
+        """The work on the runs that went in this step, and which are left."""
+        gone: tuple[EndedWork, ...] = ()
+        room = BATCH
         for at, run_id in enumerate(ids):
             if self._sight.see(tx, EvaluationRun, run_id, place) is not None:
                 room -= remove_parts(tx, run_id, room)
                 if room <= 0:
                     return gone, ids[at:]
+                gone += (self._end_work(tx, run_id, event_ids[run_id], now),)
                 tx.remove(EvaluationRun, run_id)
-                gone += 1
         return gone, ()
 
     def _stop(

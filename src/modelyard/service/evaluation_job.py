@@ -4,7 +4,7 @@ A batch of rows and what tells of it commit together, under the worker's claim.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
@@ -24,7 +24,7 @@ from modelyard.domain.record import EMPTY
 from modelyard.domain.reference import ObjectRef
 from modelyard.domain.run_summary import run_summary
 from modelyard.domain.tally import VALUE, Tally
-from modelyard.errors import EvaluationError
+from modelyard.errors import EvaluationError, StoreError
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.asker import asker_of
 from modelyard.service.engine import Engine, Item, Limits, Row
@@ -33,12 +33,14 @@ from modelyard.service.engine_row import FunctionModel, RowScorer, Subject
 from modelyard.service.evaluation_left import PROGRESS, Left, last_told, what_is_left
 from modelyard.service.evaluation_rows import JobRows
 from modelyard.service.evaluation_rules import INTERRUPTED
+from modelyard.service.flow import Book
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
 from modelyard.service.judged import read_judged
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.listing import maybe
 from modelyard.service.place import Place
+from modelyard.service.ports import log
 from modelyard.service.scorers import RuleScorer, ScorerFunction, at_work
 
 STARTED = "evaluation_started"
@@ -87,6 +89,7 @@ class _Work:
         self.refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
         self.tally = Tally(self.refs)
         self.rows, self.left = JobRows(self.ports, hold.job), Left()
+        self.owed: list[Book] = []
         self._told_at = -math.inf
         crew.tally(self.tally)
 
@@ -133,15 +136,28 @@ class _Work:
         Raises `LeaseLost`.
         """
         if not batch:
+            self.pay()
             return
         now = self.ports.clock.now()
         rows = [self._records(done, now) for done in batch]
         for prediction, scores in rows:
             self.tally.add(prediction, scores)
-        events = self._news(engine)
-        progress = self.hold.write(partial(self._commit, events, now, rows))
+        events, owed = self._news(engine), tuple(self.owed)
+        progress = self.hold.write(partial(self._commit, events, now, rows, owed))
+        self._paid(owed)
         for event in events:
             self.ports.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
+
+    def pay(self) -> None:
+        """Book what is owed for rows that are not stored: yet, or never. Booked again, it counts once."""
+        if owed := tuple(self.owed):
+            self.ports.store.transact(lambda tx: _book(tx, owed), durable=False)
+            self._paid(owed)
+
+    def _paid(self, owed: Sequence[Book]) -> None:
+        del self.owed[: len(owed)]
+        for one in owed:
+            one.told()
 
     def _news(self, engine: Engine) -> list[NewEvent]:
         """The event that tells how far it has come: with the last row, and now and then before.
@@ -156,15 +172,23 @@ class _Work:
         return [NewEvent(self.ports.ids(), PROGRESS, data, done)]
 
     def _commit(
-        self, events: list[NewEvent], now: datetime, rows: list[tuple[Prediction, list[Score]]], tx: Tx
+        self,
+        events: list[NewEvent],
+        now: datetime,
+        rows: list[tuple[Prediction, list[Score]]],
+        owed: Sequence[Book],
+        tx: Tx,
     ) -> JobProgress:
         claim = self.hold.claim
         progress = record_events(tx, claim, events, now) if events else fenced(tx, claim)
-        if maybe(tx, EvaluationRun, self.hold.job.lane) is not None:
-            for prediction, scores in rows:
-                tx.add(prediction)
-                for score in scores:
-                    tx.add(score)
+        _book(tx, owed)
+        # Whoever deletes a run cancels its job with it: only then is there a need to look whether it is still here.
+        if progress.cancelled_by and maybe(tx, EvaluationRun, self.hold.job.lane) is None:
+            return progress
+        for prediction, scores in rows:
+            tx.add(prediction)
+            for score in scores:
+                tx.add(score)
         return progress
 
     @property
@@ -208,8 +232,9 @@ class _Work:
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """The engine, with the pools that this work needs, until they are closed."""
+        """The engine, with the pools that this work needs, until they are closed and what is owed is booked."""
         with ExitStack() as opened:
+            opened.callback(self._pay_at_last)
             pool, scorer_pool = self._pools(opened)
             items, begun = self._items(), self.left.begun
             yield Engine(self.ports, items, self.subject, self.scorers, self.limits, pool, scorer_pool, begun)
@@ -228,10 +253,16 @@ class _Work:
 
     def _pool(self, opened: ExitStack, size: int, blocking: bool) -> Pool:
         if self.limits.timeout is None and (size == 1 or not blocking):
-            return InPlace()
+            return InPlace(None if blocking else self.owed)
         threads = Threads()
         opened.callback(threads.close)
         return threads
+
+    def _pay_at_last(self) -> None:
+        try:
+            self.pay()
+        except StoreError:
+            log.exception("what was produced for rows that are not stored could not be booked")
 
     def _items(self) -> Iterator[Item]:
         """What is not stored yet, in order. The first ones may have been begun before, if nobody knows better."""
@@ -309,6 +340,11 @@ class _Work:
             finished_at=max(now, done.started_at),
             possibly_repeated=0,
         )
+
+
+def _book(tx: Tx, owed: Sequence[Book]) -> None:
+    for one in owed:
+        one.step(tx)
 
 
 def _needs_loop(worker: object) -> bool:

@@ -42,17 +42,12 @@ class JobRows:
 
     def _read(self, left: Left) -> Iterator[Item]:
         trials = self.job.spec["trials"]
+        first, rows = left.begun // trials, {index for index, _ in left.open}
         with self.ports.artifacts.open(self.job.spec.get("artifact") or self.job.spec["dataset"]) as file:
-            for index, row in read_some(file, lambda index: any(_left_of(left, index, trials))):
-                for number, trial in _left_of(left, index, trials):
-                    yield Item(number, index, trial, row)
-
-
-def _left_of(left: Left, index: int, trials: int) -> Iterator[tuple[int, int]]:
-    """The trials of a row that are left, each with its number."""
-    for trial in range(trials):
-        if left.has(index * trials + trial, (index, trial)):
-            yield index * trials + trial, trial
+            for index, row in read_some(file, lambda index: index >= first or index in rows):
+                for trial in range(trials):
+                    if left.has(number := index * trials + trial, (index, trial)):
+                        yield Item(number, index, trial, row)
 
 
 def _place_in_copy(number: int, source: Prediction) -> Place:

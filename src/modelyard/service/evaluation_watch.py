@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing
+from datetime import datetime
 from functools import partial
 from itertools import dropwhile
 
@@ -24,6 +25,14 @@ from modelyard.service.ports import Ports
 from modelyard.service.runner import never
 from modelyard.service.training_view import events_behind
 from modelyard.service.turns import turns
+
+
+@attrs.frozen
+class EndedWork:
+    """The last job of a run that was deleted, if it had one; and whether it was to end `now`, for that reason."""
+
+    job: Job | None
+    now: bool = False
 
 
 class Watching:
@@ -105,12 +114,21 @@ class Watching:
             announce(self.ports, job)
         return job is not None
 
-    def _drop_work(self, run_id: str) -> None:
-        """End what is done for a run that is no more, and drop the rows that it was to go on with."""
-        if self._stop_work(run_id, "deleted"):
+    def _end_work(self, tx: Tx, run_id: str, event_id: str, now: datetime) -> EndedWork:
+        """End what is done for a run in the transaction that takes it away, so that nothing is added to it again."""
+        job = latest_job(tx, run_id)
+        if job is None or job.ended:
+            return EndedWork(job)
+        return EndedWork(request_cancel(tx, job.id, event_id, self.principal.name, now), now=True)
+
+    def _drop_work(self, ended: EndedWork) -> None:
+        """Drop the rows that a run that is no more was to go on with; while it is at work, they go when that ends."""
+        job = ended.job
+        if job is None or not job.ended:
             return
-        job = self.ports.store.read(lambda snapshot: latest_job(snapshot, run_id))
-        for name in () if job is None else files_of(job):
+        if ended.now:
+            announce(self.ports, job)
+        for name in files_of(job):
             self.ports.artifacts.remove(name)
 
     # ---- how it is found and waited for

@@ -88,6 +88,33 @@ class Transact:
 
 
 @attrs.frozen
+class Book:
+    """A step that books what was produced, and may run again; answered with None. `told` is called when it is stored.
+
+    A driver whose caller keeps something of its own may leave it to them, for the transaction in which they do.
+    """
+
+    store: Store
+    step: Callable[[Tx], None]
+    told: Callable[[], None]
+
+    @property
+    def waits(self) -> bool:
+        """As the store says."""
+        return self.store.blocking
+
+    def perform(self, talk: "Talk[Any]") -> None:
+        """In this thread."""
+        self.store.transact(self.step, durable=False)
+        self.told()
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> None:
+        """In the store's own way."""
+        await talk.wait(self.store.atransact(self.step, durable=False))
+        self.told()
+
+
+@attrs.frozen
 class Call:
     """Answered with what the function returns; `blocking` says that it may wait."""
 
