@@ -34,7 +34,7 @@ from modelyard.service.engine_row import FunctionModel, RowScorer, Subject
 from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
-from modelyard.service.judged import read_judged
+from modelyard.service.judged import StoredRun
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.listing import maybe, scan
 from modelyard.service.place import Place
@@ -114,7 +114,7 @@ class _Work:
         if self.hold.progress.total is None:
             self.hold.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
         if self._resumed:
-            for prediction, scores in read_judged(self.ports, self.hold.job.lane):
+            for prediction, scores in StoredRun(self.ports, self.hold.job.lane).whole():
                 self.tally.add(prediction, scores)
                 self.stored.add(_place_of(prediction))
 
@@ -183,7 +183,7 @@ class _Work:
         announce(self.ports, self.hold.job)
 
     def _summary(self) -> Mapping[str, Any]:
-        found = aggregate(read_judged(self.ports, self.hold.job.lane))
+        found = aggregate(StoredRun(self.ports, self.hold.job.lane).numbers())
         return run_summary(found, {scorer.name: str(scorer.ref) for scorer in self.scorers})
 
     def _why(self) -> str:
