@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from modelyard import Platform, open_platform
 from modelyard.domain.metric import Judged, rows
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.protocols import Snapshot
 from modelyard.service import judged as service
-from modelyard.service.judged import RowFinder, read_judged, scores_of
+from modelyard.service import listing
+from modelyard.service.judged import RowFinder, StoredRun, scores_of
 from modelyard.service.listing import every
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -47,7 +48,10 @@ def add_run(platform: Platform, trials: Trials) -> str:
     for at, (digest, trial, made) in enumerate(trials):
         for run_id in (run, other):
             id_ = f"{run_id}-{at:02}"
-            records.append(Prediction(id_, "local", "p", "m", {}, digest, NOON, run_id, trial=trial))
+            output = {"value": at}
+            records.append(
+                Prediction(id_, "local", "p", "m", {"row": digest}, digest, NOON, run_id, trial=trial, output=output)
+            )
             for number, seconds in enumerate(made):
                 when = NOON + timedelta(seconds=seconds)
                 place = {"run_id": run_id, "row_digest": digest, "trial": trial}
@@ -83,7 +87,53 @@ def test_every_prediction_is_read_with_its_own_scores_in_their_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
         run = add_run(platform, trials)
-        assert read(read_judged(platform.ports, run)) == one_by_one(platform, run)
+        assert read(StoredRun(platform.ports, run).whole()) == one_by_one(platform, run)
+
+
+@ONCE
+@given(TRIALS, PAGES, st.booleans())
+def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size: int, looking: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "BATCH", size)
+        run = add_run(platform, trials)
+        viewed = list(StoredRun(platform.ports, run).numbers(looking))
+        whole = one_by_one(platform, run)
+        for (view, said), (prediction, scores) in zip(viewed, whole, strict=True):
+            for name in (*PredictionView._fields[:-1], "inputs", "output"):
+                assert getattr(view, name) == getattr(prediction, name)
+            expected = [tuple(getattr(score, name) for name in ScoreView._fields) for score in scores]
+            assert list(said) == expected
+
+
+def test_a_view_of_what_is_deleted_has_neither_inputs_nor_output(platform: Platform) -> None:
+    run = add_run(platform, [("a", 0, [0])])
+    ((view, _),) = StoredRun(platform.ports, run).numbers()
+    platform.evaluations.delete([run], project="p")
+    assert (view.inputs, view.output) == ({}, {})
+
+
+@pytest.mark.parametrize("looking", [False, True])
+def test_who_looks_at_every_row_asks_for_none_of_them_alone(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, looking: bool
+) -> None:
+    run = add_run(platform, [(f"row {at:02}", 0, [0]) for at in range(50)])
+    snapshots = type(platform.ports.store.read(lambda snapshot: snapshot))
+    asked: list[object] = []
+    find = snapshots.find
+    monkeypatch.setattr(snapshots, "find", lambda self, *what: asked.append(what) or find(self, *what))
+    seen = [view.inputs["row"] for view, _ in StoredRun(platform.ports, run).numbers(looking)]
+    assert seen == [f"row {at:02}" for at in range(50)]
+    assert len(asked) == (0 if looking else 50)
+
+
+@ONCE
+@given(TRIALS)
+def test_each_digest_is_told_once_and_each_score_by_its_scorer(platform: Platform, trials: Trials) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "MANY", 2)
+        run = StoredRun(platform.ports, add_run(platform, trials))
+        assert list(run.digests()) == sorted({digest for digest, _, _ in trials})
+        assert list(run.scorers()) == ["s"] * sum(len(made) for _, _, made in trials)
 
 
 @ONCE
@@ -121,7 +171,7 @@ def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch
         return found
 
     monkeypatch.setattr(snapshots, "page", counted)
-    assert len(read(read_judged(platform.ports, run))) == 50
+    assert len(read(StoredRun(platform.ports, run).whole())) == 50
     assert len(asked) <= 50 / 10 * 4 + 1
     assert sum(asked) <= (50 + 150) * 1.2
     assert max(asked) <= 11
@@ -150,7 +200,7 @@ def test_a_file_of_an_older_version_gets_the_rows_of_its_scores(tmp_path: Path) 
         tables = schema(new)
     forget(old)
     with open_platform(old) as platform:
-        assert read(read_judged(platform.ports, run)) == expected
+        assert read(StoredRun(platform.ports, run).whole()) == expected
     assert schema(old) == tables
 
 

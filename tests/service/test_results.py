@@ -251,6 +251,11 @@ def test_a_sorted_page_is_the_page_of_what_is_sorted(build: Any, data: Any) -> N
     limit, offset = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
     page = world.rows("a", "b", sorts=sorts, require_intersection=intersect, limit=limit, offset=offset)
     assert page == whole[offset : offset + limit]
+    window = {"require_intersection": intersect, "limit": limit, "offset": offset}
+    told, counted = (world.ask("a", "b", **window, summarise=summarise) for summarise in (True, False))
+    assert (counted.total_rows, counted.names) == (told.total_rows, told.names) == (len(whole), told.names)
+    assert [row.digest for row in counted.rows] == [row.digest for row in told.rows]
+    assert counted.summary == ()
     if sorts:
         means = [mean(scores, sorts[0].run_id, number) for number in whole]
         known = [value for value in means if value is not None]

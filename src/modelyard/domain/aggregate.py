@@ -160,7 +160,7 @@ class _Leaf:
     reduce: Reducer
     keep: int
     columns: dict[Kind, Column] = attrs.field(factory=dict)
-    worst: dict[Kind, Lowest[RowNote]] = attrs.field(factory=dict)
+    worst: dict[Kind, Lowest[tuple[Row, float]]] = attrs.field(factory=dict)
     texts: Counter[str] = attrs.field(factory=Counter)
     reasons: Counter[str] = attrs.field(factory=Counter)
 
@@ -169,7 +169,7 @@ class _Leaf:
         if kind not in self.columns:
             self.columns[kind], self.worst[kind] = Column(self.reduce), Lowest(self.keep)
         value = self.columns[kind].put(number, values, len(row.trials) - len(values))
-        self.worst[kind].offer(value, lambda: RowNote.of(row, float(value)))
+        self.worst[kind].offer(value, (row, value))
 
     def take_text(self, text: str) -> None:
         """A text; behind many different ones a new one is counted among others."""
@@ -299,7 +299,7 @@ class _Tally:
             interval=interval,
             pessimistic=math.fsum(column.pessimistic(column.worst)) / self.rows,
             distribution=Distribution.of(values),
-            worst=leaf.worst[kind].items,
+            worst=tuple(RowNote.of(row, float(value)) for row, value in leaf.worst[kind].items),
         )
 
 

@@ -191,13 +191,17 @@ def _corrected(found: Sequence[MetricComparison]) -> tuple[MetricComparison, ...
 # ---- collecting --------------------------------------------------------------------------------------------------
 
 
+_Difference = tuple[Pair, float, float]
+"""A pair of rows, and its values in the baseline and in the candidate."""
+
+
 @attrs.define
 class _Both:
     """One metric, as numbers of one kind, in both runs: a column each, and the rows that differ most."""
 
     columns: tuple[Column, Column]
-    worst: Lowest[RowDifference]
-    best: Lowest[RowDifference]
+    worst: Lowest[_Difference]
+    best: Lowest[_Difference]
 
     @property
     def complete(self) -> bool:
@@ -214,7 +218,7 @@ class _Both:
         if before is None or after is None or before == after:
             return
         side = self.worst if after < before else self.best
-        side.offer(-abs(after - before), lambda: RowDifference.of(pair, float(before), float(after)))
+        side.offer(-abs(after - before), (pair, before, after))
 
 
 @attrs.define
@@ -325,8 +329,8 @@ class _Tally:
             len(missing[0] & missing[1]),
             rows_needed(differences, self.terms.confidence),
             distribution=Distribution.of(differences),
-            worst=both.worst.items,
-            best=both.best.items,
+            worst=tuple(_look(found) for found in both.worst.items),
+            best=tuple(_look(found) for found in both.best.items),
         )
 
     def _everywhere(self, both: _Both) -> Paired:
@@ -337,6 +341,11 @@ class _Tally:
     def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int]) -> Paired:
         clusters = [self.clusters[row] for row in at] if self.clusters else []
         return paired_values(list(zip(one, other, strict=True)), clusters, self.terms.confidence)
+
+
+def _look(found: _Difference) -> RowDifference:
+    pair, before, after = found
+    return RowDifference.of(pair, float(before), float(after))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -6,7 +6,7 @@ equal: a condition on it does not hold.
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import attrs
 
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.metric import Judged
-from modelyard.domain.prediction import Score
+from modelyard.domain.prediction import Score, ScoreView
 from modelyard.domain.reference import ObjectRef
 from modelyard.errors import CallerError
 
@@ -73,7 +73,18 @@ class Field:
         return _found(_by_key(scores), rest)
 
 
-def _by_key(scores: Sequence[Score]) -> Mapping[str, Any]:
+def fields_in(value: object) -> Iterator[Field]:
+    """The fields that an expression looks at."""
+    if isinstance(value, Field):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from fields_in(one)
+    elif attrs.has(type(value)):
+        yield from fields_in(attrs.astuple(value, recurse=False))  # type: ignore[arg-type]
+
+
+def _by_key(scores: Sequence[Score | ScoreView]) -> Mapping[str, Any]:
     """What scorers say, under each of their names; of several that share one the last counts."""
     said = [score for score in scores if "value" in score.value]
     return {key: score.value["value"] for score in said for key in scorer_keys(score.scorer)}

@@ -1,7 +1,6 @@
 """The few lowest of any number of things."""
 
 import heapq
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import attrs
@@ -15,7 +14,7 @@ class Lowest(Generic[T]):
 
     >>> lowest = Lowest(2)
     >>> for rank in (3.0, 1.0, 2.0):
-    ...     lowest.offer(rank, lambda rank=rank: f"rank {rank:g}")
+    ...     lowest.offer(rank, f"rank {rank:g}")
     >>> lowest.items
     ('rank 1', 'rank 2')
     """
@@ -24,13 +23,13 @@ class Lowest(Generic[T]):
     _heap: list[tuple[float, int, T]] = attrs.field(factory=list)
     _offered: int = 0
 
-    def offer(self, rank: float, make: Callable[[], T]) -> None:
-        """Keep what `make` makes, which is called only if it is to be kept."""
+    def offer(self, rank: float, item: T) -> None:
+        """Keep an item as long as fewer than `keep` others rank lower."""
         self._offered += 1
         if len(self._heap) < self.keep:
-            heapq.heappush(self._heap, (-rank, -self._offered, make()))
+            heapq.heappush(self._heap, (-rank, -self._offered, item))
         elif self._heap and -rank > self._heap[0][0]:
-            heapq.heapreplace(self._heap, (-rank, -self._offered, make()))
+            heapq.heapreplace(self._heap, (-rank, -self._offered, item))
 
     @property
     def items(self) -> tuple[T, ...]:

@@ -12,7 +12,7 @@ import attrs
 
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation import Outcome
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.reference import ObjectRef, same_scheme
 from modelyard.domain.terms import Reducer
 from modelyard.errors import InvalidInput
@@ -20,8 +20,11 @@ from modelyard.errors import InvalidInput
 LARGEST = 1e150
 """Beyond this no score is taken, so that no sum of squares overflows."""
 
-Judged = tuple[Prediction, Sequence[Score]]
-"""A prediction and its scores, in the order in which they were made."""
+Judged = tuple[Prediction | PredictionView, Sequence[Score | ScoreView]]
+"""A prediction and its scores, in the order in which they were made; or as much of them as numbers need."""
+
+WholeJudged = tuple[Prediction, Sequence[Score]]
+"""The same with nothing left out."""
 
 Path = tuple[str, ...]
 
@@ -82,7 +85,7 @@ class Reading(NamedTuple):
     reason: str = ""
 
 
-def readings(scores: Sequence[Score]) -> list[Reading]:
+def readings(scores: Sequence[Score | ScoreView]) -> list[Reading]:
     """What the scores of one prediction say. Of several by one version of a scorer the last counts."""
     found: list[Reading] = []
     for whole, score in {_whole(score.scorer): score for score in scores}.items():

@@ -1,10 +1,10 @@
 """What a run is made of: what a model answered to each row, and what scorers say of it (specification 2.3, 4.5)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -106,6 +106,54 @@ class Score:
     user_id: str | None = None
     row_digest: str = ""
     trial: int = 0
+
+
+# ---- views -------------------------------------------------------------------------------------------------------
+
+
+class PredictionView(NamedTuple):
+    """As much of a prediction as numbers need; `whole` looks its inputs and its output up, when asked for."""
+
+    id: str
+    row_digest: str
+    trial: int
+    model: str
+    error: str | None
+    latency: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost: Decimal | None
+    copied_from: str | None
+    possibly_repeated: int
+    whole: Callable[[str], Prediction | None]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What the model was given; nothing once the prediction is deleted."""
+        found = self.whole(self.id)
+        return EMPTY if found is None else found.inputs
+
+    @property
+    def output(self) -> Mapping[str, Any]:
+        """What it answered, in the form of `Prediction.output`; nothing once the prediction is deleted."""
+        found = self.whole(self.id)
+        return EMPTY if found is None else found.output
+
+
+class ScoreView(NamedTuple):
+    """As much of a score as numbers need, and its place."""
+
+    id: str
+    row_digest: str
+    trial: int
+    prediction_id: str
+    created_at: datetime
+    scorer: str
+    value: Mapping[str, Any]
+    error: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    judge_cost: Decimal | None
 
 
 RECORDS = (

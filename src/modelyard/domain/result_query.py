@@ -11,11 +11,11 @@ from decimal import Decimal
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import attrs
 
-from modelyard.domain.expression import Expression, Field, scorer_keys, truth
+from modelyard.domain.expression import Expression, Field, fields_in, scorer_keys, truth
 from modelyard.domain.metric import Judged, Kind, Metric, Path, Row, kind_of, trial_readings
 from modelyard.domain.reference import same_scheme
 from modelyard.domain.usage import add
@@ -24,21 +24,24 @@ from modelyard.errors import CallerError
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
+J = TypeVar("J", bound=Judged)
+
+
 @attrs.frozen
-class ResultRow:
+class ResultRow(Generic[J]):
     """A row of several runs: its trials in each run that has it."""
 
     digest: str
-    runs: Mapping[str, Sequence[Judged]]
+    runs: Mapping[str, Sequence[J]]
 
-    def trials(self, run_id: str | None) -> Iterable[Judged]:
+    def trials(self, run_id: str | None) -> Iterable[J]:
         """The trials of one run, or of all."""
         if run_id is not None:
             return self.runs.get(run_id, ())
         return (trial for trials in self.runs.values() for trial in trials)
 
 
-def joined(runs: Mapping[str, Iterable[Row]]) -> Iterator[ResultRow]:
+def joined(runs: Mapping[str, Iterable[Row]]) -> Iterator[ResultRow[Judged]]:
     """The rows of runs, each given in the order of its digests, joined by them."""
     streams = [_tagged(at, run_id, rows) for at, (run_id, rows) in enumerate(runs.items())]
     for digest, group in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(0)):
@@ -89,7 +92,8 @@ class ResultQuery:
 
     With `match_all` a row must fit every filter, and one without a run in every run; else it must fit all filters of
     one run, or all of those without a run in some one run. `require_intersection` keeps the rows that all runs have;
-    `summary_require_intersection` does so in the summary, and is the same where it is None.
+    `summary_require_intersection` does so in the summary, and is the same where it is None. Without `summarise` there
+    is none.
     """
 
     run_ids: tuple[str, ...] = attrs.field(converter=_each_once)
@@ -100,12 +104,23 @@ class ResultQuery:
     summary_require_intersection: bool | None = None
     limit: int | None = None
     offset: int = 0
+    summarise: bool = True
 
-    def in_all(self, row: ResultRow) -> bool:
-        """Whether every run has the row."""
-        return len(row.runs) == len(self.run_ids)
+    @property
+    def by_digest_alone(self) -> bool:
+        """Whether nothing but the digests of all rows says which are wanted."""
+        return not (self.filters or self.sorts or self.summarise)
 
-    def keeps(self, row: ResultRow) -> bool:
+    @property
+    def looks_inside(self) -> bool:
+        """Whether a filter or a sort goes by inputs or outputs, and not by scores alone."""
+        return not all(field.is_score for field in fields_in((*self.filters, *self.sorts)))
+
+    def in_all(self, runs: int) -> bool:
+        """Whether a row that so many runs have is in every one."""
+        return runs == len(self.run_ids)
+
+    def keeps(self, row: ResultRow[Judged]) -> bool:
         """Whether the row fits the filters."""
         if not self.filters:
             return True
@@ -115,7 +130,7 @@ class ResultQuery:
         fits = (self._fits(row, run_id, conditions) for run_id, conditions in groups.items())
         return all(fits) if self.match_all else any(fits)
 
-    def _fits(self, row: ResultRow, run_id: str | None, conditions: Sequence[Expression]) -> bool:
+    def _fits(self, row: ResultRow[Judged], run_id: str | None, conditions: Sequence[Expression]) -> bool:
         """Whether in the run, or in some or every run, some trial fits all conditions."""
         if run_id is not None:
             return _some(row.runs.get(run_id, ()), conditions)
@@ -128,7 +143,7 @@ class ResultQuery:
             found.sort(key=_ranking(at, self.sorts[at].descending), reverse=self.sorts[at].descending)
         return [digest for _, digest in found]
 
-    def sort_values(self, row: ResultRow) -> tuple[Any, ...]:
+    def sort_values(self, row: ResultRow[Judged]) -> tuple[Any, ...]:
         """What each of the sorts goes by, None where the row has no value."""
         return tuple(_sort_value(sort, row) for sort in self.sorts)
 
@@ -152,7 +167,7 @@ def _ranking(at: int, descending: bool) -> Callable[[tuple[tuple[Any, ...], str]
     return rank
 
 
-def _sort_value(sort: Sort, row: ResultRow) -> float | str | None:
+def _sort_value(sort: Sort, row: ResultRow[Judged]) -> float | str | None:
     if sort.difference:
         means = [mean for trials in row.runs.values() if (mean := _mean(sort.field, trials)) is not None]
         return max(means) - min(means) if len(means) > 1 else None
@@ -247,9 +262,10 @@ class RunTally:
     _tokens: int | None = None
     _cost: Decimal | None = None
 
-    def note(self, trial: Judged) -> None:
-        """Take note of the scorers of a trial."""
-        self.scorers.update((score.scorer, None) for score in trial[1])
+    def note(self, scorers: Iterable[str]) -> None:
+        """Take note of scorers."""
+        for scorer in scorers:
+            self.scorers[scorer] = None
 
     def add(self, trial: Judged) -> None:
         """Count a trial."""

@@ -8,7 +8,7 @@ from decimal import Decimal
 import attrs
 
 from modelyard.domain import usage as money
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.reference import same_scheme
 from modelyard.domain.statistics import quantile
 
@@ -58,7 +58,7 @@ class Spending:
     _inherited: int = 0
     _sums: "dict[tuple[str, str, bool], _Sum]" = attrs.field(factory=dict)
 
-    def add(self, prediction: Prediction, scores: Iterable[Score]) -> None:
+    def add(self, prediction: Prediction | PredictionView, scores: Iterable[Score | ScoreView]) -> None:
         """Add a prediction and its scores."""
         copied = prediction.copied_from is not None
         if prediction.latency is not None and prediction.error is None:

@@ -10,14 +10,14 @@ from typing import Any
 
 from modelyard.domain.evaluation import Outcome
 from modelyard.domain.metric import readings
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.usage import EXACT
 
 VALUE = "value"
 """The name under which a prediction holds its output, and a score its value."""
 
 
-def outcome_of(prediction: Prediction, score: Score | None) -> Outcome:
+def outcome_of(prediction: Prediction | PredictionView, score: Score | ScoreView | None) -> Outcome:
     """What came of a row, as one scorer sees it."""
     if prediction.error is not None:
         return Outcome.MODEL_ERROR

@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import Unpack
 
 import attrs
 
-from modelyard.domain.comparison import Comparison, MetricComparison, Verdict
+from modelyard.domain.comparison import Comparison, MetricComparison, Verdict, compare
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.metric import Row, row_values
+from modelyard.domain.terms import TermOptions
 from modelyard.report.comparison_page import comparison_content
-from modelyard.report.export import Format, Read, comparison_lines
+from modelyard.report.export import Format, comparison_lines
 from modelyard.report.number import (
     clusters_text,
     confidence_text,
@@ -22,6 +24,7 @@ from modelyard.report.number import (
     span_text,
 )
 from modelyard.report.page import fragment, page, tag
+from modelyard.report.reader import Reader, judged_on
 from modelyard.report.saving import save_report
 from modelyard.report.table import printable, text_table
 
@@ -40,8 +43,19 @@ class ComparisonReport:
     baseline: EvaluationRun
     candidate: EvaluationRun
     comparison: Comparison
-    read_baseline: Read = attrs.field(eq=False)
-    read_candidate: Read = attrs.field(eq=False)
+    readers: tuple[Reader, Reader] = attrs.field(eq=False)
+
+    @classmethod
+    def of(
+        cls,
+        baseline: EvaluationRun,
+        candidate: EvaluationRun,
+        readers: tuple[Reader, Reader],
+        **options: Unpack[TermOptions],
+    ) -> "ComparisonReport":
+        """The report of a candidate beside a baseline, which `readers` read. Raises `InvalidInput`."""
+        before, after = (judged_on(reader, options) for reader in readers)
+        return cls(baseline, candidate, compare(before, after, **options), readers)
 
     def metric(self, name: str) -> MetricComparison:
         """The metric of this name. Raises `InvalidInput` naming those that there are."""
@@ -50,7 +64,7 @@ class ComparisonReport:
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
         """Every row of both runs, side by side, as JSON Lines or CSV, read as it is asked for."""
         names = [one.name for one in self.comparison.metrics]
-        return comparison_lines(self.read_baseline, self.read_candidate, self._values, names, format)
+        return comparison_lines(*self.readers, self._values, names, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file of the kind that its ending says: .html, .jsonl or .csv. Raises `InvalidInput`."""

@@ -11,7 +11,7 @@ from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.terms import TermOptions
 from modelyard.errors import InvalidInput
 from modelyard.report.evaluation_page import run_content
-from modelyard.report.export import Format, Read, run_lines
+from modelyard.report.export import Format, run_lines
 from modelyard.report.number import (
     clusters_text,
     confidence_text,
@@ -23,6 +23,7 @@ from modelyard.report.number import (
     seconds_text,
 )
 from modelyard.report.page import fragment, page, tag
+from modelyard.report.reader import Reader, judged_on
 from modelyard.report.saving import save_report
 from modelyard.report.table import printable, text_table
 
@@ -43,12 +44,12 @@ class RunReport:
 
     run: EvaluationRun
     aggregate: Aggregate
-    read: Read = attrs.field(eq=False)
+    reader: Reader = attrs.field(eq=False)
 
     @classmethod
-    def of(cls, run: EvaluationRun, read: Read, **options: Unpack[TermOptions]) -> "RunReport":
-        """The report of a run that `read` reads. Raises `InvalidInput`."""
-        return cls(run, aggregate(read(), **options), read)
+    def of(cls, run: EvaluationRun, reader: Reader, **options: Unpack[TermOptions]) -> "RunReport":
+        """The report of a run that `reader` reads. Raises `InvalidInput`."""
+        return cls(run, aggregate(judged_on(reader, options), **options), reader)
 
     def metric(self, name: str) -> MetricSummary:
         """The metric of this name. Raises `InvalidInput` naming those that there are."""
@@ -60,7 +61,7 @@ class RunReport:
 
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
         """Every prediction with its scores, as JSON Lines or CSV, read as it is asked for."""
-        return run_lines(self.read, format)
+        return run_lines(self.reader, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file of the kind that its ending says: .html, .jsonl or .csv. Raises `InvalidInput`."""

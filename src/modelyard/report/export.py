@@ -9,14 +9,13 @@ from itertools import islice
 from typing import Any, Literal
 
 from modelyard.domain.evaluation import Outcome
-from modelyard.domain.metric import Judged, Metric, Row, merged, metric_names, rows, trial_readings
+from modelyard.domain.metric import Judged, Metric, Row, WholeJudged, merged, metric_names, rows, trial_readings
 from modelyard.domain.prediction import Prediction, Score
 from modelyard.domain.tally import outcome_of
 from modelyard.formats.json_text import dumps
+from modelyard.report.reader import Reader
 
 Format = Literal["jsonl", "csv"]
-Read = Callable[[], Iterator[Judged]]
-"""Reads a run from its beginning, in the order of the row digests."""
 
 MAX_COLUMNS = 200
 _BATCH = 500
@@ -28,12 +27,12 @@ _NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 # ---- a run -------------------------------------------------------------------------------------------------------
 
 
-def run_lines(read: Read, format: Format) -> Iterator[bytes]:
+def run_lines(run: Reader, format: Format) -> Iterator[bytes]:
     """The predictions of a run with their scores."""
-    return _json_lines(map(_run_object, read())) if format == "jsonl" else _csv(_run_table(read))
+    return _json_lines(map(_run_object, run.whole())) if format == "jsonl" else _csv(_run_table(run))
 
 
-def _run_object(judged: Judged) -> dict[str, Any]:
+def _run_object(judged: WholeJudged) -> dict[str, Any]:
     prediction, scores = judged
     return {
         "row_digest": prediction.row_digest,
@@ -73,14 +72,14 @@ def _usd(cost: Decimal | None) -> str | None:
     return None if cost is None else f"{cost:f}"
 
 
-def _run_table(read: Read) -> Iterator[Sequence[Any]]:
-    names = _names(reading.metric for row in rows(read()) for reading in row.readings if reading.kind is not None)
+def _run_table(run: Reader) -> Iterator[Sequence[Any]]:
+    said = (reading for trial in run.numbers() for reading in trial_readings(trial))
+    names = _names(reading.metric for reading in said if reading.kind is not None)
     yield (*_COLUMNS, *names.values())
-    for row in rows(read()):
-        for trial in row.trials:
-            found = {**_run_object(trial), "scorer_errors": _scorer_errors(trial)}
-            values = {reading.metric: reading.value for reading in trial_readings(trial)}
-            yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
+    for trial in run.whole():
+        found = {**_run_object(trial), "scorer_errors": _scorer_errors(trial)}
+        values = {reading.metric: reading.value for reading in trial_readings(trial)}
+        yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
 
 
 def _scorer_errors(judged: Judged) -> str | None:
@@ -104,10 +103,14 @@ def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:
 
 
 def comparison_lines(
-    baseline: Read, candidate: Read, values: Callable[[Row], Mapping[str, float]], names: Sequence[str], format: Format
+    baseline: Reader,
+    candidate: Reader,
+    values: Callable[[Row], Mapping[str, float]],
+    names: Sequence[str],
+    format: Format,
 ) -> Iterator[bytes]:
     """The rows of both runs side by side. `values` gives a row's value of each metric in `names` that it has."""
-    both = ((one, other) for one, other in merged(rows(baseline()), rows(candidate())) if one and other)
+    both = ((one, other) for one, other in merged(rows(baseline.whole()), rows(candidate.whole())) if one and other)
     found = (_pair_object(one, other, values(one), values(other)) for one, other in both)
     return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
 

@@ -2,18 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Protocol, Unpack, get_args
 
-from modelyard.domain.comparison import compare
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.terms import TermOptions
 from modelyard.errors import InvalidInput
 from modelyard.report.comparison import ComparisonReport
 from modelyard.report.evaluation import RunReport
-from modelyard.report.export import Format, Read, run_lines
+from modelyard.report.export import Format, run_lines
 from modelyard.service.asserting import Gate, check_not_worse, checked_gate
-from modelyard.service.judged import read_judged
+from modelyard.service.judged import StoredRun
 from modelyard.service.ports import Ports
 
 
@@ -56,8 +54,7 @@ class Comparing(ABC):
         errors and intervals then allow for it. `confidence` is that of the intervals. Raises `NotFound`,
         `InvalidInput`.
         """
-        found, read = self._readable(run, project, entity)
-        return RunReport.of(found, read, **options)
+        return RunReport.of(*self._readable(run, project, entity), **options)
 
     def compare(
         self,
@@ -74,13 +71,12 @@ class Comparing(ABC):
         """
         before, read_before = self._readable(baseline, project, entity)
         after, read_after = self._readable(candidate, project, entity)
-        numbers = compare(read_before(), read_after(), **options)
-        return ComparisonReport(before, after, numbers, read_before, read_after)
+        return ComparisonReport.of(before, after, (read_before, read_after), **options)
 
-    def _readable(self, run: AnyRun, project: str | None, entity: str | None) -> tuple[EvaluationRun, Read]:
-        """A run and what reads it from its beginning. Raises `NotFound`."""
+    def _readable(self, run: AnyRun, project: str | None, entity: str | None) -> tuple[EvaluationRun, StoredRun]:
+        """A run and what reads it. Raises `NotFound`."""
         found = self.get(run_id_of(run), project=project, entity=entity)
-        return found, partial(read_judged, self.ports, found.id)
+        return found, StoredRun(self.ports, found.id)
 
     def assert_not_worse(
         self,
@@ -119,5 +115,5 @@ class Comparing(ABC):
         """
         if format not in get_args(Format):
             raise InvalidInput.at("format", msg=f"must be one of {', '.join(get_args(Format))}")
-        _, read = self._readable(run, project, entity)
-        return run_lines(read, format)
+        _, reader = self._readable(run, project, entity)
+        return run_lines(reader, format)

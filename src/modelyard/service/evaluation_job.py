@@ -36,7 +36,7 @@ from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.flow import Book
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
-from modelyard.service.judged import read_judged
+from modelyard.service.judged import StoredRun
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.listing import maybe
 from modelyard.service.place import Place
@@ -219,7 +219,7 @@ class _Work:
         announce(self.ports, self.hold.job)
 
     def _summary(self) -> Mapping[str, Any]:
-        found = aggregate(read_judged(self.ports, self.hold.job.lane))
+        found = aggregate(StoredRun(self.ports, self.hold.job.lane).numbers())
         return run_summary(found, {scorer.name: str(scorer.ref) for scorer in self.scorers})
 
     def _why(self) -> str:

@@ -10,7 +10,7 @@ from modelyard.domain.reference import ObjectRef
 from modelyard.domain.tally import VALUE, outcome_of
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluation import RunReport
-from modelyard.service.judged import read_judged, scores_of
+from modelyard.service.judged import StoredRun, scores_of
 from modelyard.service.listing import BATCH, everything, scan
 from modelyard.service.ports import Ports
 
@@ -50,7 +50,7 @@ class EvaluationResult:
 
     def __init__(self, ports: Ports, run: EvaluationRun) -> None:
         self.run = run
-        self._read = partial(read_judged, ports, run.id)
+        self._stored = StoredRun(ports, run.id)
         self.rows = Rows(ports, run)
         self.errors = Rows(ports, run, lambda row: row.outcome in _FAULTS)
 
@@ -58,10 +58,10 @@ class EvaluationResult:
         return f"<EvaluationResult {self.run.id} {self.run.state}, score {self.score}>"
 
     def __str__(self) -> str:
-        return str(RunReport.of(self.run, self._read))
+        return str(RunReport.of(self.run, self._stored))
 
     def _repr_html_(self) -> str:
-        return RunReport.of(self.run, self._read)._repr_html_()
+        return RunReport.of(self.run, self._stored)._repr_html_()
 
     @property
     def score(self) -> float | None:

@@ -15,6 +15,11 @@ from modelyard.service.ports import Ports
 R = TypeVar("R")
 
 BATCH = 200
+"""How many records are read at once."""
+
+MANY = 2000
+"""How many are where a few columns are read of each."""
+
 MAX_WINDOW = 2**53
 MAX_IDS = 1000
 
@@ -58,6 +63,23 @@ def scan(ports: Ports, cls: type[R], index: str, *where: object, after: object =
         if len(batch) < BATCH:
             return
         cursor = cursor_at(cls, index, batch[-1])
+
+
+def selected(
+    ports: Ports, cls: type[Any], columns: Sequence[str], index: str, *where: object
+) -> Iterator[tuple[Any, ...]]:
+    """Of every record of an index these columns, and behind them those that make its cursor; read as they are asked
+    for, each batch of a snapshot of its own.
+    """
+    order = _DECLARED[cls].order_of(index)
+    names = (*columns, *(name for name in order if name not in columns))
+    places, cursor = [names.index(name) for name in order], None
+    while True:
+        batch = ports.store.read(partial(_selected, cls, names, index, where, cursor))
+        yield from batch
+        if len(batch) < MANY:
+            return
+        cursor = tuple(batch[-1][at] for at in places)
 
 
 def window(found: Iterator[R], limit: int | None, offset: int) -> Iterator[R]:
@@ -122,6 +144,17 @@ def read_page(
             break
         cursor = cursor_at(cls, index, batch[-1])
     return Page.cut(found, limit)
+
+
+def _selected(
+    cls: type[Any],
+    names: Sequence[str],
+    index: str,
+    where: tuple[object, ...],
+    after: Cursor | None,
+    snapshot: Snapshot,
+) -> list[tuple[Any, ...]]:
+    return snapshot.select(cls, names, index, *where, after=after, limit=MANY)
 
 
 def _batch(

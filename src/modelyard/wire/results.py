@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.expression import Expression, Field
-from modelyard.domain.metric import Judged, Kind
+from modelyard.domain.metric import Kind, WholeJudged
 from modelyard.domain.prediction import Score
 from modelyard.domain.result_query import Filter, LeafStats, ResultQuery, ResultRow, RunSummary, Sort, tokens_of
 from modelyard.errors import InvalidInput, Problem
@@ -78,6 +78,7 @@ def result_query(body: EvalResultsQuery) -> ResultQuery:
         body.summary_require_intersection,
         body.limit,
         body.offset,
+        body.include_summary,
     )
 
 
@@ -188,7 +189,7 @@ Names = Mapping[str, Mapping[str, str]]
 """For each run, what its scorers are called."""
 
 
-def row_object(row: ResultRow, names: Names, body: EvalResultsQuery) -> Mapping[str, Any]:
+def row_object(row: ResultRow[WholeJudged], names: Names, body: EvalResultsQuery) -> Mapping[str, Any]:
     """A row as plain JSON data, in the members of `EvalResultsRow`."""
     trials = next(iter(row.runs.values()))
     return {
@@ -201,7 +202,7 @@ def row_object(row: ResultRow, names: Names, body: EvalResultsQuery) -> Mapping[
     }
 
 
-def _trial(trial: Judged, names: Mapping[str, str], body: EvalResultsQuery) -> Mapping[str, Any]:
+def _trial(trial: WholeJudged, names: Mapping[str, str], body: EvalResultsQuery) -> Mapping[str, Any]:
     prediction, scores = trial
     children = body.include_predict_and_score_children
     return {
