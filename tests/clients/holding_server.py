@@ -1,42 +1,64 @@
 """Serve the platform of a file on an inherited socket: python holding_server.py STORE SOCKET [STEP].
 
 The socket stays open where it was made, so that whoever connects while no server lives waits for the next one. With a
-step, RL jobs make no step behind it: they hold still there until the process is killed.
+step, RL jobs make no step behind it: they hold still there until the process is killed. Every job has the same seed.
 """
 
+import os
 import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+import attrs
 import uvicorn
 
 from modelyard import TrajectoryGroup, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.domain.training_config import RLConfig
-from modelyard.protocols import Step, TrainContext, TrainItem
+from modelyard.protocols import Step, TrainContext, Trainer, TrainItem
 from modelyard.service.ports import Settings
+from modelyard.service.training import SEED_BYTES
+from modelyard.trainers.local import trainer as local
 from modelyard.trainers.tabular import TabularTrainer
 from openapi_check import Checked
 
+SAVE_EVERY = 2
 
-class HoldingTrainer(TabularTrainer):
+
+@attrs.frozen
+class Holding:
     """Trains up to a step, and no further."""
 
-    def __init__(self, last: int) -> None:
-        super().__init__(save_every=2)
-        self._last = last
+    trainer: Trainer
+    last: int
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.trainer, name)
 
     def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        for item in super().rl(config, data, context):
-            if isinstance(item, Step) and item.number > self._last:
+        for item in self.trainer.rl(config, data, context):
+            if isinstance(item, Step) and item.number > self.last:
                 threading.Event().wait()
             yield item
 
 
+def trainer_of(store: str) -> Trainer:
+    """Of the store's local models, if it lists any; else of the tabular ones."""
+    with open_platform(store) as platform:
+        known = platform.base_models()
+    return local.LocalTrainer(known, save_every=SAVE_EVERY) if known else TabularTrainer(save_every=SAVE_EVERY)
+
+
+def randomness(count: int) -> bytes:
+    """Random bytes; those of a job's seed are always the same."""
+    return bytes(count) if count == SEED_BYTES else os.urandom(count)
+
+
 def main(store: str, descriptor: str, last: str = "1000000") -> None:
-    trainers, settings = [HoldingTrainer(int(last))], Settings(lease=2.0, poll=0.1)
-    with open_platform(store, trainers=trainers, settings=settings) as platform:
+    trainers, settings = [Holding(trainer_of(store), int(last))], Settings(lease=2.0, poll=0.1)
+    with open_platform(store, trainers=trainers, settings=settings, randomness=randomness) as platform:
         server = uvicorn.Server(uvicorn.Config(Checked(asgi_app(platform, worker=True)), log_level="warning"))
         server.run(sockets=[socket.socket(fileno=int(descriptor))])
 

@@ -5,6 +5,9 @@
 A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins behind an empty line are
 installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
 in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be installed fails; none is skipped.
+
+A lane whose second line names another as `beside` finds that one's Python in $MODELYARD_<NAME>_PYTHON, for servers
+that need what the clients' users do not have.
 """
 
 import hashlib
@@ -13,12 +16,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+ONE_AT_A_TIME = threading.Lock()
+"""Two lanes may want the same environment."""
 
 
 def environments() -> Path:
@@ -33,12 +39,13 @@ def environment(pins: Path) -> Path:
     """The Python of the lane's environment, made now unless it is cached."""
     digest = hashlib.sha256(pins.read_bytes() + sys.version.encode()).hexdigest()[:16]
     home = environments() / f"{pins.stem}-{digest}"
-    if not (home / "complete").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        venv.create(home, with_pip=True)
-        for group in groups(pins):
-            subprocess.run([home / "bin" / "pip", "install", "--quiet", *group], check=True)
-        (home / "complete").touch()
+    with ONE_AT_A_TIME:
+        if not (home / "complete").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            venv.create(home, with_pip=True)
+            for group in groups(pins):
+                subprocess.run([home / "bin" / "pip", "install", "--quiet", *group], check=True)
+            (home / "complete").touch()
     return home / "bin" / "python"
 
 
@@ -48,16 +55,25 @@ def groups(pins: Path) -> list[list[str]]:
     return [[line for line in lines.splitlines() if not line.startswith("#")] for lines in paragraphs]
 
 
+def named(pins: Path, what: str) -> list[str]:
+    """What a lane's line `# what: ...` names."""
+    lines = pins.read_text().splitlines()
+    return [word for line in lines if line.startswith(f"# {what}:") for word in line.partition(":")[2].split()]
+
+
 def run(pins: Path) -> bool:
     """Run one lane's tests, and print what they say when they are done. Returns whether they passed."""
-    modules = pins.read_text().splitlines()[0].removeprefix("# tests:").split()
+    modules = named(pins, "tests")
+    beside = {
+        f"MODELYARD_{name.upper()}_PYTHON": environment(HERE / f"lane-{name}.txt") for name in named(pins, "beside")
+    }
     with tempfile.TemporaryDirectory() as scratch:
         pytest = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT]
         paths = [str(ROOT / "src"), str(ROOT / "tests" / "shared")]
         done = subprocess.run(
             [*pytest, *((HERE / module).resolve() for module in modules)],
             cwd=scratch,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_WAIT_POLICY": "PASSIVE"},
+            env={**os.environ, **beside, "PYTHONPATH": os.pathsep.join(paths), "OMP_WAIT_POLICY": "PASSIVE"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,9 +1,15 @@
-"""The public RL client, unmodified, against a served platform: a model's whole life, in a lane of its own."""
+"""The public RL client, unmodified, against a served platform: a model's whole life, in a lane of its own.
+
+Those of `BOTH` kinds of base models are for a tabular one, served in this process, and for a network, served by
+`modelyard serve` in an environment with torch.
+"""
 
 import asyncio
 import json
 import os
+import re
 import runpy
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,15 +18,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from openai import NotFoundError, UnprocessableEntityError
 
-from modelyard import open_platform
+from modelyard import Platform, open_platform
+from modelyard.testing.executor import until
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing the client asks the network for prices
 art = pytest.importorskip("art", reason="the RL client has a lane of its own: tests/clients/lanes.py art")
 # What the client says about its own messages with tool calls, when it sends them.
-pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),
+    pytest.mark.timeout(400),  # loading torch twice takes its time on a busy machine
+]
 
 PROMPTS = ("Tell me about the sea.", "Where is my order?", "How do I pay?", "What is new?")
 LOOKUP = {
@@ -31,7 +42,11 @@ LOOKUP = {
         "parameters": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
     },
 }
-DEADLINE = 60
+DEADLINE = 300
+"""Seconds: long, since only what is broken is waited for so long."""
+
+HERE = Path(__file__).parent
+WITH_TORCH = os.environ.get("MODELYARD_TORCH_PYTHON", "")
 
 
 @pytest.fixture(autouse=True)
@@ -40,15 +55,111 @@ def _no_metrics_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
 
 
+# ---- where models are served -----------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Kind:
+    """A kind of base model: rates at which it learns, passes over a few rows after which it knows them, rounds after
+    which it mostly gets a reward that it got now and then, and how exactly its trainer finds the sampler's
+    log-probabilities again.
+    """
+
+    base_model: str
+    python: str
+    rl_rate: float
+    sft_rate: float
+    passes: int
+    rounds: int
+    reward: Callable[[str], float]
+    exactness: float
+
+
+def says_you(text: str) -> float:
+    return float("you" in text.lower().split())
+
+
+def share_of_digits(text: str) -> float:
+    return sum(letter in "0123456789" for letter in text) / max(len(text), 1)
+
+
+KINDS = {
+    "tabular": Kind("tabular-mini", sys.executable, 5e-5, 5e-4, 10, 5, says_you, 1e-6),
+    "network": Kind("local-mini", WITH_TORCH, 5e-3, 1e-2, 60, 8, share_of_digits, 1e-4),
+}
+BOTH = pytest.mark.parametrize("kind", KINDS, indirect=True)
+
+
+@attrs.frozen
+class Served:
+    """A platform that another process serves, where it answers, and a key for it."""
+
+    platform: Platform
+    root: str
+    key: str
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """The base model of a test: a tabular one, unless it is for both."""
+    chosen = KINDS[getattr(request, "param", "tabular")]
+    if not chosen.python:
+        pytest.skip("networks need an environment with torch: tests/clients/lanes.py art")
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Kind], Path]:
+    """Makes folders with an unused store, `yard.db`, that offers a base model."""
+
+    def folder(kind: Kind) -> Path:
+        made = tmp_path_factory.mktemp(kind.base_model)
+        if kind is KINDS["network"]:
+            if not (kept / "yard.db").exists():
+                subprocess.run([kind.python, HERE / "local_store.py", kept / "yard.db"], check=True)
+            shutil.copytree(kept, made, dirs_exist_ok=True)
+        return made
+
+    kept = tmp_path_factory.mktemp("kept")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def command_served(stores: Callable[[Kind], Path]) -> Iterator[Served]:
+    """A network behind `modelyard serve`."""
+    kind = KINDS["network"]
+    folder = stores(kind)
+    words = ["serve", "--store", folder / "yard.db", "--port", "0", "--worker", "--uploads"]
+    with open_platform(folder / "yard.db") as platform, open(folder / "said", "wb") as said:
+        key = platform.keys.create("acme").secret
+        with subprocess.Popen([kind.python, "-m", "modelyard.cli", *words], stderr=said) as process:
+            try:
+                until(lambda: process.poll() is not None or address(folder / "said"))
+                yield Served(platform, address(folder / "said"), key)
+            finally:
+                process.terminate()
+
+
+def address(said: Path) -> str:
+    """Where a server says that it answers; nothing yet while it does not."""
+    found = re.search(r"running on (http://[\d.:]+)", said.read_text())
+    return found[1] if found else ""
+
+
+@pytest.fixture
+def place(kind: Kind, served: Any, request: pytest.FixtureRequest) -> Any:
+    """Where the base model of a test is served."""
+    return request.getfixturevalue("command_served") if kind is KINDS["network"] else served
+
+
 @asynccontextmanager
 async def registered(
-    root: str, key: str, folder: Path, *names: str, kind: Any = art.ServerlessBackend
+    place: Any, base_model: str, folder: Path, *names: str, kind: Any = art.ServerlessBackend
 ) -> AsyncIterator[Any]:
     """The client's backend, and its models of these names."""
-    backend = kind(api_key=key, base_url=f"{root}/v1")
+    backend = kind(api_key=place.key, base_url=f"{place.root}/v1")
     models = [
-        art.TrainableModel(name=name, project="proj", base_model="tabular-mini", base_path=str(folder))
-        for name in names
+        art.TrainableModel(name=name, project="proj", base_model=base_model, base_path=str(folder)) for name in names
     ]
     try:
         for model in models:
@@ -61,14 +172,14 @@ async def registered(
 
 
 @pytest.fixture
-def live(served: Any, tmp_path: Path) -> Callable[..., Any]:
+def live(place: Any, kind: Kind, tmp_path: Path) -> Callable[..., Any]:
     """Live with registered models: `live(names, life)` runs `life(backend, *models)` to its end."""
 
     def run(names: str, life: Callable[..., Awaitable[Any]]) -> Any:
         async def main() -> Any:
             async with (
                 asyncio.timeout(DEADLINE),
-                registered(served.root, served.key, tmp_path, *names.split()) as them,
+                registered(place, kind.base_model, tmp_path, *names.split()) as them,
             ):
                 return await life(*them)
 
@@ -143,12 +254,9 @@ async def rolled_out(model: Any, reward: Callable[[str], float], round_: int = 0
     )
 
 
-def says_you(text: str) -> float:
-    return float("you" in text.lower().split())
-
-
-def letters(text: str) -> float:
-    return text.count("e") / 10
+def whim(text: str) -> float:
+    """Hardly the same for two answers, whatever model gave them."""
+    return sum(map(ord, text)) % 7 / 10
 
 
 def mean_reward(groups: list[Any]) -> float:
@@ -159,7 +267,8 @@ def mean_reward(groups: list[Any]) -> float:
 WAYS = (plain, with_tools, streamed, captured, captured_stream, through_litellm)
 
 
-def test_what_is_rolled_out_in_any_way_is_trained_token_for_token_as_it_was_sampled(live: Any) -> None:
+@BOTH
+def test_what_is_rolled_out_in_any_way_is_trained_token_for_token_as_it_was_sampled(live: Any, kind: Kind) -> None:
     """The first round makes the prompt matter: then the second one's ratios are 1 only in the very same context."""
 
     async def loop(backend: Any, model: Any, way: Any) -> tuple[int, Any]:
@@ -176,20 +285,21 @@ def test_what_is_rolled_out_in_any_way_is_trained_token_for_token_as_it_was_samp
     results = live(" ".join(f"by-{way.__name__}" for way in WAYS), life)
     for way, (sampled, metrics) in zip(WAYS, results, strict=True):
         assert metrics["data/step_trainer_tokens"] == sampled > 0, way
-        assert metrics["importance_ratio"] == pytest.approx(1), way
-        assert metrics["loss/kl_div"] == pytest.approx(0, abs=1e-9), way
+        assert metrics["importance_ratio"] == pytest.approx(1, kind.exactness), way
+        assert metrics["loss/kl_div"] == pytest.approx(0, abs=kind.exactness / 1000), way
 
 
 # ---- RL ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_reward_rises_step_by_step_and_falls_when_it_is_negated(live: Any) -> None:
+@BOTH
+def test_the_reward_rises_step_by_step_and_falls_when_it_is_negated(live: Any, kind: Kind) -> None:
     async def loop(backend: Any, model: Any, sign: int) -> list[float]:
         shares = []
-        for round_ in range(5):
-            groups = await rolled_out(model, lambda text: sign * says_you(text), round_)
+        for round_ in range(kind.rounds):
+            groups = await rolled_out(model, lambda text: sign * kind.reward(text), round_)
             shares.append(sign * mean_reward(groups))
-            result = await backend.train(model, groups, learning_rate=5e-5)
+            result = await backend.train(model, groups, learning_rate=kind.rl_rate)
             assert result.step == await model.get_step() == round_ + 1
             assert result.artifact_name == f"acme/proj/{model.name}:step{result.step}"
         return shares
@@ -198,10 +308,10 @@ def test_the_reward_rises_step_by_step_and_falls_when_it_is_negated(live: Any) -
         return await asyncio.gather(loop(backend, eager, 1), loop(backend, averse, -1))
 
     eager, averse = live("eager averse", life)
-    assert eager[0] == averse[0]
+    assert eager[0] == pytest.approx(averse[0])
     assert 0 < eager[0] < 0.4
     assert sum(eager[-2:]) / 2 > eager[0] + 0.3
-    assert sum(averse[-2:]) / 2 < averse[0] / 2
+    assert sum(averse[-2:]) / 2 < min(averse[0], sum(eager[-2:]) / 8)
 
 
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -228,7 +338,7 @@ def test_each_option_arrives_and_trains_something_else(live: Any, served: Any) -
     """The second job of each model learns from the first one's rollouts, where the ratios are no longer 1."""
 
     async def life(backend: Any, first: Any, *others: Any) -> list[str]:
-        groups = await rolled_out(first, letters, samples=4)
+        groups = await rolled_out(first, whim, samples=4)
 
         async def train(model: Any, options: dict[str, Any]) -> str:
             await backend.train(model, groups)
@@ -245,7 +355,8 @@ def test_each_option_arrives_and_trains_something_else(live: Any, served: Any) -
     assert not alike
 
 
-def test_a_group_may_hold_tool_calls_more_histories_versions_notes_and_failed_rollouts(live: Any, served: Any) -> None:
+@BOTH
+def test_a_group_may_hold_tool_calls_more_histories_versions_notes_and_failed_rollouts(live: Any, place: Any) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "lookup", "arguments": '{"id": "7"}'}}
     shown = [
         {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -282,9 +393,9 @@ def test_a_group_may_hold_tool_calls_more_histories_versions_notes_and_failed_ro
         for trajectory in groups[0]
         for history in (trajectory, *trajectory.additional_histories)
     )
-    (logged,) = served.platform.models.logs(model_id).items
+    (logged,) = place.platform.models.logs(model_id).items
     assert (logged.split, logged.trajectories, logged.reward, logged.metrics["ok"]) == ("val", 2, 0.5, 0.5)
-    ((kept,),) = [[group.exceptions[0].message for group in served.platform.models.logged(logged.id)]]
+    ((kept,),) = [[group.exceptions[0].message for group in place.platform.models.logged(logged.id)]]
     assert kept == "the environment broke"
 
 
@@ -302,7 +413,7 @@ def test_equal_rewards_train_nothing_and_the_step_still_advances(live: Any, serv
 
 def test_a_job_that_cannot_be_done_says_why_to_the_client(live: Any, served: Any) -> None:
     async def life(backend: Any, model: Any) -> None:
-        groups = await rolled_out(model, letters, samples=2)
+        groups = await rolled_out(model, whim, samples=2)
         for trajectory in groups[0]:
             trajectory.messages_and_choices[-1].logprobs = None
         with pytest.raises(RuntimeError, match="logprobs"):
@@ -322,7 +433,7 @@ def test_a_job_that_cannot_be_done_says_why_to_the_client(live: Any, served: Any
 
 def test_a_cancelled_job_reaches_the_client_as_a_failure(live: Any, served: Any, monkeypatch: Any) -> None:
     async def life(backend: Any, model: Any) -> None:
-        groups = await rolled_out(model, letters, samples=2)
+        groups = await rolled_out(model, whim, samples=2)
         jobs = backend._client.training_jobs
         create = jobs.create
 
@@ -342,16 +453,17 @@ def test_a_cancelled_job_reaches_the_client_as_a_failure(live: Any, served: Any,
 # ---- checkpoints, and the end --------------------------------------------------------------------------------------
 
 
-def test_a_model_lives_from_its_registration_to_its_deletion(live: Any) -> None:
+@BOTH
+def test_a_model_lives_from_its_registration_to_its_deletion(live: Any, kind: Kind) -> None:
     async def life(backend: Any, model: Any) -> None:
-        again = art.TrainableModel(name=model.name, project="proj", base_model="tabular-mini")
+        again = art.TrainableModel(name=model.name, project="proj", base_model=kind.base_model)
         await again.register(backend)
         assert (again.id, again.entity, await again.get_step()) == (model.id, "acme", 0)
 
         for step in range(4):
-            groups = await rolled_out(model, letters, round_=step, samples=2)
+            groups = await rolled_out(model, whim, round_=step, samples=2)
             await model.log(groups, split="val", metrics={"reward": float(step == 1)})
-            await backend.train(model, groups, learning_rate=5e-5)
+            await backend.train(model, groups, learning_rate=kind.rl_rate)
         texts = [await told(model, step) for step in range(5)]
         assert len(set(texts)) > 1
         assert await told(model) == texts[4]
@@ -371,7 +483,7 @@ def test_a_model_lives_from_its_registration_to_its_deletion(live: Any) -> None:
         assert await again.get_step() == 0
 
     async def told(model: Any, step: int | None = None) -> str:
-        answer = await complete(model, PROMPTS[0], step, temperature=0)
+        answer = await complete(model, PROMPTS[0], step, seed=1)
         return str(answer.choices[0].message.content)
 
     live("mortal", life)
@@ -379,7 +491,7 @@ def test_a_model_lives_from_its_registration_to_its_deletion(live: Any) -> None:
 
 def test_the_pages_of_events_are_the_events_each_once(live: Any, served: Any) -> None:
     async def life(backend: Any, model: Any) -> Any:
-        await backend.train(model, await rolled_out(model, letters, samples=2))
+        await backend.train(model, await rolled_out(model, whim, samples=2))
         (job,) = served.platform.training.list(entity="acme", model=model.id).items
         events = backend._client.training_jobs.events
         return [[event.id async for event in events.list(training_job_id=job.id, limit=n)] for n in (1, 2, 100)]
@@ -418,21 +530,24 @@ def test_a_job_on_an_uploaded_dataset_teaches_its_answers(live: Any, served: Any
 
 
 @pytest.fixture
-def _uploads_here(served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The client uploads training data and metrics to the served platform, and keeps its files in the test's folder."""
     import wandb
 
-    monkeypatch.setenv("WANDB_API_KEY", served.key)
+    monkeypatch.setenv("WANDB_API_KEY", place.key)
     for name in ("HOME", "WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setenv("WANDB_BASE_URL", served.root)
+    monkeypatch.setenv("WANDB_BASE_URL", place.root)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     yield
     wandb.teardown()
 
 
+@BOTH
 @pytest.mark.usefixtures("_uploads_here")
-def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught(live: Any, tmp_path: Path) -> None:
+def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught(
+    live: Any, kind: Kind, tmp_path: Path
+) -> None:
     from art.utils.sft import train_sft_from_file
 
     rows = [
@@ -445,13 +560,13 @@ def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught
 
     async def life(backend: Any, model: Any) -> None:
         shown = [art.Trajectory(messages_and_choices=row["messages"], tools=row["tools"]) for row in rows]
-        await model.train_sft(shown * 10, art.TrainSFTConfig(learning_rate=5e-4, batch_size=6))
+        await model.train_sft(shown * kind.passes, art.TrainSFTConfig(learning_rate=kind.sft_rate, batch_size=6))
         assert await model.get_step() == 1
         assert await answers(model) == list(COLOURS.values())
 
         await train_sft_from_file(model, str(file), epochs=3)
         assert await model.get_step() == 2
-        assert (await backend.train(model, await rolled_out(model, letters, samples=4))).step == 3
+        assert (await backend.train(model, await rolled_out(model, whim, samples=4))).step == 3
         assert await answers(model) == list(COLOURS.values())
         model._get_wandb_run().finish()
 
@@ -460,15 +575,15 @@ def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught
 
 # ---- a server that dies --------------------------------------------------------------------------------------------
 
-SERVER = Path(__file__).with_name("holding_server.py")
+SERVER = HERE / "holding_server.py"
 HELD_AT = 3
 
 
 class Server:
     """A server process of a store, on a socket that outlives it."""
 
-    def __init__(self, store: Path, listener: socket.socket) -> None:
-        self._command = [sys.executable, str(SERVER), str(store), str(listener.fileno())]
+    def __init__(self, python: str, store: Path, listener: socket.socket) -> None:
+        self._command = [python, str(SERVER), str(store), str(listener.fileno())]
         self._socket = listener.fileno()
         self._process = self._start(str(HELD_AT))
 
@@ -488,13 +603,14 @@ class Server:
         self._process.wait(DEADLINE)
 
 
-def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(tmp_path: Path) -> None:
+@BOTH
+def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(
+    kind: Kind, stores: Callable[[Kind], Path], tmp_path: Path
+) -> None:
     """The first server makes three steps and holds still; it is killed when the client has seen the third."""
-    store = tmp_path / "yard.db"
-    with open_platform(store) as platform:
-        key = platform.keys.create("acme").secret
+    store = stores(kind) / "yard.db"
 
-    async def life(root: str, server: Server) -> tuple[list[float], Any]:
+    async def life(place: Served, server: Server) -> tuple[list[float], Any]:
         class Witness(art.ServerlessBackend):
             """The client; it has the server killed when it sees a certain gradient step."""
 
@@ -506,20 +622,22 @@ def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(tm
                     yield metrics
 
         losses: list[float] = []
-        async with asyncio.timeout(DEADLINE), registered(root, key, tmp_path, "killed", "spared", kind=Witness) as them:
-            backend, killed, spared = them
-            groups = await rolled_out(killed, letters, samples=2)
+        names = kind.base_model, tmp_path, "killed", "spared"
+        async with asyncio.timeout(DEADLINE), registered(place, *names, kind=Witness) as (backend, killed, spared):
+            groups = await rolled_out(killed, whim, samples=2)
             result = await backend.train(killed, groups * 40)
             assert result.metrics["data/step_num_gradient_steps"] == len(losses) > HELD_AT
             await backend.train(spared, groups * 40)
             return losses, result
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, Server(store, listener) as server:
-        losses, result = asyncio.run(life(f"http://127.0.0.1:{listener.getsockname()[1]}", server))
-    assert result.step == 1
-    half = len(losses) // 2
-    assert losses[:half] == losses[half:]
-    with open_platform(store) as platform:
+    with open_platform(store) as platform, socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        place = Served(platform, address, platform.keys.create("acme").secret)
+        with Server(kind.python, store, listener) as server:
+            losses, result = asyncio.run(life(place, server))
+        assert result.step == 1
+        half = len(losses) // 2
+        assert losses[:half] == losses[half:]
         jobs = platform.training.list(entity="acme").items
         assert [job.attempts for job in jobs] == [2, 1]
         digests = [platform.models.checkpoint(job.model_id, 1).digest for job in jobs]
