@@ -3,10 +3,13 @@
 The recorder replays operations on fixed memory (`tape`), as a graphics card does.
 """
 
+import inspect
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,3 +157,60 @@ def test_sizes_are_rounded_up_by_half_at_most() -> None:
 
 def test_a_processor_records_nothing(folder: Path) -> None:
     assert usual_recorder(Network(folder).device) is None
+
+
+def test_a_graph_is_recorded_aside_after_the_call_was_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch is asked for on a card, in its order; the arguments fit torch's own signatures."""
+    done: list[str] = []
+    streams = ["main"]
+
+    class Stream:
+        def wait_stream(self, other: object) -> None:
+            done.append("waits for the main one" if other == "main" else "?")
+
+    class Main(str):
+        def wait_stream(self, other: object) -> None:
+            done.append("main waits")
+
+    @contextmanager
+    def on(stream: object) -> Iterator[None]:
+        streams.append("aside")
+        yield
+        streams.pop()
+
+    @contextmanager
+    def capture(*args: Any, **kwargs: Any) -> Iterator[None]:
+        given = inspect.signature(original.__init__).bind(None, *args, **kwargs).arguments
+        assert (given["pool"], type(given["stream"])) == ("pool", Stream)
+        streams.append("graph")
+        yield
+        streams.pop()
+
+    class Graph:
+        def replay(self) -> None:
+            done.append("replayed")
+
+    original = torch.cuda.graph
+    fakes = {
+        "Stream": Stream,
+        "CUDAGraph": Graph,
+        "stream": on,
+        "graph": capture,
+        "device": lambda _: nullcontext(),
+        "current_stream": lambda: Main("main"),
+        "graph_pool_handle": lambda: "pool",
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    recorder = usual_recorder(torch.device("cuda"))
+    assert recorder is not None
+    result = torch.ones(3)
+
+    def call() -> torch.Tensor:
+        done.append(f"called on {streams[-1]}")
+        return result
+
+    recording = recorder(call)
+    recording.replay()
+    assert done == ["waits for the main one", "called on aside", "main waits", "called on graph", "replayed"]
+    assert recording.states is result

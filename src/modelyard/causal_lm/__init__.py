@@ -5,4 +5,4 @@ What serving and training share. Nothing here is loaded before a local model is 
 
 from modelyard.deferred import defer_modules
 
-defer_modules(__name__, "cache", "chat", "graphs", "lora", "network")
+defer_modules(__name__, "cache", "chat", "graphs", "head", "lora", "network")

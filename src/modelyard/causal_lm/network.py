@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from modelyard.causal_lm import head
 from modelyard.causal_lm.cache import RowCache
 from modelyard.errors import BackendError, Overloaded
 from modelyard.formats.base_folder import context_length
@@ -66,8 +67,8 @@ class Network:
         return states.last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits in 32-bit floats, whatever the weights are: softmax over a large vocabulary needs them."""
-        return self.model.get_output_embeddings()(hidden).float()
+        """Logits in 32-bit floats, whatever the weights are."""
+        return head.logits(self.model.get_output_embeddings(), hidden)
 
     def _check(self) -> None:
         """Whether hidden states, cache and head, each used for itself, make what the whole model does: some

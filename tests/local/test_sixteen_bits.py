@@ -1,0 +1,88 @@
+"""With 16-bit weights, as on a graphics card, logits and log-probabilities are 32-bit floats, never rounded before."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from local_models import END, SHAPE, adapter_weights, answered, asked, prompts
+from tape import Recorder
+from torch import nn
+
+from modelyard.backends.local.engine import Engine
+from modelyard.causal_lm import head
+from modelyard.causal_lm.lora import AdapterBank
+from modelyard.causal_lm.network import Network
+from modelyard.domain.completion import Sampling
+from modelyard.trainers.local.rows import Row
+from modelyard.trainers.local.scoring import Scorer
+from modelyard.trainers.local.trained import adapter_around
+
+BF16 = torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_logits_are_exact_sums_of_the_products_of_what_is_there(dtype: torch.dtype, bias: bool) -> None:
+    layer = nn.Linear(64, 300, bias=bias, dtype=dtype).requires_grad_(False)
+    hidden = torch.randn(2, 5, 64, dtype=dtype)
+    exact = layer.double()(hidden.double())
+    found = head.logits(layer.to(dtype), hidden)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
+    assert (layer(hidden).double() - exact).abs().max() > 1e-4
+
+
+def test_gradients_reach_the_hidden_states() -> None:
+    layer = nn.Linear(64, 300, bias=False, dtype=BF16).requires_grad_(False)
+    hidden = torch.randn(7, 64, dtype=BF16, requires_grad=True)
+    wanted = torch.randn(7, 300)
+    (found,) = torch.autograd.grad(head.logits(layer, hidden), hidden, wanted)
+    torch.testing.assert_close(found.float(), wanted @ layer.weight.float(), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_a_head_that_is_trained_itself_gets_its_gradients(dtype: torch.dtype) -> None:
+    layer = nn.Linear(64, 300, bias=False, dtype=dtype)
+    head.logits(layer, torch.randn(7, 64, dtype=dtype)).sum().backward()
+    assert layer.weight.grad is not None
+
+
+def engine_of(folder: Path, recorder: Recorder | None = None) -> Engine:
+    network = Network(folder, dtype=BF16)
+    return Engine(network, AdapterBank(network.model, 3, 8), frozenset({END}), recorder=recorder)
+
+
+def test_log_probabilities_are_those_of_the_whole_model_also_when_passes_are_recorded(folder: Path) -> None:
+    model = Network(folder, dtype=BF16)
+    for recorder in (None, Recorder()):
+        engine = engine_of(folder, recorder)
+        answers = [asked(prompt, 10, Sampling(seed=place)) for place, prompt in enumerate(prompts(6))]
+        answered(engine, *answers)
+        for answer in answers:
+            ids = torch.tensor([answer.prompt + answer.answer])
+            with torch.no_grad():
+                states = model.body(input_ids=ids, use_cache=False).last_hidden_state
+                logprobs = model.logits(states)[0].log_softmax(-1)
+            for place, sampled in enumerate(answer.sampled, len(answer.prompt) - 1):
+                assert abs(float(logprobs[place, sampled.token]) - sampled.logprob) < 0.1
+
+
+def test_the_sampler_and_the_trainer_agree_on_what_an_adapter_says(folder: Path) -> None:
+    """The trainer's adapter is of 32-bit floats, the sampler's of 16: as far as those go they say the same."""
+    engine, weights = engine_of(folder), adapter_weights(folder, SHAPE, seed=1, scale=0.1)
+    engine.load(1, SHAPE, weights)
+    network = Network(folder, dtype=BF16)
+    trained = adapter_around(network.model, SHAPE, 0, "base")
+    trained.load(weights)
+    scorer, apart = Scorer(network), []
+    for number, prompt in enumerate(prompts(8)):
+        answer = asked(prompt, 12, Sampling(seed=number), slot=1)
+        answered(engine, answer)
+        ids = [*answer.prompt, *answer.answer]
+        places = tuple(range(len(answer.prompt), len(ids)))
+        with torch.no_grad():
+            found, _ = scorer.logprobs([Row(tuple(ids), places, (None,) * len(places))])
+        apart += [abs(one.logprob - other) for one, other in zip(answer.sampled, found.tolist(), strict=True)]
+    assert found.dtype is torch.float32
+    assert max(apart) < 0.1
+    assert sum(apart) / len(apart) < 0.01
