@@ -81,7 +81,8 @@ class Network:
         except Exception as fault:
             kind = Overloaded if out_of_memory(fault) else BackendError
             raise kind(f"{type(self.model).__name__} cannot be run here: {first_line(fault)}") from fault
-        tolerance = 1e-3 if self.dtype is torch.float32 else 5e-2
+        # In 16 bits deep networks, and experts chosen by a hair, differ by some hundredths; what is wrong by far more.
+        tolerance = 1e-3 if self.dtype is torch.float32 else 0.15
         if float((found - whole).abs().max()) > tolerance * max(1.0, float(whole.abs().max())):
             raise BackendError(f"{type(self.model).__name__} makes its logits in a way of its own, which is not served")
 
