@@ -940,6 +940,21 @@ def test_cancelling_keeps_what_is_done_and_ends_the_run(world: World) -> None:
         world.runs().resume(run.id)
 
 
+def test_to_a_run_that_is_deleted_meanwhile_nothing_is_added(world: World) -> None:
+    def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
+        if done == 4:
+            (run,) = world.listed()
+            deleted.append(run.id)
+            assert world.runs().delete([run.id], project="red") == 1
+
+    deleted: list[str] = []
+    with pytest.raises(NotFound):
+        world.run(numbered(20), progress=shown, concurrency=2)
+    assert (world.listed(), world.predictions(deleted[0]), world.scores(deleted[0])) == ([], [], [])
+    assert world.jobs(deleted[0])[-1].status is JobStatus.CANCELLED
+    assert world.files() == []
+
+
 def test_a_queued_run_is_cancelled_at_once(world: World) -> None:
     run = world.runs().submit("e", "echo", numbered(3), project="red")
     assert world.runs().cancel(run.id).state is RunState.CANCELLED

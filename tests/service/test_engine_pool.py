@@ -14,6 +14,7 @@ from modelyard.backends.scripted import ScriptedBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.evaluation import Outcome
+from modelyard.domain.observed import CompletionBooked
 from modelyard.domain.prediction import Prediction
 from modelyard.domain.usage import LedgerEntry
 from modelyard.service.evaluation_result import EvaluationResult
@@ -114,3 +115,35 @@ def test_an_interrupt_books_what_was_produced_and_makes_no_row(opened: Callable[
     assert brought(platform) == [(2, 0)]
     (stopped,) = platform.evaluations.list(project="p")
     assert (stopped.state, stopped.reason) == ("failed", "interrupted")
+
+
+def test_an_interrupt_while_an_answer_is_scored_books_it_all_the_same(opened: Callable[[Any], Platform]) -> None:
+    def scorer(output: Any, row: Any) -> bool:
+        raise KeyboardInterrupt
+
+    platform = opened(EchoBackend(pricing=PRICE))
+    with pytest.raises(KeyboardInterrupt):
+        platform.evaluations.run("e", "echo", [{"prompt": "one"}] * 3, scorer, project="p", concurrency=2)
+    assert brought(platform) == [(2, 0)]
+
+
+def test_what_a_model_that_may_wait_has_answered_is_booked_at_once(opened: Callable[[Any], Platform]) -> None:
+    class Waiting(EchoBackend):
+        blocking = True
+
+    platform = opened(Waiting(pricing=PRICE))
+    assert run(platform, 2, concurrency=1).score == 1.0
+    assert brought(platform) == [(1, 0), (0, 1)] * 2
+
+
+def test_a_booking_is_told_once_it_is_stored(tmp_path: Path) -> None:
+    told: list[tuple[str, bool]] = []
+
+    def observer(event: object) -> None:
+        if isinstance(event, CompletionBooked):
+            kept = platform.ports.store.read(lambda snapshot: snapshot.find(LedgerEntry, "key", event.completion_id))
+            told.append((event.project, kept is not None))
+
+    with open_platform(tmp_path / "yard.db", backend=EchoBackend(), observer=observer) as platform:
+        run(platform, 3, concurrency=2)
+    assert told == [("p", True)] * 3
