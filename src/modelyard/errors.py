@@ -180,9 +180,9 @@ class JobFailed(ModelyardError):
 
     code = "job_failed"
 
-    def __init__(self, job_id: str, status: str, message: str) -> None:
+    def __init__(self, job_id: str, status: str, message: str, kind: str = "job") -> None:
         self.job_id, self.status, self.message = job_id, status, message
-        super().__init__(f"job {job_id} {status}: {message}")
+        super().__init__(f"{kind} {job_id} {status}: {message}")
 
 
 class LeaseLost(ModelyardError):

@@ -221,3 +221,5 @@ def test_runs_of_a_published_version_are_found_however_the_version_is_named(trai
         promote(trained, evaluation="exam:v7")
     with pytest.raises(InvalidInput, match="must be a name such as quiz or quiz:v0"):
         promote(trained, evaluation=5)
+    with pytest.raises(InvalidInput, match="require: must be NotWorse"):
+        trained.models.promote("p/m", 2, require="exam")

@@ -96,6 +96,8 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
         yield text_table(_headers(found), [_cells(summary) for summary in found.metrics], right=_headers(found)[1:])
         yield ""
         yield from _notes(found)
+    for note in found.failures[:SHOWN_ERRORS]:
+        yield f"row {note.digest[:10]}: {printable(note.detail)}"
     yield from _spent(found)
 
 
@@ -117,14 +119,12 @@ def _cells(one: MetricSummary) -> tuple[object, ...]:
 
 
 def _notes(found: Aggregate) -> Iterator[str]:
-    """What the columns mean, and the first rows with errors."""
+    """What the columns mean."""
     yield f"all trials: {found.policy}"
     if found.trials != found.rows:
         yield f"trials of a row reduced by {found.terms.reducer}"
     if found.terms.cluster_by is not None:
         yield f"intervals{clusters_text(found.terms.cluster_by)}"
-    for note in found.failures[:SHOWN_ERRORS]:
-        yield f"row {note.digest[:10]}: {printable(note.detail)}"
 
 
 def _spent(found: Aggregate) -> Iterator[str]:

@@ -15,7 +15,7 @@ from modelyard import event_loop
 from modelyard.domain.record import EMPTY
 from modelyard.domain.reference import ObjectRef
 from modelyard.domain.scorer import Unscored, checked_score
-from modelyard.errors import BackendError, ModelyardError, Overloaded, RateLimited, StoreError
+from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.formats.json_text import checked_dumps
 from modelyard.protocols import Clock
 from modelyard.service.flow import Abandoned, AsyncTalk, Await, Call, Flow, Talk
@@ -200,6 +200,11 @@ def verdict_of(value: Any) -> Verdict:
     kept, reason = checked_score(value)
     check_kept(kept)
     return Verdict(kept, storable(reason) if reason else "")
+
+
+def lacking(missing: KeyError) -> InvalidInput:
+    """What is wrong with a row that has no field of this name, for which a declarative scorer looks."""
+    return InvalidInput.at("row", str(missing.args[0]), msg="is not there, and the scorer reads it")
 
 
 # ---- functions of the caller's -------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class Watching:
     def _completed(self, run_id: str) -> EvaluationResult:
         run = self._run(run_id)
         if run.state is not RunState.COMPLETED:
-            raise JobFailed(run.id, run.state, run.reason or "")
+            raise JobFailed(run.id, run.state, run.reason or "", "evaluation run")
         return EvaluationResult(self.ports, run)
 
     def _turns(self, run_id: str) -> Generator[None, None, None]:

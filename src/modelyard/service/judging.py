@@ -18,7 +18,7 @@ from modelyard.protocols import ServedModel, Snapshot
 from modelyard.service.answering import answer, backend_of
 from modelyard.service.asking import Options, asked, messages_of
 from modelyard.service.catalogue import Catalogue, resolve
-from modelyard.service.engine_row import Reply, Retries, Verdict, asking, verdict_of
+from modelyard.service.engine_row import Reply, Retries, Verdict, asking, lacking, verdict_of
 from modelyard.service.flow import Flow
 from modelyard.service.place import Place
 from modelyard.service.ports import Ports
@@ -93,7 +93,11 @@ class JudgeScorer:
 
     def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
         """Ask the judge, with the same seed each time, and read its answer."""
-        heard = yield from asking(self.model, {"prompt": self.rule.asks(output, row)}, 0, self.retries)
+        try:
+            question = self.rule.asks(output, row)
+        except KeyError as missing:
+            raise lacking(missing) from None
+        heard = yield from asking(self.model, {"prompt": question}, 0, self.retries)
         if heard.reply is None:
             return Verdict(None, f"the judge failed: {heard.error}", scored=False)
         try:

@@ -8,7 +8,7 @@ from modelyard.domain.alias import Alias, Change, NotWorse, Promotion, check_ali
 from modelyard.domain.page import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.record import EMPTY
 from modelyard.domain.training import Model
-from modelyard.errors import NotFound
+from modelyard.errors import InvalidInput, NotFound
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service import verdict
 from modelyard.service.alias_rules import aliases_of, promote, remove_alias, roll_back
@@ -83,6 +83,8 @@ class Promotions(ModelView):
         """What is to be promoted, with the numbers with which it meets what is required."""
         if require is None:
             return _Judged(step)
+        if not isinstance(require, NotWorse):
+            raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
         found, now = self.ports.store.read(lambda snapshot: self._pointed(snapshot, model, step, alias))
         if now is not None and now.step == step:
             return _Judged(step)

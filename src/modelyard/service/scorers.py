@@ -13,7 +13,7 @@ from modelyard.domain.scorer import RULES, LlmJudge, OwnRule, Rule, rule_of
 from modelyard.domain.versioned import ObjectKind, ObjectVersion
 from modelyard.errors import InvalidInput
 from modelyard.formats.fields import below
-from modelyard.service.engine_row import FunctionScorer, Retries, RowScorer, Verdict, verdict_of
+from modelyard.service.engine_row import FunctionScorer, Retries, RowScorer, Verdict, lacking, verdict_of
 from modelyard.service.flow import Flow
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.objects import Objects
@@ -149,7 +149,10 @@ class RuleScorer:
     def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
         """What it says."""
         yield from ()
-        return verdict_of(self.rule.score(output, row))
+        try:
+            return verdict_of(self.rule.score(output, row))
+        except KeyError as missing:
+            raise lacking(missing) from None
 
 
 def at_work(

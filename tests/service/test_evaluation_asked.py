@@ -1,4 +1,4 @@
-"""Naming an evaluation: by its name, a version of it, a reference or the published version, all the same thing."""
+"""What the engine is given and says of it: evaluations by any of their names, errors that tell what to do."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from modelyard import Platform, open_platform
 from modelyard.domain.versioned import ObjectVersion
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, JobFailed, NotFound
 
 ROWS = [{"prompt": "yes", "expected": "yes"}]
 
@@ -68,3 +68,29 @@ def test_what_are_no_rows_is_refused(platform: Platform) -> None:
 def test_a_scorer_that_was_published_may_be_given_itself(platform: Platform) -> None:
     scorer = platform.evaluations.objects.publish("scorer", "right", {"scorer": {"type": "exact_match"}}, project="p")
     assert platform.evaluations.run("e", "echo", ROWS, scorer, project="p").score == 1.0
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        "exact_match",
+        "numeric",
+        "json_equal",
+        {"type": "llm_judge", "model": "echo", "prompt": "Is {expected} {output}?"},
+    ],
+)
+def test_a_row_without_the_field_that_a_scorer_reads_is_told_so(platform: Platform, scorer: Any) -> None:
+    result = platform.evaluations.run("e", "echo", [{"prompt": "1"}], scorer, project="p")
+    assert [row.detail for row in result.errors] == [
+        "invalid_input: row.expected: is not there, and the scorer reads it"
+    ]
+
+
+def test_where_every_row_fails_the_report_says_why(platform: Platform) -> None:
+    result = platform.evaluations.run("e", "echo", [{"question": "1"}], project="p")
+    assert "model: invalid_input: messages: a row needs messages, or a prompt" in str(result)
+
+
+def test_a_run_that_failed_is_called_a_run(platform: Platform) -> None:
+    with pytest.raises(JobFailed, match=r"^evaluation run \S+ failed: 1 of 1 rows failed, more than the error budget"):
+        platform.evaluations.run("e", "echo", [{"question": "1"}], project="p", error_budget=0)
