@@ -23,7 +23,7 @@ class Router:
     def __init__(self, backends: Sequence[AnyBackend] | Mapping[str, AnyBackend]) -> None:
         self._given = backends
         self._members = tuple(backends.values() if isinstance(backends, Mapping) else backends)
-        self._offered: tuple[Sequence[CatalogueEntry], ...] = ()
+        self._offered: list[Sequence[CatalogueEntry]] = []
         self._entries: tuple[CatalogueEntry, ...] = ()
         self._backends: dict[str, AnyBackend] = {}
         self.entries()
@@ -42,7 +42,7 @@ class Router:
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """What all of them offer, in the order given."""
-        offered = tuple(backend.entries() for backend in self._members)
+        offered = [backend.entries() for backend in self._members]
         if any(map(is_not, offered, self._offered)) or not self._offered:
             given = self._given
             offers = _named(given) if isinstance(given, Mapping) else _all(given)

@@ -42,7 +42,8 @@ def split(text: str) -> list[str]:
 
 def count(text: str) -> int:
     """How many tokens `split` gives."""
-    return text.count(" ") + text.count("\n") + (text != "" and text[0] not in " \n")
+    breaks = text.count("\n") if "\n" in text else 0  # to see that there is none is far quicker than to count
+    return text.count(" ") + breaks + (text != "" and text[0] not in " \n")
 
 
 def token_id(token: str) -> int:

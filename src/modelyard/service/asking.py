@@ -84,12 +84,10 @@ def asked(options: Options, streamed: bool) -> CompletionRequest:
     problems = [Problem((name,), msg) for name, msg in _faults(given)]
     if problems:
         raise InvalidInput(problems)
-    sampling = {}
-    for name in tuple(given):
-        if name in _CONVERT:
-            given[name] = _CONVERT[name](given[name])
-        if name in _SAMPLING:
-            sampling[name] = given.pop(name)
+    for name, convert in _CONVERT.items():
+        if name in given:
+            given[name] = convert(given[name])
+    sampling = {name: given.pop(name) for name in _SAMPLING & given.keys()}
     if sampling:
         given["sampling"] = Sampling(**sampling)
     return CompletionRequest(**given, streamed=streamed)
@@ -140,11 +138,15 @@ def messages_of(value: Any) -> tuple[Message, ...]:
 
 
 def _message(plain: Mapping[str, Any]) -> Message:
-    content, calls = plain.get("content"), plain.get("tool_calls")
+    role, content = plain["role"], plain.get("content")
+    role = _ROLES.get(role) or Role(role)
+    if type(content) is str and len(plain) == 2:
+        return Message(role, content)  # as most are
+    calls = plain.get("tool_calls")
     if content is not None and type(content) is not str:
         content = tuple(_content_part(part) for part in content)
     return Message(
-        _ROLES.get(plain["role"]) or Role(plain["role"]),
+        role,
         content,
         plain.get("name"),
         tuple([_tool_call(call) for call in calls]) if calls else (),

@@ -51,7 +51,7 @@ Flow = Generator[Effect, Any, T]
 # ---- what a flow may ask for -----------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Emit:
     """An item for the caller who reads along; answered with None. The drivers hand it over themselves."""
 
@@ -65,7 +65,7 @@ class Emit:
         """Nobody reads along any more."""
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Transact:
     """Answered with what the step returns."""
 
@@ -87,7 +87,7 @@ class Transact:
         return await talk.wait(self.store.atransact(self.step, self.durable))
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Book:
     """A step that books what was produced, and may run again; answered with None. `told` is called when it is stored.
 
@@ -114,7 +114,7 @@ class Book:
         self.told()
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Call:
     """Answered with what the function returns; `blocking` says that it may wait."""
 
@@ -135,7 +135,7 @@ class Call:
         return await talk.in_thread(self.function)
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Await:
     """Answered with what the function's awaitable gives; `otherwise` is the same thing without an event loop."""
 
@@ -152,14 +152,18 @@ class Await:
         return await self.function()
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Open:
     """Answered with a `Source` of the backend's deltas, which the driver closes when the flow has ended."""
 
     backend: Backend | AsyncBackend
     request: CompletionRequest
     model: ServedModel
-    waits: ClassVar[bool] = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether it opens otherwise on an event loop; nothing is asked of the backend yet in either way."""
+        return hasattr(self.backend, "astream")
 
     def perform(self, talk: "Talk[Any]") -> Source:
         """Raises RuntimeError for a backend that is asynchronous only where an event loop runs already."""
@@ -170,7 +174,7 @@ class Open:
         return talk.opened(Source.on_loop(self.backend, self.request, self.model))
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Pull:
     """Hands deltas to `take` until that returns True. Answered with whether it did; False is the end of the source."""
 
@@ -193,7 +197,7 @@ class Pull:
         return await talk.in_thread(lambda: self.source.pull(self.take))
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Close:
     """Stop a source's work now; answered with None."""
 
@@ -364,7 +368,7 @@ class AsyncTalk(Talk[T]):
                 await source.aclose()
             except event_loop.CancelledError as error:
                 self.cancelled = error
-        elif source.blocking and not source.closed:
+        elif source.blocking:
             await self.in_thread(source.close)
         else:
             source.close()
@@ -393,4 +397,5 @@ class AsyncTalk(Talk[T]):
 
     async def _close_all(self) -> None:
         for source in self.sources:
-            await self.close(source)
+            if not source.closed:
+                await self.close(source)

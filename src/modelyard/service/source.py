@@ -64,7 +64,10 @@ class Source:
         if self.deltas is None:
             assert self.begin is not None
             self.deltas = self.begin()
-        return any(take(delta) or self.stopping for delta in self.deltas)
+        for delta in self.deltas:  # noqa: SIM110 - a generator would be resumed for every delta
+            if take(delta) or self.stopping:
+                return True
+        return False
 
     async def apull(self, take: Callable[[Delta], bool]) -> bool:
         """The same on an event loop."""

@@ -233,14 +233,17 @@ class _Conversion:
     """Converts values of known types. Texts and integers, which are most, are checked all at once."""
 
     def __init__(self, converts: Mapping[int, Convert]) -> None:
-        self._texts = _picker([at for at, convert in converts.items() if convert is json_values.encodable])
-        self._integers = _picker([at for at, convert in converts.items() if convert is json_values.within_63_bits])
+        self._checks = [
+            (check_all, _picker(alike))
+            for check, check_all in _CHECKS.items()
+            if (alike := [at for at, convert in converts.items() if convert is check])
+        ]
         self._others = [(at, convert) for at, convert in converts.items() if convert not in _CHECKS]
 
     def of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """The converted values: the same tuple where nothing changes. Raises `ValueError`."""
-        json_values.check_texts(self._texts(values))
-        json_values.check_integers(self._integers(values))
+        for check_all, pick in self._checks:
+            check_all(pick(values))
         changed: list[Any] | None = None
         for at, convert in self._others:
             value = convert(values[at])
@@ -250,13 +253,16 @@ class _Conversion:
         return values if changed is None else tuple(changed)
 
 
-_CHECKS = (json_values.encodable, json_values.within_63_bits)
+_CHECKS: Mapping[Convert, Callable[[Any], None]] = {
+    json_values.encodable: json_values.check_texts,
+    json_values.within_63_bits: json_values.check_integers,
+}
 
 
 def _picker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     if len(positions) > 1:
         return itemgetter(*positions)
-    return itemgetter(slice(positions[0], positions[0] + 1) if positions else slice(0))
+    return itemgetter(slice(positions[0], positions[0] + 1))
 
 
 def _reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:

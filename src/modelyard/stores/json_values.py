@@ -38,7 +38,7 @@ def check_texts(texts: Sequence[str]) -> None:
 
 def check_integers(numbers: Sequence[int]) -> None:
     """Raise as `within_63_bits` does for the first of them that it refuses."""
-    if numbers and (min(numbers) < -_MAX_INT or max(numbers) >= _MAX_INT):
+    if min(numbers) < -_MAX_INT or max(numbers) >= _MAX_INT:
         for number in numbers:
             within_63_bits(number)
 
