@@ -1,11 +1,14 @@
 """Answers of the engine beside those of `generate()`, for the benchmarks of local models."""
 
+import logging
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence as Answer
@@ -63,6 +66,40 @@ def generated(model: Any, asked: Sequence[Tokens], tokens: int, **options: Any) 
             **options,
         )
     return [row[longest:].tolist() for row in made]
+
+
+@contextmanager
+def continuous_batching(model: Any, rows: int, tokens: int) -> Iterator[Callable[[Sequence[Tokens], int], list[Any]]]:
+    """That of transformers, kept running, with memory for so many rows of so many tokens: greedy answers, in order.
+
+    Raises ImportError where this version has none that can be told how much memory to take.
+    """
+    from transformers.generation import ContinuousBatchingConfig
+
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
+    known = ContinuousBatchingConfig().__dict__
+    block = known.get("page_size") or known.get("block_size") or 256
+    wanted = {"num_blocks": rows * (tokens // block + 2), "max_batch_tokens": max(512, min(8192, rows * tokens))}
+    config = ContinuousBatchingConfig(**{name: value for name, value in wanted.items() if name in known})
+    greedy = GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    manager = model.init_continuous_batching(generation_config=greedy, continuous_batching_config=config)
+
+    def call(asked: Sequence[Tokens], count: int) -> list[Any]:
+        asked_for = manager.add_requests(list(asked), max_new_tokens=count, record_timestamps=True)
+        found: dict[str, Any] = {}
+        while len(found) < len(asked_for):
+            made = manager.get_result(timeout=1)
+            if made is not None and made.is_finished():
+                found[made.request_id] = made
+            if made is None and not manager.is_running():
+                raise RuntimeError("continuous batching stopped")
+        return [found[name] for name in asked_for]
+
+    manager.start()
+    try:
+        yield call
+    finally:
+        manager.stop(block=True)
 
 
 def adapter(network: Network, seed: int, rank: int = 16) -> tuple[LoraShape, dict[str, torch.Tensor]]:

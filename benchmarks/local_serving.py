@@ -6,7 +6,6 @@ which is checked. Arrivals are replayed on the CPU clock: a request has come whe
 
 import argparse
 import json
-import logging
 import platform
 import random
 import statistics
@@ -55,7 +54,7 @@ def figures(folder: Path, size: str, rounds: int) -> dict[str, Any]:
         "transformers": transformers.__version__,
         "model": size,
         "decode": decode(model, rounds),
-        "arrivals": arrivals(model, 20 * rounds),
+        "arrivals": arrivals(model, 40 * rounds),
         "adapters": adapters(model, folder, rounds),
         "JSON mode": json_mode(model, rounds),
         "memory of a row": memory(model),
@@ -72,13 +71,13 @@ def tokens_per_second(spent: dict[str, float], tokens: int) -> dict[str, float]:
 
 def decode(model: Path, rounds: int) -> dict[str, Any]:
     """Answers of 64 tokens to so many prompts of one length at once, greedy; sampled beside it."""
-    from _answering import engine_of
+    from _answering import continuous_batching, engine_of
 
     from modelyard.causal_lm.network import Network
 
     engine, plain = engine_of(Network(model), max(ROWS)), Network(model).model
-    continuous = continuous_batching(Network(model).model)
-    return {f"{rows} at once": _decoded(rows, engine, plain, continuous, rounds) for rows in ROWS}
+    with continuous_batching(Network(model).model, max(ROWS), 24 + TOKENS) as continuous:
+        return {f"{rows} at once": _decoded(rows, engine, plain, continuous, rounds) for rows in ROWS}
 
 
 def _decoded(rows: int, engine: Any, plain: Any, continuous: Any, rounds: int) -> dict[str, float]:
@@ -91,37 +90,23 @@ def _decoded(rows: int, engine: Any, plain: Any, continuous: Any, rounds: int) -
     asked = fresh()
     expected = generated(plain, asked, TOKENS)
     assert answered(engine, asked, TOKENS) == expected
+    assert [list(one.generated_tokens) for one in continuous(asked, TOKENS)] == expected
+    theirs = "continuous batching of transformers"
     spent = in_turns(
         {
             "engine": lambda: answered(engine, fresh(), TOKENS),
             "generate()": lambda: generated(plain, fresh(), TOKENS),
             "engine, sampled": lambda: answered(engine, fresh(), TOKENS, sampling=Sampling(seed=1)),
+            theirs: lambda: continuous(fresh(), TOKENS),
         },
         rounds,
         time.process_time,
     )
-    found = {"engine / generate(), target 1": ratio(spent["generate()"], spent["engine"])}
-    if continuous is not None:  # once: it is slow here
-        assert continuous(asked) == expected
-        spent |= in_turns({"continuous batching of transformers": lambda: continuous(fresh())}, 1, time.process_time)
-    return {**tokens_per_second(spent, rows * TOKENS), **found}
-
-
-def continuous_batching(model: Any) -> Callable[[list[list[int]]], list[list[int]]] | None:
-    """That of transformers, kept warm, where this version has it and it runs here."""
-    from transformers import GenerationConfig
-
-    if not hasattr(model, "generate_batch"):
-        return None
-    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
-    greedy = GenerationConfig(max_new_tokens=TOKENS, do_sample=False, eos_token_id=-1, pad_token_id=0)
-
-    def call(asked: list[list[int]]) -> list[list[int]]:
-        made = model.generate_batch(inputs=asked, generation_config=greedy, persistent_manager=True)
-        ordered = sorted(made.values(), key=lambda one: asked.index(list(one.prompt_ids)))
-        return [list(one.generated_tokens) for one in ordered]
-
-    return call
+    return {
+        **tokens_per_second(spent, rows * TOKENS),
+        "engine / generate(), target 1": ratio(spent["generate()"], spent["engine"]),
+        "engine / continuous batching": ratio(spent[theirs], spent["engine"]),
+    }
 
 
 def ratio(slow: float, fast: float) -> float:

@@ -36,7 +36,7 @@ def test_answers_are_those_of_passes_made_anew(
     folder = folders(architecture=architecture)
     drawn = random.Random(3)
     wanted = [asked(prompt, drawn.choice([1, 5, 12, 30]), Sampling(seed=n)) for n, prompt in enumerate(prompts(24))]
-    engine = engine_of(folder, rows=7, recorder=recorder)
+    engine = engine_of(folder, rows=7, recorder=lambda: recorder)
     with passes(engine) as seen:
         found = answered(engine, *wanted)
     assert found == alone(folder, *wanted)
@@ -46,7 +46,7 @@ def test_answers_are_those_of_passes_made_anew(
 
 def test_log_probabilities_are_the_same_too(folder: Path, recorder: Recorder) -> None:
     pairs = []
-    for engine in (engine_of(folder), engine_of(folder, recorder=recorder)):
+    for engine in (engine_of(folder), engine_of(folder, recorder=lambda: recorder)):
         answers = [asked(prompt, 9, Sampling(seed=4), top_logprobs=2) for prompt in prompts(5)]
         answered(engine, *answers)
         pairs.append([one.logprob for answer in answers for one in answer.sampled])
@@ -54,7 +54,7 @@ def test_log_probabilities_are_the_same_too(folder: Path, recorder: Recorder) ->
 
 
 def test_nothing_is_recorded_twice_and_few_shapes_are_told_apart(folder: Path, recorder: Recorder) -> None:
-    engine = engine_of(folder, rows=8, recorder=recorder)
+    engine = engine_of(folder, rows=8, recorder=lambda: recorder)
     for _ in range(3):
         for count in range(1, 9):
             answered(engine, *(asked(prompt, 4) for prompt in prompts(count, seed=count)))
@@ -63,7 +63,7 @@ def test_nothing_is_recorded_twice_and_few_shapes_are_told_apart(folder: Path, r
 
 def test_rows_that_grow_are_recorded_anew(folder: Path, recorder: Recorder) -> None:
     wanted = [asked(prompt, 150, Sampling(seed=n)) for n, prompt in enumerate([[*range(10, 200)], [5, 6], [7] * 120])]
-    engine = engine_of(folder, rows=4, recorder=recorder)
+    engine = engine_of(folder, rows=4, recorder=lambda: recorder)
     assert answered(engine, *wanted) == alone(folder, *wanted)
     assert engine.rows.cache.length == 512
     assert {shape.keys for shape in engine._recorded._recordings} == {256, 384}  # type: ignore[union-attr]
@@ -71,7 +71,7 @@ def test_rows_that_grow_are_recorded_anew(folder: Path, recorder: Recorder) -> N
 
 def test_padding_leaves_alone_what_is_kept_of_earlier_answers(folder: Path, recorder: Recorder) -> None:
     """Five run in rows for five, which would be recorded as six: but in the sixth is what was answered before."""
-    engine = engine_of(folder, rows=5, memory=TOKEN_BYTES * 256 * 6, recorder=recorder)
+    engine = engine_of(folder, rows=5, memory=TOKEN_BYTES * 256 * 6, recorder=lambda: recorder)
     answered(engine, asked([*range(10, 90)], 6))
     kept = [tensor[5].clone() for tensor in (*engine.rows.cache.keys, *engine.rows.cache.values)]
     assert all(one.abs().sum() > 0 for one in kept)
@@ -85,7 +85,7 @@ def test_padding_leaves_alone_what_is_kept_of_earlier_answers(folder: Path, reco
 
 
 def adapted(folder: Path, recorder: Recorder | None, slots: int = 4) -> Engine:
-    engine = engine_of(folder, rows=8, recorder=recorder)
+    engine = engine_of(folder, rows=8, recorder=recorder and (lambda: recorder))
     for slot in range(1, slots):
         engine.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
     return engine
@@ -130,7 +130,7 @@ def test_what_cannot_be_recorded_is_decoded_all_the_same_and_told_once(
 
     wanted = [asked(prompt, 6, Sampling(seed=1)) for prompt in prompts(4)]
     with caplog.at_level(logging.WARNING):
-        assert answered(engine_of(folder, rows=3, recorder=refuse), *wanted) == alone(folder, *wanted)
+        assert answered(engine_of(folder, rows=3, recorder=lambda: refuse), *wanted) == alone(folder, *wanted)
     (record,) = caplog.records
     assert "without a graph" in record.getMessage()
     assert "not permitted" in record.getMessage()
@@ -140,7 +140,7 @@ def test_recordings_are_bounded_and_the_oldest_goes(
     folder: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "MOST", 2)
-    engine = engine_of(folder, rows=8, recorder=recorder)
+    engine = engine_of(folder, rows=8, recorder=lambda: recorder)
     for count in (1, 2, 1, 3, 1, 2):
         answered(engine, *(asked(prompt, 3) for prompt in prompts(count, seed=count)))
         assert len(engine._recorded._recordings) <= 2  # type: ignore[union-attr]
@@ -202,8 +202,9 @@ def test_a_graph_is_recorded_aside_after_the_call_was_made_once(monkeypatch: pyt
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    recorder = usual_recorder(torch.device("cuda"))
-    assert recorder is not None
+    new = usual_recorder(torch.device("cuda"))
+    assert new is not None
+    recorder = new()
     result = torch.ones(3)
 
     def call() -> torch.Tensor:

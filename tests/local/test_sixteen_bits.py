@@ -49,7 +49,7 @@ def test_a_head_that_is_trained_itself_gets_its_gradients(dtype: torch.dtype) ->
 
 def engine_of(folder: Path, recorder: Recorder | None = None) -> Engine:
     network = Network(folder, dtype=BF16)
-    return Engine(network, AdapterBank(network.model, 3, 8), frozenset({END}), recorder=recorder)
+    return Engine(network, AdapterBank(network.model, 3, 8), frozenset({END}), recorder=recorder and (lambda: recorder))
 
 
 def test_log_probabilities_are_those_of_the_whole_model_also_when_passes_are_recorded(folder: Path) -> None:

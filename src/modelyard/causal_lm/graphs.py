@@ -39,6 +39,9 @@ class Recording(NamedTuple):
 Recorder = Callable[[Callable[[], Tensor]], Recording]
 """Records what a call does with tensors. Raises what keeps it from being recorded."""
 
+NewRecorder = Callable[[], Recorder]
+"""Makes a recorder for recordings that are dropped together."""
+
 
 _RECORDING = threading.Lock()
 """Of a process one thread at a time can record."""
@@ -65,9 +68,9 @@ class CudaGraphs:
         return Recording(graph.replay, states)
 
 
-def usual_recorder(device: torch.device) -> Recorder | None:
+def usual_recorder(device: torch.device) -> NewRecorder | None:
     """CUDA graphs where there is a card: a processor launches nothing."""
-    return CudaGraphs(device) if device.type == "cuda" else None
+    return partial(CudaGraphs, device) if device.type == "cuda" else None
 
 
 class _Shape(NamedTuple):
@@ -82,8 +85,9 @@ class _Shape(NamedTuple):
 class RecordedDecoding:
     """Passes of one token for each of the first rows of a cache, of which there are up to `rows`."""
 
-    def __init__(self, network: Network, bank: AdapterBank, cache: RowCache, rows: int, record: Recorder) -> None:
-        self._network, self._bank, self._cache, self._record = network, bank, cache, record
+    def __init__(self, network: Network, bank: AdapterBank, cache: RowCache, rows: int, recorder: NewRecorder) -> None:
+        self._network, self._bank, self._cache = network, bank, cache
+        self._recorder, self._record = recorder, recorder()
         self._inputs = torch.zeros((3, rows), dtype=torch.long, device=network.device)
         self._recordings: OrderedDict[_Shape, Recording | None] = OrderedDict()
         self._versions, self._told = (cache.version, bank.version), False
@@ -108,7 +112,7 @@ class RecordedDecoding:
         versions = self._cache.version, self._bank.version
         if versions != self._versions:
             self._recordings.clear()
-            self._versions = versions
+            self._record, self._versions = self._recorder(), versions
         if shape not in self._recordings:
             self._recordings[shape] = self._recorded(shape)
             if len(self._recordings) > MOST:

@@ -18,7 +18,7 @@ from modelyard.backends.local.lead import Follower, Lead
 from modelyard.backends.local.rows import Rows
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
-from modelyard.causal_lm.graphs import RecordedDecoding, Recorder
+from modelyard.causal_lm.graphs import NewRecorder, RecordedDecoding
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network, out_of_memory
 from modelyard.domain.completion import FinishReason
@@ -44,7 +44,7 @@ class Engine:
         rows: int = 32,
         memory: int = 2**30,
         waiting: int = 1024,
-        recorder: Recorder | None = None,
+        recorder: NewRecorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
         self.rows = Rows(network, rows, memory)
