@@ -284,12 +284,18 @@ def _serve_loop(begun: "SimpleQueue[Any]") -> None:
 
 
 async def until_settled(work: Callable[[], T], gone: threading.Event) -> T:
-    """What work in the loop's executor returns; a cancelled task tells it to stop and waits until it has."""
+    """What work in the loop's executor returns; a cancelled task tells it to stop and waits until it has, however often
+    it is cancelled.
+    """
     future = event_loop.ensure_future(in_executor(work))
-    try:
-        return await event_loop.shield(future)
-    except event_loop.CancelledError:
-        gone.set()
-        await event_loop.wait([future])
-        future.exception()
-        raise
+    cancelled: event_loop.CancelledError | None = None
+    while not future.done():
+        try:
+            await event_loop.wait([future])
+        except event_loop.CancelledError as error:
+            cancelled = error
+            gone.set()
+    if cancelled is not None:
+        future.exception()  # heard, so that the loop does not complain of it
+        raise cancelled
+    return future.result()

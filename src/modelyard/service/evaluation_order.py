@@ -157,7 +157,9 @@ def rescore_order(
 
 
 def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
-    """The reference of an evaluation's new version, with these scorers; of itself where it was never published."""
+    """The reference of an evaluation's new version, with these scorers; of itself where no version is to be had: it was
+    never published, names something else, or is not for this caller to see.
+    """
     try:
         old = objects.resolve(ObjectKind.EVALUATION, evaluation)
     except (InvalidInput, NotFound, Forbidden):
