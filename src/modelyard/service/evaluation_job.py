@@ -28,20 +28,20 @@ from modelyard.errors import EvaluationError, StoreError
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.asker import asker_of
 from modelyard.service.engine import Engine, Item, Limits, Row
-from modelyard.service.engine_pool import InPlace, Pool, Tasks, Threads, own_loop
 from modelyard.service.engine_row import FunctionModel, RowScorer, Subject
 from modelyard.service.evaluation_left import PROGRESS, Left, last_told, what_is_left
+from modelyard.service.evaluation_pools import pools
 from modelyard.service.evaluation_rows import JobRows
 from modelyard.service.evaluation_rules import INTERRUPTED
 from modelyard.service.flow import Book
 from modelyard.service.hold import Hold
 from modelyard.service.job import announce, cancel, fail, fenced, held, record_events, succeed
 from modelyard.service.judged import StoredRun
-from modelyard.service.judging import JudgeScorer, PlatformModel
+from modelyard.service.judging import PlatformModel
 from modelyard.service.listing import maybe
 from modelyard.service.place import Place
 from modelyard.service.ports import log
-from modelyard.service.scorers import RuleScorer, ScorerFunction, at_work
+from modelyard.service.scorers import ScorerFunction, at_work
 
 STARTED = "evaluation_started"
 
@@ -235,28 +235,9 @@ class _Work:
         """The engine, with the pools that this work needs, until they are closed and what is owed is booked."""
         with ExitStack() as opened:
             opened.callback(self._pay_at_last)
-            pool, scorer_pool = self._pools(opened)
+            pool, scorer_pool = pools(opened, self.limits, self.subject, self.scorers, self.crew.loop, self.owed)
             items, begun = self._items(), self.left.begun
             yield Engine(self.ports, items, self.subject, self.scorers, self.limits, pool, scorer_pool, begun)
-
-    def _pools(self, opened: ExitStack) -> tuple[Pool, Pool]:
-        loop = self.crew.loop
-        if loop is None and any(map(_needs_loop, (self.subject, *self.scorers))):
-            loop = opened.enter_context(own_loop())
-        if loop is not None:
-            tasks = Tasks(loop)
-            opened.callback(tasks.close)
-            return tasks, tasks
-        limits = self.limits
-        pool = self._pool(opened, limits.concurrency, waits(self.subject))
-        return pool, self._pool(opened, limits.scorer_concurrency, any(map(waits, self.scorers)))
-
-    def _pool(self, opened: ExitStack, size: int, blocking: bool) -> Pool:
-        if self.limits.timeout is None and (size == 1 or not blocking):
-            return InPlace(None if blocking else self.owed)
-        threads = Threads()
-        opened.callback(threads.close)
-        return threads
 
     def _pay_at_last(self) -> None:
         try:
@@ -345,18 +326,3 @@ class _Work:
 def _book(tx: Tx, owed: Sequence[Book]) -> None:
     for one in owed:
         one.step(tx)
-
-
-def _needs_loop(worker: object) -> bool:
-    if isinstance(worker, PlatformModel):
-        return worker.looped
-    if isinstance(worker, JudgeScorer):
-        return worker.model.looped
-    return getattr(worker, "awaited", False)
-
-
-def waits(worker: object) -> bool:
-    """Whether what asks or scores may wait, so that others should be asked meanwhile."""
-    if isinstance(worker, JudgeScorer):
-        worker = worker.model
-    return worker.blocking if isinstance(worker, PlatformModel) else not isinstance(worker, RuleScorer | None)
