@@ -10,7 +10,7 @@ from modelyard.http.lifespan import lifespan
 from modelyard.http.message import Request, Response
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.table import mounted_path
-from modelyard.protocols import Authenticator
+from modelyard.protocols import Authenticator, Executor
 from modelyard.service.platform import Platform
 
 STALLED = 60.0
@@ -22,8 +22,10 @@ def asgi_app(
     interfaces: Iterable[Interface] = STANDARD,
     worker: bool = False,
     authenticator: Authenticator | None = None,
+    executor: Executor | None = None,
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """An ASGI application of the host's platform; `worker` also runs training jobs while it is served.
+    """An ASGI application of the host's platform; `worker` also runs training jobs while it is served, in
+    `executor` or else in a thread.
 
     `authenticator` says who calls; without one, the platform's API keys do.
 
@@ -36,7 +38,7 @@ def asgi_app(
         if scope["type"] == "http":
             await _exchange(endpoint, scope, receive, send)
         elif scope["type"] == "lifespan":
-            await lifespan(platform, worker, receive, send)
+            await lifespan(platform, worker, executor, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 

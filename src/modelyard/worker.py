@@ -4,7 +4,8 @@ The function is the host's; called with the arguments it returns the platform. A
 process takes it over under a claim of its own. So starting it twice does no harm: the older one writes nothing more.
 
 Where JOB_ID is `-`, the process waits for it as a spare: lines of its standard input tell what to import until then
-(`import MODULE`), and then the job.
+(`import MODULE`), and then the job. `python -m modelyard.worker fork [MODULE...]` imports the modules, and forks a
+process for each job that it is told on a socket.
 
 It gives the job back after the current item when it gets SIGTERM, or when its standard input, if that is a pipe, is
 closed: then whoever started it is gone, or asks it to leave. Within the lease it is gone in any case.
@@ -22,6 +23,7 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from modelyard.errors import InvalidInput, RecordNotFound
+from modelyard.executors.forks import serve_forks
 from modelyard.service.hold import Hold
 from modelyard.service.platform import Platform
 from modelyard.service.runner import Runner
@@ -117,6 +119,9 @@ def awaited(lines: TextIO) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Run one job that a worker has claimed. Returns the exit status."""
+    if words[:1] == ["fork"]:
+        sys.argv[1:] = forked = serve_forks(words[1:])
+        os._exit(main(forked) if forked else 0)  # to take all modules down again would cost seconds
     if len(words) < 2:
         print(USAGE, file=sys.stderr)
         return 2

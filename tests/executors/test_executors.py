@@ -14,6 +14,7 @@ from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import Executor
 from modelyard.testing import ExecutorContract, Trials, TrialsHere
+from modelyard.testing.executor import until
 
 CLAIM = Claim("job", 1, "worker")
 HERE = Path(__file__).parent
@@ -77,6 +78,17 @@ class TestSubprocessExecutor(ExecutorContract):
     def executor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
         monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         made = SubprocessExecutor("trial_yard:trial", [str(tmp_path)])
+        yield made
+        made.close()
+
+
+class TestForkingExecutor(TestSubprocessExecutor):
+    @pytest.fixture
+    def executor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+        monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+        made = SubprocessExecutor("trial_yard:trial", [str(tmp_path)], fork=True)
+        made._prepare()
+        until(lambda: made._forks is not None and made._forks.ready)
         yield made
         made.close()
 

@@ -13,6 +13,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import StoreClosed
+from modelyard.executors.inline import InlineExecutor
 from modelyard.http import body as body_module
 from modelyard.http import lifespan as lifespan_module
 from modelyard.protocols import Capabilities
@@ -366,6 +367,23 @@ def test_the_worker_lives_as_long_as_the_application_when_it_is_wanted(platform:
     look()
     assert alive == [True, False, False]
     assert threading.active_count() == before
+
+
+def test_the_worker_of_a_served_platform_runs_its_jobs_where_it_is_told(platform: Any) -> None:
+    class Counting(InlineExecutor):
+        jobs = 0
+
+        def submit(self, claim: Any, run: Callable[[Any], None]) -> str:
+            self.jobs += 1
+            return super().submit(claim, run)
+
+    executor = Counting()
+    model = platform.models.create("m", project="p", base_model="tabular-mini")
+    job = platform.training.sft(
+        model, [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
+    )
+    lifespan(platform, lambda: job.wait(60), worker=True, executor=executor)
+    assert (executor.jobs, job.refresh().status) == (1, "succeeded")
 
 
 def test_the_store_is_synced_while_served_and_at_the_end(platform: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from modelyard.cli import main, serving
+from modelyard.executors.subprocess import SubprocessExecutor
 
 
 def call(*words: object, status: int = 0) -> Result:
@@ -70,3 +72,21 @@ def test_a_served_small_model_gets_one_thread_unless_the_environment_says_otherw
     call("serve", "--store", store)
     assert os.environ.get("OMP_NUM_THREADS") == threads
     assert os.environ["OMP_WAIT_POLICY"] == (given or "PASSIVE")
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_jobs_in_processes_of_their_own_find_torch_loaded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    made: list[SubprocessExecutor] = []
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor: made.append(executor))
+    if not here:
+        monkeypatch.delattr(os, "pidfd_open")
+    store = tmp_path / "yard.db"
+    add(store, folder)
+    call("serve", "--store", store, "--isolate")
+    assert made[0]._preload == serving.SLOW_TO_IMPORT
+    assert made[0]._fork is here
+    assert all(find_spec(module) for module in serving.SLOW_TO_IMPORT)

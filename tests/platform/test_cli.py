@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
-from modelyard.cli import GRACE_SECONDS, main
+from modelyard.cli import GRACE_SECONDS, main, serving
+from modelyard.executors.subprocess import SubprocessExecutor
 
 
 @pytest.fixture
@@ -108,6 +109,22 @@ def test_a_worker_runs_each_job_in_a_process_of_its_own_until_it_is_terminated(s
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=60)
     assert (worker.returncode, said) == (0, "stopping\n")
+
+
+def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bool, object]] = []
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setattr(serving, "asgi_app", lambda _, __, worker, executor: asked.append((worker, executor)))
+    for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
+        call("serve", "--store", store, *words)
+    assert asked[:2] == [(False, None), (True, None)]
+    for worker, executor in asked[2:]:
+        assert worker
+        assert isinstance(executor, SubprocessExecutor)
+        assert executor._arguments == (str(store),)
+        assert (executor._preload, executor._fork) == ((), False)
 
 
 def test_a_served_platform_ends_though_a_client_has_stopped_reading(

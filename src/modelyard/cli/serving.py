@@ -14,6 +14,7 @@ from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
 from modelyard.cli.terminal import opened, store_option
 from modelyard.errors import MissingExtra
+from modelyard.executors.forks import can_fork
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.route import STANDARD, Interface
 from modelyard.protocols import Executor
@@ -26,6 +27,14 @@ GRACE_SECONDS = 10
 
 SMALL = 10_000_000
 """Weights up to which a local model is faster on one thread than on several that wait for each other."""
+
+SLOW_TO_IMPORT = (
+    "modelyard.trainers.local.trainer",
+    "transformers.modeling_utils",
+    "modelyard.stores.sqlite.store",
+    "modelyard.service.training_run",
+)
+"""What training a local model imports, of whatever architecture: seconds of processor time."""
 
 DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
@@ -42,8 +51,9 @@ def quickstart(folder: Path) -> None:
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
+@click.option("--isolate", is_flag=True, help="Run each of them in a process of its own; implies --worker.")
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
-def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> None:
+def serve(store: Path, host: str, port: int, worker: bool, isolate: bool, uploads: bool) -> None:
     """Serve the platform over HTTP until interrupted."""
     try:
         import uvicorn  # noqa: PLC0415 - an extra that only this command needs
@@ -55,7 +65,8 @@ def serve(store: Path, host: str, port: int, worker: bool, uploads: bool) -> Non
             click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
         _set_up_torch(platform)
         interfaces = tuple(Interface) if uploads else STANDARD
-        app = asgi_app(platform, interfaces, worker)
+        executor = _isolated(platform, store, None) if isolate else None
+        app = asgi_app(platform, interfaces, worker or isolate, executor=executor)
         uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
 
 
@@ -70,10 +81,10 @@ def work(store: Path | None, factory: str | None, concurrency: int, isolate: boo
         raise click.UsageError("give either --store or --factory")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _log_to_terminal()
-    executor = _isolated(store, factory) if isolate else None
     with ExitStack() as stack:
         platform = stack.enter_context(_worked(store, factory))
         _set_up_torch(platform)
+        executor = _isolated(platform, store, factory) if isolate else None
         worker = stack.enter_context(platform.worker(concurrency, executor))
         click.echo(f"worker {worker.id} waits for jobs; Ctrl-C stops it", err=True)
         try:
@@ -90,20 +101,24 @@ def _log_to_terminal() -> None:
 
 
 def _set_up_torch(platform: Platform) -> None:
-    """Say how many threads torch is to take, which it reads when it loads; what the environment says already stays.
+    """Say how many threads torch is to take, and that nothing is to be looked for on a model hub, which is read when
+    they load; what the environment says already stays.
 
     Threads that spin while they wait cost a busy machine more than they gain.
     """
     models = platform.base_models()
     if models:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if models and all(base.parameters <= SMALL for base in models):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def _isolated(store: Path | None, factory: str | None) -> Executor:
-    """What runs jobs in processes that open the same platform."""
-    return SubprocessExecutor(factory or DEFAULT_FACTORY, [] if store is None else [str(store)])
+def _isolated(platform: Platform, store: Path | None, factory: str | None) -> Executor:
+    """What runs jobs in processes that open the same platform, and have loaded torch beforehand if it is needed."""
+    preload = SLOW_TO_IMPORT if platform.base_models() else ()
+    arguments = [] if store is None else [str(store)]
+    return SubprocessExecutor(factory or DEFAULT_FACTORY, arguments, preload=preload, fork=bool(preload) and can_fork())
 
 
 def _worked(store: Path | None, factory: str | None) -> AbstractContextManager[Platform]:

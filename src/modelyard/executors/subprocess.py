@@ -13,6 +13,7 @@ import attrs
 
 from modelyard.domain.job import Claim
 from modelyard.errors import InvalidInput
+from modelyard.executors.forks import ForkServer, Process, can_fork
 from modelyard.executors.process import ProcessName, machine, this_process
 from modelyard.protocols import Executor
 
@@ -32,7 +33,13 @@ class SubprocessExecutor:
     environment is handed down.
 
     With `preload`, names of modules, a spare process has imported them by the time that the next job comes, and waits
-    for it: what takes long to import, such as torch, is waited for by the first job alone.
+    for it: what takes long to import, such as torch, is waited for by the first job alone. With `fork` they are
+    imported once: the process that did so forks itself for each job. It does nothing else, and is no copy of this one,
+    so neither the threads of this process nor its main module matter; but modules that start threads of their own, or
+    touch a graphics card, when they are imported cannot be preloaded so.
+
+    Unless the environment says otherwise, threads do not spin while they wait (OMP_WAIT_POLICY), and nothing is looked
+    for on a model hub (HF_HUB_OFFLINE).
 
     A process leaves when its standard input is closed, so none outlives this one. What it says, on either output, goes
     to this process's standard error. `close` gives the processes `grace` seconds to give their jobs back.
@@ -41,28 +48,52 @@ class SubprocessExecutor:
         with platform.worker(concurrency=2, executor=executor):
             ...
 
-    Raises `InvalidInput` where `factory` names no function.
+    Raises `InvalidInput` where `factory` names no function, and where this host cannot `fork` so: it must be Linux.
     """
 
     def __init__(
-        self, factory: str, arguments: Sequence[str] = (), grace: float = 30.0, preload: Sequence[str] = ()
+        self,
+        factory: str,
+        arguments: Sequence[str] = (),
+        grace: float = 30.0,
+        preload: Sequence[str] = (),
+        *,
+        fork: bool = False,
     ) -> None:
         if not all(part.isidentifier() for part in factory.replace(":", ".").split(".")) or factory.count(":") != 1:
             raise InvalidInput.at("factory", msg=f"{factory!r} is not of the form package.module:function")
+        if fork and not can_fork():
+            raise InvalidInput.at("fork", msg="needs Linux; leave it out")
         self._factory, self._arguments, self._grace = factory, tuple(arguments), grace
-        self._preload = tuple(preload)
+        self._preload, self._fork = tuple(preload), fork
         self._spare: _Child | None = None
+        self._forks: ForkServer | None = None
         self._children: dict[str, _Child] = {}
 
     def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
         """Start the process; returns at once."""
-        child = self._from_spare(claim.job_id) or _Child.start([self._factory, claim.job_id, *self._arguments])
-        if self._preload:
-            self._spare = _Child.start([self._factory, "-", *self._arguments])
-            self._spare.tell([f"import {module}" for module in self._preload])
+        words = [self._factory, claim.job_id, *self._arguments]
+        child = self._from_fork(words) or self._from_spare(claim.job_id) or _Child.start(words)
+        self._prepare()
         handle = f"{machine()}/{this_process()}/{ProcessName.of(child.process.pid)}"
         self._children[handle] = child
         return handle
+
+    def _prepare(self) -> None:
+        """Have modules imported for the next job, unless they are already."""
+        if self._fork:
+            self._forks = self._forks or ForkServer(_command(["fork", *self._preload]), _environment())
+        elif self._preload:
+            self._spare = _Child.start([self._factory, "-", *self._arguments])
+            self._spare.tell([f"import {module}" for module in self._preload])
+
+    def _from_fork(self, words: Sequence[str]) -> "_Child | None":
+        """A forked process; None where none can be forked yet, or no more."""
+        forked = self._forks and self._forks.fork(words)
+        if self._forks and not self._forks.lives:
+            self._forks.close()
+            self._forks = None
+        return _Child.of(forked) if forked else None
 
     def _from_spare(self, job_id: str) -> "_Child | None":
         """The spare, with the job; None where there is none, or it has died."""
@@ -108,6 +139,18 @@ class SubprocessExecutor:
         until = time.monotonic() + self._grace
         for child in children:
             child.end(max(0.0, until - time.monotonic()))
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-X", "faulthandler", "-m", WORKER, *words]
+
+
+def _environment() -> dict[str, str]:
+    """Threads of several jobs would wait in each other's way; and what a hub could tell is not needed."""
+    return {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", **os.environ}
 
 
 def _parse(handle: str) -> tuple[ProcessName | None, ProcessName | None]:
@@ -132,9 +175,9 @@ def _kill_group(pid: int) -> None:
 
 @attrs.define(eq=False)
 class _Child:
-    """A process, the leader of a session of its own, and the last that it said."""
+    """A process, the leader of a group of its own, and the last that it said."""
 
-    process: "subprocess.Popen[str]"
+    process: Process
     words: str = ""
     listener: threading.Thread = attrs.field(init=False)
 
@@ -142,15 +185,20 @@ class _Child:
     def start(cls, words: Sequence[str]) -> "_Child":
         # In a session of its own: an interrupt from the terminal reaches this process alone, which then asks the child.
         process = subprocess.Popen(  # noqa: S603 - the command is the host's
-            [sys.executable, "-X", "faulthandler", "-m", WORKER, *words],
+            _command(words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
-            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},  # threads of several jobs would wait in each other's way
+            env=_environment(),
         )
+        return cls.of(process)
+
+    @classmethod
+    def of(cls, process: Process) -> "_Child":
+        """With a thread that listens to it."""
         child = cls(process)
         child.listener = threading.Thread(target=child._listen, name=f"modelyard-words-{process.pid}", daemon=True)
         try:

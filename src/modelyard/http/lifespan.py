@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from modelyard.errors import StoreError
 from modelyard.http.incoming import Receive, Send
+from modelyard.protocols import Executor
 from modelyard.service.flow import in_executor
 from modelyard.service.platform import Platform
 from modelyard.service.ports import log
@@ -13,12 +14,12 @@ from modelyard.service.ports import log
 SYNC_SECONDS = 1.0
 
 
-async def lifespan(platform: Platform, worker: bool, receive: Receive, send: Send) -> None:
+async def lifespan(platform: Platform, worker: bool, executor: Executor | None, receive: Receive, send: Send) -> None:
     """Speak ASGI's lifespan protocol until the server shuts down."""
     async with AsyncExitStack() as stack:
         await receive()
         try:
-            await stack.enter_async_context(_served(platform, worker))
+            await stack.enter_async_context(_served(platform, worker, executor))
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             raise
@@ -28,9 +29,9 @@ async def lifespan(platform: Platform, worker: bool, receive: Receive, send: Sen
 
 
 @asynccontextmanager
-async def _served(platform: Platform, worker: bool) -> AsyncIterator[None]:
+async def _served(platform: Platform, worker: bool, executor: Executor | None) -> AsyncIterator[None]:
     """While served: the store is synced each second, and a worker runs when it was asked for."""
-    working = platform.worker() if worker else None
+    working = platform.worker(executor=executor) if worker else None
     if working is not None:
         await in_executor(working.__enter__)
     syncing = asyncio.create_task(_sync_each_second(platform))

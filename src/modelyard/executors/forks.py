@@ -1,0 +1,194 @@
+"""Processes forked from one that has imported what takes long: both ends of the socket between it and an executor.
+
+One message on the socket asks for one process. It holds, as JSON, the words that the process is to work on, and comes
+with three descriptors: its standard input, its outputs, and a pipe on which its number is told and, at its end, its
+exit status, a line each. Linux alone has the descriptors of processes (pidfd_open(2)) that this waits on.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import IO, Any, Protocol
+
+import attrs
+
+LONGEST = 2**16
+"""Bytes of a message at most."""
+
+
+def can_fork() -> bool:
+    """Whether this host has what is needed here."""
+    return hasattr(os, "pidfd_open")
+
+
+# ---- where the executor is ---------------------------------------------------------------------------------------
+
+
+class Process(Protocol):
+    """What a `subprocess.Popen` with pipes is, too."""
+
+    pid: int
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+
+    def poll(self) -> int | None:
+        """The exit status, minus the signal that ended it; None while it lives."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The same, once it has ended. Raises `subprocess.TimeoutExpired` after so many seconds."""
+        ...
+
+
+@attrs.define(eq=False)
+class Forked:
+    """A process that was forked elsewhere; `told` is where its end is told."""
+
+    pid: int
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+    told: IO[str]
+    status: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status; None while it lives."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Where the process that could tell it has died, it counts as killed, and is to be."""
+        if self.status is None:
+            if not select.select([self.told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            with self.told:
+                self.status = int(self.told.readline() or -signal.SIGKILL)
+        return self.status
+
+
+class ForkServer:
+    """Starts the process `command`, which is to become `serve_forks`, and asks it for others."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - the command is the host's
+                command, stdin=theirs.fileno(), start_new_session=True, env=environment
+            )
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has imported its modules, or died over them."""
+        return bool(select.select([self._orders], [], [], 0)[0])
+
+    @property
+    def lives(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def fork(self, words: Sequence[str]) -> Forked | None:
+        """A process for these words; None while nothing can be forked, as modules are still imported."""
+        if not self.ready or not self.lives:
+            return None
+        (stdin, ours), (output, their_output), (told, tells) = os.pipe(), os.pipe(), os.pipe()
+        theirs = [stdin, their_output, tells]
+        with suppress(OSError):  # it has died, so no number will come
+            socket.send_fds(self._orders, [json.dumps(list(words)).encode()], theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        ends = _opened(ours, "w"), _opened(output, "r"), _opened(told, "r")
+        if pid := int(ends[2].readline() or 0):
+            return Forked(pid, *ends)
+        for end in ends:
+            end.close()
+        return None
+
+    def close(self) -> None:
+        """End it: it only waits, or imports. What it forked must have ended."""
+        self._process.kill()
+        self._process.wait()
+        self._orders.close()
+
+
+def _opened(descriptor: int, mode: str) -> IO[str]:
+    return open(descriptor, mode, encoding="utf-8", errors="replace")
+
+
+# ---- where processes are forked ----------------------------------------------------------------------------------
+
+
+def serve_forks(modules: Sequence[str]) -> list[str]:
+    """Import the modules; then fork for each message on the socket that is the standard input.
+
+    Returns in each forked process, with the words for it; and with none where nobody asks any more.
+    """
+    for module in modules:
+        import_module(module)
+    gc.freeze()  # what is there stays where it is, so that forks can share it
+    with socket.socket(fileno=os.dup(0)) as orders:
+        orders.send(b"ready")
+        return _Forks(orders).serve()
+
+
+@attrs.define
+class _Forks:
+    """What was forked: by the descriptor of a process, its number and where its end is to be told."""
+
+    orders: socket.socket
+    alive: dict[int, tuple[int, int]] = attrs.field(factory=dict)
+
+    def serve(self) -> list[str]:
+        while True:
+            waited: list[Any] = [self.orders, *self.alive]
+            ready, _, _ = select.select(waited, [], [])
+            for process in self.alive.keys() & ready:
+                self._bury(process)
+            if self.orders in ready:
+                words, descriptors = self._order()
+                if not words or self._fork(*descriptors):
+                    return words
+
+    def _order(self) -> tuple[list[str], list[int]]:
+        """The words for a process, and its descriptors; nothing when whoever asked is gone."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self.orders, LONGEST, 3)
+        except ConnectionResetError:
+            return [], []
+        return json.loads(message or b"[]"), descriptors
+
+    def _bury(self, process: int) -> None:
+        pid, tells = self.alive.pop(process)
+        _tell(tells, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os.close(tells)
+        os.close(process)
+
+    def _fork(self, stdin: int, output: int, tells: int) -> bool:
+        """Whether this is the new process, which is the leader of a group of its own before its number is known."""
+        pid = os.fork()
+        with suppress(PermissionError):  # each of the two does it, lest the other be late
+            os.setpgid(pid, pid)
+        if pid:
+            self.alive[os.pidfd_open(pid)] = pid, tells
+            _tell(tells, pid)
+        else:
+            for ours, standard in ((stdin, 0), (output, 1), (output, 2)):
+                os.dup2(ours, standard)
+            for process, (_, others) in self.alive.items():
+                os.close(process)
+                os.close(others)
+            os.close(tells)
+        os.close(stdin)
+        os.close(output)
+        return not pid
+
+
+def _tell(where: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # whoever asked is gone
+        os.write(where, b"%d\n" % number)
