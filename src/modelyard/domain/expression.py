@@ -8,6 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Protocol
 
 import attrs
@@ -90,6 +91,7 @@ def _by_key(scores: Sequence[Score | ScoreView]) -> Mapping[str, Any]:
     return {key: score.value["value"] for score in said for key in scorer_keys(score.scorer)}
 
 
+@lru_cache(maxsize=256)
 def scorer_keys(scorer: str) -> tuple[str, str]:
     """The short name of a scorer and the one with its version, of its reference; the text itself where it is none."""
     ref = ObjectRef.parse(scorer)

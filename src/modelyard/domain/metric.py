@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import attrs
@@ -88,16 +88,26 @@ class Reading(NamedTuple):
 def readings(scores: Sequence[Score | ScoreView]) -> list[Reading]:
     """What the scores of one prediction say. Of several by one version of a scorer the last counts."""
     found: list[Reading] = []
-    for whole, score in {_whole(score.scorer): score for score in scores}.items():
-        value = score.value.get("value")
+    for score in scores if len(scores) < 2 else _last_of_each(scores):
+        whole, value = _whole(score.scorer), score.value.get("value")
         kind = kind_of(value)
         if kind is not None:
-            found.append(Reading(whole, Outcome.SCORED, kind, value))
+            found.append(_new(Reading, (whole, _SCORED, kind, value, "")))
         elif score.error is not None and "value" not in score.value:
             found.append(Reading(whole, Outcome.SCORER_ERROR, None, None, score.error))
         else:
             found += [_reading(Metric(whole.scorer, path), leaf, score.error) for path, leaf in leaves(value)]
     return found
+
+
+_new = tuple.__new__
+"""Makes a named tuple without looking at its names, which takes half the time; there is one for every score."""
+
+_SCORED = Outcome.SCORED
+
+
+def _last_of_each(scores: Sequence[Score | ScoreView]) -> Iterable[Score | ScoreView]:
+    return {_whole(score.scorer): score for score in scores}.values()
 
 
 @lru_cache(maxsize=256)
@@ -182,7 +192,7 @@ class Row:
         """What the trials say."""
         if len(self.trials) == 1:
             return trial_readings(self.trials[0])
-        return [reading for trial in self.trials for reading in trial_readings(trial)]
+        return list(chain.from_iterable(map(trial_readings, self.trials)))
 
     def cluster(self, key: str) -> str:
         """The value of the input `key`, which rows that go together have in common. Raises `InvalidInput`."""

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import islice
 
 from modelyard.domain.evaluation import EvaluationRun, Outcome, RowResult
+from modelyard.domain.expression import scorer_keys
 from modelyard.domain.prediction import Prediction, Score
-from modelyard.domain.reference import ObjectRef
 from modelyard.domain.tally import VALUE, outcome_of
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluation import RunReport
@@ -76,7 +76,7 @@ def _scores(predictions: list[Prediction], snapshot: Snapshot) -> list[list[Scor
 
 
 def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> RowResult:
-    by_name = {_name(score): score for score in scores}
+    by_name = {scorer_keys(score.scorer)[0]: score for score in scores}
     first = by_name.get(run.summary["scorer"]) if run.summary and "scorer" in run.summary else next(iter(scores), None)
     value = None if first is None else first.value.get(VALUE)
     return RowResult(
@@ -89,8 +89,3 @@ def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> Row
         prediction.trial,
         {name: score.value[VALUE] for name, score in by_name.items() if VALUE in score.value},
     )
-
-
-def _name(score: Score) -> str:
-    ref = ObjectRef.parse(score.scorer)
-    return score.scorer if ref is None else ref.name

@@ -80,6 +80,9 @@ def _records(cls: type[Any], snapshot: Snapshot, run_id: str, after: Cursor | No
 WHOLE: Depth[Prediction, Score] = Depth(partial(_records, Prediction), partial(_records, Score))
 """Whole records."""
 
+_new = tuple.__new__
+"""Makes a named tuple without counting its values, which takes half the time; there is one for every record."""
+
 _VIEWED = PredictionView._fields[:-1]
 _values = attrgetter(*_VIEWED)
 
@@ -99,7 +102,7 @@ class _Views:
             page = snapshot.page(Prediction, "by_row", run_id, after=after, limit=limit)
             self._at_hand = {one.id: one for one in page}
             found = list(map(_values, page))
-        return [PredictionView._make((*values, self.whole)) for values in found]
+        return [_new(PredictionView, (*values, self.whole)) for values in found]
 
     def whole(self, prediction_id: str) -> Prediction | None:
         """A prediction, or None once it is deleted; it stays at hand until there are more than in a page."""
@@ -113,7 +116,7 @@ class _Views:
 
 def _score_views(snapshot: Snapshot, run_id: str, after: Cursor | None, limit: int) -> list[ScoreView]:
     found = snapshot.select(Score, ScoreView._fields, "by_row", run_id, after=after, limit=limit)
-    return list(map(ScoreView._make, found))
+    return [_new(ScoreView, values) for values in found]
 
 
 # ---- a page --------------------------------------------------------------------------------------------------------
