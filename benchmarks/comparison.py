@@ -1,17 +1,20 @@
-"""What comparing two runs of 100,000 rows costs, as JSON: python benchmarks/comparison.py.
+"""What runs of 100,000 rows cost to compare and to read, as JSON: python benchmarks/comparison.py [rows].
 
 The comparison is timed on predictions and scores in memory, and out of a SQLite store, where reading takes most of the
-time. Beside them stands the floor: a plain loop of additions.
+time. Each way to read is timed in a process of its own, with the memory by which that grew. The rows lie in the file in
+the order of the dataset, as the engine writes them, and are read by their digests. Beside them stands the floor: a
+plain loop of additions.
 """
 
 import gc
 import json
 import random
 import resource
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,13 @@ from modelyard import open_platform
 from modelyard.domain.aggregate import aggregate
 from modelyard.domain.canonical import digest
 from modelyard.domain.comparison import compare
+from modelyard.domain.expression import Field
 from modelyard.domain.metric import Judged
 from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.result_query import ResultQuery, Sort
 from modelyard.protocols import Tx
+from modelyard.service.evaluation import Evaluations
+from modelyard.service.evaluation_result import Rows
 
 ROWS = 100_000
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
@@ -32,11 +39,11 @@ TARGET = 2.0
 ADDITIONS = 10_000_000
 
 
-def judged(run_id: str, seed: int) -> Iterator[Judged]:
-    """A run with one number a row, in the order of the row digests."""
+def judged(run_id: str, seed: int, rows: int = ROWS) -> Iterator[Judged]:
+    """A run with one number a row, in the order of the dataset."""
     values = random.Random(seed)
-    rows = sorted((digest({"question": n}), n) for n in range(ROWS))
-    for key, n in rows:
+    for n in range(rows):
+        key = digest({"question": n})
         made = Prediction(
             f"{run_id}-{n}", "local", "bench", MODEL, {"question": n}, key, NOW, run_id, n, output={"value": "x"}
         )
@@ -45,10 +52,15 @@ def judged(run_id: str, seed: int) -> Iterator[Judged]:
         yield made, (score,)
 
 
-def seconds(action: Any) -> float:
-    """CPU seconds, the best of three."""
+def in_order(found: Iterator[Judged]) -> list[Judged]:
+    """The same in the order of the row digests."""
+    return sorted(found, key=lambda one: one[0].row_digest)
+
+
+def seconds(action: Callable[[], object], times: int = 3) -> float:
+    """CPU seconds, the best of several."""
     spent = []
-    for _ in range(3):
+    for _ in range(times):
         started = time.process_time()
         action()
         spent.append(time.process_time() - started)
@@ -66,8 +78,8 @@ def peak() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
-def in_memory() -> dict[str, float]:
-    one, other = list(judged("a", 1)), list(judged("b", 2))
+def in_memory(rows: int) -> dict[str, float]:
+    one, other = in_order(judged("a", 1, rows)), in_order(judged("b", 2, rows))
     gc.collect()
     gc.freeze()  # out of a store they would come page by page, and not stand about for the collector to walk over
     return {
@@ -76,20 +88,57 @@ def in_memory() -> dict[str, float]:
     }
 
 
-def out_of_a_store(folder: Path) -> dict[str, float]:
-    with open_platform(folder / "yard.db", durability="process") as platform:
-        runs = [platform.evaluations.create(MODEL, MODEL, project="bench") for _ in range(2)]
-        for seed, run in enumerate(runs):
-            fill(platform, judged(run.id, seed))
+# ---- out of a store ----------------------------------------------------------------------------------------------
+
+
+def results(evaluations: Evaluations, runs: Sequence[str], **options: Any) -> int:
+    """The rows of a page, read."""
+    found = evaluations.results(ResultQuery(tuple(runs), **options), project="bench")
+    return sum(1 for _ in found.rows)
+
+
+def drained(pieces: Iterator[bytes]) -> int:
+    return sum(map(len, pieces))
+
+
+BY_SCORE = (Sort(Field("scores.tone")),)
+READ: dict[str, Callable[[Evaluations, Sequence[str]], object]] = {
+    "comparison": lambda evaluations, runs: evaluations.compare(*runs),
+    "comparison as HTML": lambda evaluations, runs: len(evaluations.compare(*runs).html),
+    "comparison as CSV": lambda evaluations, runs: drained(evaluations.compare(*runs).export("csv")),
+    "report as HTML": lambda evaluations, runs: len(evaluations.report(runs[0]).html),
+    "export as JSON Lines": lambda evaluations, runs: drained(evaluations.export(runs[0])),
+    "export as CSV": lambda evaluations, runs: drained(evaluations.export(runs[0], "csv")),
+    "rows of a result": lambda evaluations, runs: sum(1 for _ in Rows(evaluations.ports, evaluations.get(runs[0]))),
+    "results of both, 100": lambda evaluations, runs: results(evaluations, runs, limit=100, summarise=False),
+    "results of both, 100 with summary": lambda evaluations, runs: results(evaluations, runs, limit=100),
+    "results of both, 100 by a score": lambda evaluations, runs: results(evaluations, runs, limit=100, sorts=BY_SCORE),
+    "results of both, all": lambda evaluations, runs: results(evaluations, runs, summarise=False),
+}
+
+
+def read(name: str, path: str, *runs: str) -> dict[str, float]:
+    """What one way to read costs this process."""
+    with open_platform(path, durability="process") as platform:
+        results(platform.evaluations, runs, limit=0, summarise=False)  # what loads at first use is loaded
         before = peak()
-        spent = seconds(lambda: platform.evaluations.compare(*runs))
-        report = platform.evaluations.report(runs[0])
-        page = len(report.html) / 1024
-    return {
-        "comparison, read from SQLite": spent,
-        "extra memory, MiB": round(peak() - before, 1),
-        "page of a run, KiB": round(page, 1),
-    }
+        spent = seconds(lambda: READ[name](platform.evaluations, runs), times=1)
+    return {"CPU seconds": spent, "extra memory, MiB": round(peak() - before, 1)}
+
+
+def out_of_a_store(folder: Path, rows: int) -> dict[str, Any]:
+    path = str(folder / "yard.db")
+    with open_platform(path, durability="process") as platform:
+        runs = [platform.evaluations.create(MODEL, MODEL, project="bench").id for _ in range(2)]
+        for seed, run in enumerate(runs):
+            fill(platform, judged(run, seed, rows))
+    found = {}
+    for name in READ:
+        done = subprocess.run(
+            [sys.executable, __file__, name, path, *runs], check=True, stdout=subprocess.PIPE, text=True
+        )
+        found[name] = json.loads(done.stdout)
+    return found
 
 
 def fill(platform: Any, found: Iterator[Judged], batch: int = 2000) -> None:
@@ -111,9 +160,13 @@ def add(platform: Any, records: list[Any]) -> None:
 
 
 def main() -> None:
+    if len(sys.argv) > 2:
+        print(json.dumps(read(*sys.argv[1:])))
+        return
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     with tempfile.TemporaryDirectory() as folder:
-        stored = out_of_a_store(Path(folder))
-    figures = {"rows": ROWS, **in_memory(), "target": TARGET, **stored}
+        stored = out_of_a_store(Path(folder), rows)
+    figures = {"rows": rows, "in memory, CPU seconds": in_memory(rows), "target": TARGET, "out of SQLite": stored}
     print(json.dumps({**figures, f"floor, {ADDITIONS:,} additions": seconds(additions)}, indent=2))
     print(f"python {sys.version.split()[0]}", file=sys.stderr)
 
