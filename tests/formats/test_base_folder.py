@@ -73,6 +73,11 @@ CONFIGS = [
     ({"vocab_size": 0}, "vocab_size"),
     ({"sliding_window": 64}, "sliding_attention"),
     ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+    ({"final_logit_softcapping": 30.0}, "caps its logits"),
+    ({"logit_scale": 0.0625}, "scales its logits"),
+    ({"kv_lora_rank": 512}, "compressed keys"),
+    ({"state_size": 16}, "keeps a state"),
+    ({"quantization_config": {"quant_method": "awq"}}, "quantized weights"),
 ]
 
 
@@ -95,6 +100,27 @@ WINDOWS = [
 @pytest.mark.parametrize("entries", WINDOWS)
 def test_a_window_that_is_not_used_does_no_harm(changed: Callable[..., Path], entries: dict[str, Any]) -> None:
     assert read_base_folder(changed(**entries)).context_length == 128
+
+
+def test_what_says_nothing_odd_does_no_harm(changed: Callable[..., Path]) -> None:
+    entries = {"final_logit_softcapping": None, "logits_scaling": 1.0, "quantization_config": None}
+    assert read_base_folder(changed(**entries)).context_length == 128
+
+
+LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64}
+ROPES = [
+    ({"rope_parameters": LONG}, 64),
+    ({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 32}, 32),
+    ({"rope_parameters": {**LONG, "rope_type": "yarn"}}, 128),
+    ({"rope_scaling": None, "original_max_position_embeddings": 32}, 128),
+]
+
+
+@pytest.mark.parametrize(("entries", "length"), ROPES)
+def test_a_context_ends_where_longer_sequences_would_change_what_was_read(
+    changed: Callable[..., Path], entries: dict[str, Any], length: int
+) -> None:
+    assert read_base_folder(changed(**entries)).context_length == length
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"])

@@ -140,6 +140,13 @@ def test_a_call_that_was_cut_off_is_content_and_a_whole_one_before_it_is_read(
     assert (content, [call.name for call in calls]) == (cut, [name])
 
 
+@given(names, arguments, st.integers(0, len(TAGS.closing)))
+def test_a_whole_call_whose_mark_was_cut_off_is_a_call(name: str, given_: dict[str, object], cut: int) -> None:
+    text = written(TAGS, name, given_)
+    content, (call,) = read(TAGS, [text[: len(text) - cut]])
+    assert (content, call.name, json.loads(call.arguments)) == ("", name, given_)
+
+
 @given(st.sampled_from(FORMATS), names, arguments, plain)
 def test_a_call_is_told_as_soon_as_it_ends_and_what_follows_is_content(
     form: ToolFormat, name: str, given_: dict[str, object], words: str

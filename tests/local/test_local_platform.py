@@ -302,7 +302,7 @@ def test_a_model_with_more_rows_than_its_tokenizer_has_tokens_can_say_any_of_the
 
 
 def test_a_model_that_makes_its_logits_otherwise_is_refused_when_it_loads(folder: Path, tmp_path: Path) -> None:
-    """Served as if it were an ordinary one it would answer wrongly, and nobody would notice."""
+    """Where nothing in the configuration told it. Served as if it were an ordinary one it would answer wrongly."""
     from transformers import GraniteConfig, GraniteForCausalLM
 
     for path in folder.iterdir():
@@ -326,7 +326,7 @@ def test_a_model_that_makes_its_logits_otherwise_is_refused_when_it_loads(folder
     with torch.no_grad():
         network.get_output_embeddings().weight.mul_(30)
     network.save_pretrained(tmp_path)
-    backend = LocalBackend([base_model(tmp_path, "tiny")])
+    backend = LocalBackend([attrs.evolve(base_model(folder, "tiny"), path=str(tmp_path))])
     with pytest.raises(BackendError, match="GraniteForCausalLM makes its logits in a way of its own"):
         deltas_of(backend, request_for("tiny"))
 

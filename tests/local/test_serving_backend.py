@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import shutil
 import threading
 import weakref
 from collections.abc import Callable
@@ -199,6 +200,33 @@ def test_a_closed_backend_refuses_and_what_it_was_answering_is_answered(backend:
         said(backend, base)
 
 
+@pytest.mark.parametrize("scarce", ["from_pretrained", "zeros"])
+def test_a_model_for_which_there_is_no_memory_is_told_as_such_and_asked_again_it_answers(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, scarce: str
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nAdvice at length.")
+
+    base = ServedModel("tiny", backend.entries()[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(AutoModelForCausalLM if scarce == "from_pretrained" else torch, scarce, full)
+        with pytest.raises(Overloaded, match="memory") as told:
+            said(backend, base)
+    assert "Advice" not in str(told.value)
+    assert len(said(backend, base)) == 12
+
+
+def test_a_folder_that_has_gone_or_cannot_be_read_is_told_without_its_place(folder: Path, tmp_path: Path) -> None:
+    for missing, told in (("tokenizer.json", "tokenizer"), (".", "is gone")):
+        copy = tmp_path / "kept"
+        shutil.copytree(folder, copy, dirs_exist_ok=True)
+        backend = LocalBackend([base_model(copy, "tiny")])
+        shutil.rmtree(copy) if missing == "." else (copy / missing).write_text("{}")
+        with pytest.raises(BackendError, match=told) as failed:
+            said(backend, ServedModel("tiny", backend.entries()[0]))
+        assert str(tmp_path) not in str(failed.value)
+
+
 # ---- choices ------------------------------------------------------------------------------------------------------
 
 
@@ -236,9 +264,9 @@ def test_one_thread_leads_for_all_tasks_of_an_event_loop(folder: Path, monkeypat
         return led
 
     def stepping() -> None:
-        if engine.rows.running:
-            assert came.wait(20)
         came.clear()
+        if engine.rows.running and not engine._lead.followed:
+            assert came.wait(20)
         step()
 
     def counting() -> Any:

@@ -16,7 +16,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from modelyard.causal_lm.literal import LiteralText
 from modelyard.domain.completion import Message, Tool
-from modelyard.errors import InvalidInput
+from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.tool_calls import FORMATS
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -25,10 +25,15 @@ _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class Chat:
-    """The tokenizer and chat template of a base model's folder."""
+    """The tokenizer and chat template of a base model's folder. Raises `BackendError` when they cannot be read."""
 
     def __init__(self, folder: Path) -> None:
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+        if not folder.is_dir():
+            raise BackendError(f"the folder {folder.name!r} of this base model is gone; the host must put it back")
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
+        except (OSError, ValueError, KeyError, TypeError, ImportError) as fault:
+            raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {fault}") from fault
         self._end = _end_tokens(folder, self.tokenizer)
         self._literal = LiteralText(self.tokenizer)
 

@@ -63,6 +63,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     config = _json(folder, CONFIG)
     architecture = _architecture(config)
     _check_attention(config)
+    _check_kind(config)
     form = format_of(_template(folder))
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
@@ -71,7 +72,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     return BaseFolder(
         path=str(folder.resolve()),
         architecture=architecture,
-        context_length=_positive(config, "max_position_embeddings"),
+        context_length=context_length(config),
         vocabulary_size=_positive(config, "vocab_size"),
         parameters=sum(math.prod(shape) for _, shape in shapes),
         tool_format="" if form is None else form.name,
@@ -130,6 +131,42 @@ def _check_attention(config: Mapping[str, Any]) -> None:
     odd = sorted({str(kind) for kind in layers if kind != "full_attention"})
     if odd:
         raise _refused(CONFIG, f"asks for {', '.join(odd)}; only models with full attention in every layer are served")
+
+
+_ODD: Mapping[str, tuple[str, tuple[object, ...]]] = {
+    "final_logit_softcapping": ("caps its logits", (None,)),
+    "logits_scaling": ("scales its logits", (None, 1)),
+    "logit_scale": ("scales its logits", (None, 1)),
+    "kv_lora_rank": ("keeps compressed keys (MLA)", (None,)),
+    **dict.fromkeys(
+        ("state_size", "mamba_d_state", "mamba_n_heads", "ssm_state_size", "attn_layer_period", "block_types"),
+        ("keeps a state in the place of keys", (None,)),
+    ),
+    "quantization_config": ("has quantized weights", (None,)),
+}
+"""What a configuration says of a model that is computed in another way than the rest, and where it does not mean it."""
+
+
+def _check_kind(config: Mapping[str, Any]) -> None:
+    for name, (what, harmless) in _ODD.items():
+        if name in config and config[name] not in harmless:
+            raise _refused(
+                CONFIG, f"is of a model that {what} ({name}), which is not served; choose another base model"
+            )
+
+
+def context_length(config: Mapping[str, Any]) -> int:
+    """How many tokens a model of this configuration is served and trained with. Raises `InvalidInput`.
+
+    Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
+    before, and what is read beside it, would be wrong.
+    """
+    most = _positive(config, "max_position_embeddings")
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) not in ("longrope", "su"):
+        return most
+    told = [where.get("original_max_position_embeddings") for where in (rope, config)]
+    return min([most, *(one for one in told if isinstance(one, int) and one > 0)])
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:

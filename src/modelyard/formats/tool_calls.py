@@ -140,9 +140,11 @@ class ToolReader:
 
     def _parsed(self, written: str) -> list[tuple[str, str]] | None:
         form = self._format
-        body = written[form.value_at :].removesuffix(form.closing)
+        body = written[form.value_at :].strip()
         try:
-            value = json.loads(body, parse_constant=_no_number)
+            value, end = _DECODER.raw_decode(body)
+            if not form.closing.startswith(body[end:].lstrip()):
+                return None
             calls = [_call(one) for one in (value if form.listed else [value])]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -153,7 +155,7 @@ def _call(value: Any) -> tuple[str, str]:
     """Its name, and its arguments as JSON; models give them under either name, as an object or as the text of one."""
     name, arguments = value["name"], value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
-        arguments = json.loads(arguments, parse_constant=_no_number)
+        arguments = json.loads(arguments, cls=_Decoder)
     if arguments is None:
         arguments = {}
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
@@ -162,5 +164,15 @@ def _call(value: Any) -> tuple[str, str]:
     return name, json.dumps(arguments)
 
 
+class _Decoder(json.JSONDecoder):
+    """Of JSON as its standard has it: without NaN and infinities."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_constant=_no_number)
+
+
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
+
+
+_DECODER = _Decoder()

@@ -20,9 +20,9 @@ from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
 from modelyard.causal_lm.graphs import NewRecorder, RecordedDecoding
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
-from modelyard.causal_lm.network import Network
+from modelyard.causal_lm.network import Network, out_of_memory
 from modelyard.domain.completion import FinishReason
-from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, Problem, QueueFull
+from modelyard.errors import BackendError, Overloaded, QueueFull
 
 PREFILL_TOKENS = 2048
 """Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
@@ -61,22 +61,13 @@ class Engine:
         """Take a sequence in; its answer ends where memory does. Raises `QueueFull` when too many wait,
         `ContextLengthExceeded` when there is no memory for its prompt and a token.
         """
-        room = self.rows.longest - len(sequence.prompt)
-        if room < 1:
-            raise ContextLengthExceeded([Problem(("messages",), self._too_long(sequence), ContextLengthExceeded.code)])
-        sequence.max_tokens = min(sequence.max_tokens, room)
+        self.rows.bound(sequence)
         with self._lock:
             if len(self._waiting) + len(self.rows.running) >= self._most:
                 raise QueueFull(
                     f"{len(self._waiting)} requests are waiting for this model; send fewer at once, or later"
                 )
             self._waiting.append(sequence)
-
-    def _too_long(self, sequence: Sequence) -> str:
-        return (
-            f"This model's maximum context length is {self.rows.longest} tokens, as there is memory for no more here. "
-            f"The messages have {len(sequence.prompt)}; shorten them, or ask the host for a larger Room(memory=...)."
-        )
 
     def wait(self, sequence: Sequence, seen: int) -> None:
         """Return when it has more than `seen` tokens or has ended."""
@@ -244,7 +235,7 @@ class Engine:
         with self._lock:
             waiting = list(self._waiting)
         for sequence in waiting:
-            if any(_alike(one, sequence) for one in new):
+            if any(one.leads(sequence) for one in new):
                 continue
             if new and (len(new) + 1) * max(longest, self.rows.unread(sequence)) > PREFILL_TOKENS:
                 break
@@ -359,19 +350,8 @@ def _failure(fault: Exception) -> BackendError:
     """What a reader is told."""
     if isinstance(fault, BackendError):
         return fault
-    kind = Overloaded if isinstance(fault, torch.OutOfMemoryError | MemoryError) else BackendError
-    failure = kind(f"the model could not go on: {type(fault).__name__}")
+    full, name = out_of_memory(fault), type(fault).__name__
+    kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")
+    failure = kind(f"the model could not go on: {name}{hint}")
     failure.__cause__ = fault
     return failure
-
-
-def _alike(one: Sequence, other: Sequence) -> bool:
-    """Whether the second can take over what is read of the first, which has a row: it goes on in the same way."""
-    start = one.cached
-    end = min(start + 32, len(one.prompt) - 1, len(other.prompt) - 1)
-    return (
-        one.slot == other.slot
-        and start < end
-        and one.prompt[start:end] == other.prompt[start:end]
-        and one.prompt[:start] == other.prompt[:start]
-    )

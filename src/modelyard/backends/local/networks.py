@@ -15,9 +15,9 @@ from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm.cache import bytes_per_token
 from modelyard.causal_lm.graphs import usual_recorder
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
-from modelyard.causal_lm.network import FULL_FILE, Network
+from modelyard.causal_lm.network import FULL_FILE, Network, out_of_memory
 from modelyard.causal_lm.tensors import read_tensors
-from modelyard.errors import BackendError
+from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
 
 log = logging.getLogger("modelyard.backends.local")
@@ -97,18 +97,17 @@ class Networks:
 
     def _engine(self, network: Network, adapters: int) -> Engine:
         bank, room, config = AdapterBank(network.model, adapters + 1, self._room.rank), self._room, network.config
-        whole = config.max_position_embeddings * bytes_per_token(config, network.dtype)
+        whole = network.context_length * bytes_per_token(config, network.dtype)
         if room.memory < whole:
             log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", self._folder, whole)
-        return Engine(
-            network,
-            bank,
-            self._end_tokens,
-            rows=room.rows,
-            memory=room.memory,
-            waiting=room.waiting,
-            recorder=usual_recorder(network.device),
-        )
+        limits = {"rows": room.rows, "memory": room.memory, "waiting": room.waiting}
+        try:
+            return Engine(network, bank, self._end_tokens, **limits, recorder=usual_recorder(network.device))
+        except RuntimeError as fault:
+            if not out_of_memory(fault):
+                raise
+            told = f"there are no {room.memory} bytes for keys and values; ask the host for a smaller Room(memory=...)"
+            raise Overloaded(told) from fault
 
 
 def _load_adapter(engine: Engine, model: ServedModel, slot: int) -> None:

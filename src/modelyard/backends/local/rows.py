@@ -11,6 +11,7 @@ from collections.abc import Sequence as Tokens
 from modelyard.backends.local.sequence import Sequence
 from modelyard.causal_lm.cache import RowCache, bytes_per_token
 from modelyard.causal_lm.network import Network
+from modelyard.errors import ContextLengthExceeded, Problem
 
 SHORTEST = 256
 """Tokens of a row at least; longer ones double it, so that rows seldom have to be made anew."""
@@ -30,7 +31,7 @@ class Rows:
 
     def __init__(self, network: Network, most: int, memory: int) -> None:
         self._most, self._tokens = most, memory // bytes_per_token(network.config, network.dtype)
-        self.longest = min(self._tokens, network.config.max_position_embeddings)
+        self.longest = min(self._tokens, network.context_length)
         """How many tokens a sequence can have when nothing else runs."""
         self.running: list[Sequence] = []
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
@@ -41,6 +42,17 @@ class Rows:
     def most_now(self) -> int:
         """How many sequences can run in rows as long as they are; what lies in further rows is kept."""
         return self._count(self.cache.length)
+
+    def bound(self, sequence: Sequence) -> None:
+        """Let its answer end where memory does. Raises `ContextLengthExceeded` when there is none for a token of it."""
+        prompt = len(sequence.prompt)
+        if prompt >= self.longest:
+            msg = (
+                f"This model's maximum context length is {self.longest} tokens, as there is memory for no more here. "
+                f"The messages have {prompt}; shorten them, or ask the host for a larger Room(memory=...)."
+            )
+            raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
+        sequence.max_tokens = min(sequence.max_tokens, self.longest - prompt)
 
     def admit(self, sequence: Sequence) -> bool:
         """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
