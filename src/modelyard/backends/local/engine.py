@@ -235,7 +235,7 @@ class Engine:
         with self._lock:
             waiting = list(self._waiting)
         for sequence in waiting:
-            if any(_alike(one, sequence) for one in new):
+            if any(one.leads(sequence) for one in new):
                 continue
             if new and (len(new) + 1) * max(longest, self.rows.unread(sequence)) > PREFILL_TOKENS:
                 break
@@ -355,15 +355,3 @@ def _failure(fault: Exception) -> BackendError:
     failure = kind(f"the model could not go on: {name}{hint}")
     failure.__cause__ = fault
     return failure
-
-
-def _alike(one: Sequence, other: Sequence) -> bool:
-    """Whether the second can take over what is read of the first, which has a row: it goes on in the same way."""
-    start = one.cached
-    end = min(start + 32, len(one.prompt) - 1, len(other.prompt) - 1)
-    return (
-        one.slot == other.slot
-        and start < end
-        and one.prompt[start:end] == other.prompt[start:end]
-        and one.prompt[:start] == other.prompt[:start]
-    )

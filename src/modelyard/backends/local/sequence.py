@@ -83,6 +83,13 @@ class Sequence:
         """All of them."""
         return [*self.prompt, *self.answer]
 
+    def leads(self, other: "Sequence") -> bool:
+        """Whether the other can take over what is read of this one, which has a row: it goes on in the same way."""
+        start = self.cached
+        end = min(start + 32, len(self.prompt) - 1, len(other.prompt) - 1)
+        alike = self.slot == other.slot and start < end and self.prompt[start:end] == other.prompt[start:end]
+        return alike and self.prompt[:start] == other.prompt[:start]
+
     def take(self, sampled: Sampled) -> bool:
         """Add a token, still to be shown. Returns whether the answer's grammar is complete. Raises what keeps it from
         going on.
