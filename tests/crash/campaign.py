@@ -1,4 +1,6 @@
-"""Workers killed at random moments over one database: python tests/crash/campaign.py [--kills 200] [--seed 1].
+"""Workers killed at random moments over one database:
+
+    python tests/crash/campaign.py [--kills 200] [--seed 1] [--base-model local]
 
 Each worker first finishes the job that its predecessor was killed in (one in four is killed before that, too) and is
 then killed some random time after a random one of the following job's events. Prints a report as JSON; fails when
@@ -17,7 +19,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import attrs
-from checks import Evidence
+from checks import Base, Evidence
 from nursery import Child, Nursery
 
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ENDED
@@ -25,21 +27,23 @@ from modelyard.domain.training import GRADIENT_STEP, TRAINING_ENDED
 STEPS = 40
 EVENTS = STEPS + 2
 MODELS = ("a", "b", "c")
-LONGEST_PAUSE = 0.01
-"""Seconds; several times what a gradient step takes."""
+MODULES = {"tabular": (), "local": ("modelyard.trainers.local.trainer", "transformers.modeling_utils")}
+"""What workers import, by the kind of base model."""
 
 
 @attrs.define
 class Campaign:
     """Kills workers of one database until there were `kills`, at least half of them between a job's gradient steps.
 
-    `wrong` is what was found to be wrong: the campaign ends with the first of it.
+    `wrong` is what was found to be wrong: the campaign ends with the first of it. `longest_pause` is in seconds,
+    several times what a gradient step takes.
     """
 
     nursery: Nursery
     evidence: Evidence
     dice: random.Random
     request: dict[str, Any] = attrs.field(factory=dict)
+    longest_pause: float = 0.01
     where: Counter[str] = attrs.field(factory=Counter)
     between_steps: int = 0
     wrong: list[str] = attrs.field(factory=list)
@@ -66,7 +70,7 @@ class Campaign:
         for _ in range(self.dice.randrange(EVENTS)):
             if self._works(child):
                 child.hear_until("event")
-        time.sleep(self.dice.uniform(0, LONGEST_PAUSE))  # nothing is waited for: the moment is to be random
+        time.sleep(self.dice.uniform(0, self.longest_pause))  # nothing is waited for: the moment is to be random
         child.kill()
         self.wrong = self.evidence.wrong_after_death(child.said)
         self._count(child)
@@ -108,13 +112,28 @@ class Campaign:
         }
 
 
+def on_tabular_models(nursery: Nursery, folder: Path, dice: random.Random) -> Campaign:
+    """A campaign over a database in the folder."""
+    return Campaign(nursery, Evidence(folder / "yard.db", STEPS), dice)
+
+
+def on_networks(nursery: Nursery, folder: Path, dice: random.Random) -> Campaign:
+    """The same with a network, whose workers cannot always show within a tenth of a second that they live."""
+    from modelyard.testing.tiny_model import build_tiny_model
+
+    base = Base(build_tiny_model(folder / "base", "micro"))
+    return Campaign(nursery, Evidence(folder / "yard.db", STEPS, base=base), dice, {"lease": 1.0}, longest_pause=0.05)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--base-model", choices=MODULES, default="tabular")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Nursery() as nursery:
-        campaign = Campaign(nursery, Evidence(Path(folder) / "yard.db", STEPS), random.Random(asked.seed))
+    begin = {"tabular": on_tabular_models, "local": on_networks}[asked.base_model]
+    with tempfile.TemporaryDirectory() as folder, Nursery(*MODULES[asked.base_model]) as nursery:
+        campaign = begin(nursery, Path(folder), random.Random(asked.seed))
         campaign.run(asked.kills)
         print(json.dumps(campaign.report(), indent=2))
     sys.exit(bool(campaign.wrong))

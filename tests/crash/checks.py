@@ -1,6 +1,7 @@
 """What must hold of a database whose workers come to harm, told as sentences; none when all is well."""
 
 import hashlib
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,9 +17,9 @@ from modelyard.domain.job import ENDED, JobStatus
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ENDED, TRAINING_FAILED, TRAINING_STARTED, TrainingJob
 from modelyard.errors import ArtifactMissing
 from modelyard.service.platform import Platform, beside
+from modelyard.service.training import SEED_BYTES
 
 PROJECT = "crash"
-BASE = "tabular-mini"
 LAST = {TRAINING_ENDED, TRAINING_FAILED}
 
 Story = Sequence[tuple[str, Any]]
@@ -34,12 +35,30 @@ def rows(steps: int) -> list[dict[str, Any]]:
     ]
 
 
+@attrs.frozen
+class Base:
+    """The base model of all jobs: a tabular one, or, where a folder is named, the network that lies there."""
+
+    folder: Path | None = None
+
+    def offered(self, platform: Platform) -> str:
+        """Its id, once the platform offers it."""
+        if self.folder is None:
+            return "tabular-mini"
+        return platform.add_base_model(self.folder, id="network").id
+
+
+def same_seeds(count: int) -> bytes:
+    """Random bytes; those of a job's seed are always the same."""
+    return bytes(count) if count == SEED_BYTES else os.urandom(count)
+
+
 class Undisturbed:
     """Jobs of one model to which nothing happens. `of(n)` is the story and the checkpoint's digest of the nth."""
 
-    def __init__(self, steps: int) -> None:
-        self._steps, self._platform = steps, open_platform()
-        self._platform.models.create("m", project=PROJECT, base_model=BASE)
+    def __init__(self, steps: int, base: Base) -> None:
+        self._steps, self._platform = steps, open_platform(randomness=same_seeds)
+        self._platform.models.create("m", project=PROJECT, base_model=base.offered(self._platform))
         self._ended: list[tuple[Story, str]] = []
 
     def of(self, number: int) -> tuple[Story, str]:
@@ -75,7 +94,7 @@ def every(page_of: Callable[..., Any]) -> list[Any]:
 
 @attrs.define
 class Evidence:
-    """One database, and what its workers were heard to say. `steps` are the gradient steps of every job.
+    """One database, and what its workers were heard to say. `steps` are the gradient steps of every job on `base`.
 
     `asked` are its jobs by id, each with its model and its number among the model's jobs; `last_seen` is how they were
     when the last worker died; `lost` counts a job's attempts that came to nothing because their worker died or was
@@ -88,6 +107,7 @@ class Evidence:
     acknowledged: set[tuple[str, str, int]] = attrs.field(factory=set)
     last_seen: dict[str, TrainingJob] = attrs.field(factory=dict)
     lost: Counter[str] = attrs.field(factory=Counter)
+    base: Base = Base()
 
     @property
     def artifacts(self) -> Path:
@@ -96,12 +116,13 @@ class Evidence:
 
     def open(self) -> Platform:
         """The platform, with no worker."""
-        return open_platform(self.path)
+        return open_platform(self.path, randomness=same_seeds)
 
     def ask(self, model: str = "m") -> str:
         """Ask for one more job; its id."""
         with self.open() as platform:
-            target = platform.models.create(model, project=PROJECT, base_model=BASE, return_existing=True)
+            base = self.base.offered(platform)
+            target = platform.models.create(model, project=PROJECT, base_model=base, return_existing=True)
             job = platform.training.sft(target, rows(self.steps), batch_size=1)
         self.asked[job.id] = model, 1 + [known for known, _ in self.asked.values()].count(model)
         return job.id
@@ -175,7 +196,7 @@ class Evidence:
 
     def _wrong_end(self, platform: Platform, job_id: str) -> Iterator[str]:
         job, number = platform.training.get(job_id), self.asked[job_id][1]
-        expected, digest = undisturbed(self.steps).of(number)
+        expected, digest = undisturbed(self.steps, self.base).of(number)
         if job.status is not JobStatus.SUCCEEDED:
             yield f"{job_id}: {job.status}: {job.error_message}"
         if [checkpoint.digest for _, checkpoint in _checkpoints(platform) if checkpoint.job_id == job_id] != [digest]:

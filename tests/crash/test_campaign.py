@@ -3,15 +3,14 @@
 import random
 from pathlib import Path
 
-from campaign import STEPS, Campaign
-from checks import Evidence
+from campaign import on_tabular_models
 from nursery import Nursery
 
 KILLS = 8
 
 
 def test_workers_killed_at_random_moments_lose_and_double_nothing(nursery: Nursery, tmp_path: Path) -> None:
-    campaign = Campaign(nursery, Evidence(tmp_path / "yard.db", STEPS), random.Random(7))
+    campaign = on_tabular_models(nursery, tmp_path, random.Random(7))
     campaign.run(KILLS)
     assert campaign.wrong == []
     assert campaign.kills >= KILLS

@@ -1,8 +1,8 @@
-"""Worker processes that come to harm: python worker_process.py, started by `nursery.py`.
+"""Worker processes that come to harm: python worker_process.py [MODULE...], started by `nursery.py`.
 
 Each line of standard input is a request for a process with a worker; each line of standard output tells what happened
-in one. The processes are forked, before anything is opened, from this one, which has imported everything: so one costs
-milliseconds. When standard input ends, all of them are killed.
+in one. The processes are forked, before anything is opened, from this one, which has imported everything, the modules
+with it: so one costs milliseconds. When standard input ends, all of them are killed.
 """
 
 import json
@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from importlib import import_module
 from typing import Any
 
 import attrs
@@ -24,9 +25,11 @@ from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.domain.observed import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.schema import RECORDS
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.protocols import Trainer
 from modelyard.service.platform import beside
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.system import SystemClock
+from modelyard.trainers.local import trainer as local
 from modelyard.trainers.tabular import TabularTrainer
 
 SIGNALS = {signal.SIGTERM, signal.SIGUSR1}
@@ -80,6 +83,15 @@ class PollClock(SystemClock):
             tell(what, seconds)
 
 
+def trainer_of(request: Request) -> Trainer:
+    """Of the store's networks, if it lists any; else of the tabular models."""
+    with open_platform(request.path) as platform:
+        networks = platform.base_models()
+    if networks:
+        return local.LocalTrainer(networks, device="cpu", save_every=request.save_every)
+    return TabularTrainer(save_every=request.save_every)
+
+
 def work(request: Request) -> None:
     """Run a worker until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -97,7 +109,7 @@ def work(request: Request) -> None:
 
     with ExitStack() as opened:
         store: Any = opened.enter_context(closing(SqliteStore(request.path, RECORDS)))
-        trainer: Any = TabularTrainer(save_every=request.save_every)
+        trainer: Any = trainer_of(request)
         if request.mutant:
             store, trainer = MUTANTS[request.mutant](store, trainer, moments)
         platform = open_platform(
@@ -143,7 +155,9 @@ def bury(alive: set[int]) -> None:
             tell("gone", os.waitstatus_to_exitcode(status), by=pid)
 
 
-def main() -> None:
+def main(*modules: str) -> None:
+    for module in modules:
+        import_module(module)
     rings, bell = os.pipe()
     os.set_blocking(bell, False)
     signal.set_wakeup_fd(bell)
@@ -165,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -18,7 +18,7 @@ if find_spec("torch") is None:
     collect_ignore = [path.name for path in HERE.glob("test_*.py") if path.name != "test_torch_installed.py"]
 else:
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent / "crash")]
 
 if TYPE_CHECKING:
     from modelyard.backends.local.backend import LocalBackend

@@ -1,10 +1,11 @@
-"""Trains in a process of its own: `python training_child.py MODEL FOLDER`.
+"""Trains in processes forked from this one, which is started with a socket for `MODEL FOLDER` (`executors.forks`).
 
 Each saved state is written to FOLDER and named on standard output with its step; at the end the checkpoint is. A state
 that lies there already is gone on from. After each step the process waits for a line on standard input.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from training_kit import TINY, base_of, groups_of_words
 
 from modelyard.domain.training_config import RLConfig
+from modelyard.executors.forks import serve_forks
 from modelyard.protocols import SavedState, Step, Trained, TrainItem
 from modelyard.testing.trainer import context_of
 from modelyard.trainers.local.trainer import LocalTrainer
@@ -52,4 +54,7 @@ def main(model: str, place: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if words := serve_forks(["transformers.modeling_utils"]):
+        main(*words)
+        sys.stdout.flush()
+    os._exit(0)  # to take all modules down again would cost seconds
