@@ -218,7 +218,7 @@ class _Both:
         if before is None or after is None or before == after:
             return
         side = self.worst if after < before else self.best
-        side.offer(-abs(after - before), (pair, before, after))
+        side.offer(-abs(after - before), (pair, float(before), float(after)))
 
 
 @attrs.define
@@ -329,8 +329,8 @@ class _Tally:
             len(missing[0] & missing[1]),
             rows_needed(differences, self.terms.confidence),
             distribution=Distribution.of(differences),
-            worst=tuple(_look(found) for found in both.worst.items),
-            best=tuple(_look(found) for found in both.best.items),
+            worst=tuple(RowDifference.of(*found) for found in both.worst.items),
+            best=tuple(RowDifference.of(*found) for found in both.best.items),
         )
 
     def _everywhere(self, both: _Both) -> Paired:
@@ -341,11 +341,6 @@ class _Tally:
     def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int]) -> Paired:
         clusters = [self.clusters[row] for row in at] if self.clusters else []
         return paired_values(list(zip(one, other, strict=True)), clusters, self.terms.confidence)
-
-
-def _look(found: _Difference) -> RowDifference:
-    pair, before, after = found
-    return RowDifference.of(pair, float(before), float(after))
 
 
 def _mean(values: Sequence[float]) -> float | None:
