@@ -40,7 +40,7 @@ SHAPES = {"50 short rows": (50, 12, 20), "8 long rows": (8, 120, 400), "4 prompt
 Step = Callable[[], float]
 
 
-def base_of(folder: Path) -> BaseModel:
+def base_of(folder: Path, tuning: Tuning = Tuning.LORA) -> BaseModel:
     read = read_base_folder(folder)
     return BaseModel(
         id="mini",
@@ -50,7 +50,7 @@ def base_of(folder: Path) -> BaseModel:
         quantization=Quantization.FP32,
         context_length=read.context_length,
         parameters=read.parameters,
-        tuning=Tuning.LORA,
+        tuning=tuning,
         tool_format=read.tool_format,
         created_at=datetime.now(UTC),
         digests=read.files,

@@ -16,8 +16,10 @@ from modelyard.domain.base_model import Tuning
 from modelyard.domain.training_config import SFTConfig
 from modelyard.errors import TrainingError
 from modelyard.testing.trainer import context_of, conversation_about, followed
-from modelyard.trainers.local.memory import MOST_TOKENS, Need, Room, _allowed, _available, free_memory
+from modelyard.trainers.local import memory
+from modelyard.trainers.local.memory import MOST_TOKENS, UNSEEN, Need, Room, _allowed, _available, free_memory
 from modelyard.trainers.local.rows import Row
+from modelyard.trainers.local.scoring import HEAD_LOGITS
 
 EXAMPLES = [conversation_about("sea", "It is blue. " * count) for count in (1, 1, 16)]
 
@@ -48,10 +50,9 @@ def test_a_pass_takes_what_was_reckoned(tuning: Tuning, recomputed: bool) -> Non
     with measured() as held:
         flat, _ = learner._scorer.logprobs([row] * 4, recomputed)
         flat.sum().backward()
-    head = 4 * 255 * 259 * 4 * 4
     reckoned = learner._room._need
     gradients = reckoned.moments / 3
-    passes = attrs.evolve(reckoned, head=head).of_pass(4, 256, recomputed)
+    passes = attrs.evolve(reckoned, spread=1).of_pass(4, 256, recomputed)
     assert held[0] / 1.3 < passes + gradients < held[0] * 2.5
 
 
@@ -183,3 +184,21 @@ def test_free_memory_is_what_the_system_and_the_control_group_leave(tmp_path: Pa
     assert _allowed(tmp_path) is None
     assert _allowed(tmp_path / "none") is None
     assert (free_memory("cpu") or 2**40) > 2**20
+
+
+def test_what_is_not_reckoned_is_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for available, free in ((2**30, 2**30 - UNSEEN), (1000, 0), (None, None)):
+        monkeypatch.setattr(memory, "_available", lambda _, available=available: available)
+        monkeypatch.setattr(memory, "_allowed", lambda _: None)
+        assert free_memory("cpu") == free
+
+
+def test_a_processors_allocator_leaves_gaps() -> None:
+    one = need()
+    assert one.of_pass(4, 256, False) == pytest.approx(1.4 * attrs.evolve(one, spread=1).of_pass(4, 256, False))
+
+
+def test_logits_are_counted_for_the_tokens_of_a_pass_and_no_more_than_are_computed_at_a_time() -> None:
+    one = attrs.evolve(need(), kept=0, squared=0, spread=1)
+    assert one.of_pass(1, 10, False) == 10 * 259 * 4 * 4
+    assert one.of_pass(1000, 1000, False) == HEAD_LOGITS * 4 * 4

@@ -21,6 +21,14 @@ _MOMENTS = 12
 _HEAD_COPIES = 4
 """Logits, log-probabilities, probabilities and the derivative."""
 
+_SPREAD = 1.4
+"""How much more memory than its tensors a pass takes on a processor, where the system's allocator leaves gaps between
+them: 1.25 to 1.35 in `benchmarks/local_memory.py`.
+"""
+
+UNSEEN = 64 * 2**20
+"""Bytes that a job takes beside what is reckoned, whatever the model: modules that are imported late, the tokenizer."""
+
 _SAMPLE = 32
 
 
@@ -28,14 +36,14 @@ _SAMPLE = 32
 
 
 def free_memory(device: str) -> int | None:
-    """The bytes that can still be had: of the card, or of the machine and what it allows this process; None where that
-    is not told.
+    """The bytes that can still be had: of the card, or of the machine and what it allows this process, less what is
+    `UNSEEN`; None where that is not told.
     """
     if torch.device(device).type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     told = [found for found in (_available(Path("/proc/meminfo")), _allowed(Path("/sys/fs/cgroup"))) if found]
-    return min(told, default=None)
+    return max(0, min(told) - UNSEEN) if told else None
 
 
 def _available(path: Path) -> int | None:
@@ -61,25 +69,28 @@ def _allowed(group: Path) -> int | None:
 
 @attrs.frozen
 class Need:
-    """Bytes: `weights` of the network and of what learns, `moments` (with gradients), and for passes of tokens a fixed
-    `head`, and for each token what is `kept` until the derivatives, or, recomputed, `inputs` of all `layers`.
+    """Bytes: `weights` of the network and of what learns, `moments` (with gradients), and for each token of a pass what
+    is `kept` until the derivatives, or, recomputed, `inputs` of all `layers`, and what its logits take in the `head`,
+    up to `most_head`. A pass takes `spread` times as much as its tensors.
     """
 
     weights: int
     moments: int
     head: int
+    most_head: int
     kept: float
     squared: float
     inputs: float
     layers: int
+    spread: float
 
     def of_pass(self, rows: int, longest: int, recomputed: bool) -> int:
         """A pass of so many rows of this length. A layer's derivatives take about as much again as what it kept."""
-        whole = rows * longest * (self.kept + self.squared * longest)
-        if not self.layers:
-            return int(2 * whole) + self.head
-        held = rows * longest * self.inputs if recomputed else whole
-        return int(held + 2 * whole / self.layers) + self.head
+        tokens = rows * longest
+        whole = tokens * (self.kept + self.squared * longest)
+        held = tokens * self.inputs if recomputed and self.layers else whole
+        derived = 2 * whole / self.layers if self.layers else whole
+        return int((held + derived + min(tokens * self.head, self.most_head)) * self.spread)
 
     @property
     def fixed(self) -> int:
@@ -94,16 +105,17 @@ def need_of(network: Network, scorer: Scorer, parameters: Sequence[nn.Parameter]
     few, many = (_kept_bytes(network, tokens) for tokens in (_SAMPLE, 2 * _SAMPLE))
     squared = max(0.0, (many - 2 * few) / (2 * _SAMPLE**2))
     inputs = scorer.layers.count * network.config.get_text_config().hidden_size * network.dtype.itemsize
-    head = min(HEAD_LOGITS, scorer.vocabulary * MOST_TOKENS) * 4 * _HEAD_COPIES
     kept = many / (2 * _SAMPLE) - squared * 2 * _SAMPLE
     return Need(
         weights + copies * sum(parameter.nbytes for parameter in parameters),
         learning * _MOMENTS,
-        head,
+        scorer.vocabulary * 4 * _HEAD_COPIES,
+        HEAD_LOGITS * 4 * _HEAD_COPIES,
         kept,
         squared,
         inputs,
         scorer.layers.count,
+        _SPREAD if network.device.type == "cpu" else 1.0,
     )
 
 
