@@ -543,7 +543,6 @@ def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     wandb.teardown()
 
 
-@BOTH
 @pytest.mark.usefixtures("_uploads_here")
 def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught(
     live: Any, kind: Kind, tmp_path: Path
@@ -603,7 +602,6 @@ class Server:
         self._process.wait(DEADLINE)
 
 
-@BOTH
 def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(
     kind: Kind, stores: Callable[[Kind], Path], tmp_path: Path
 ) -> None:
