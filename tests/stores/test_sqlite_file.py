@@ -16,6 +16,7 @@ from modelyard.domain.record import Index, Record
 from modelyard.errors import StorageFull, StoreCorrupt, StoreError, StoreTooNew
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import Migration, SqliteStore
+from modelyard.stores.sqlite import store as opening
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.store_values import Colour, Counter, Item, Specimen
 
@@ -267,6 +268,24 @@ def test_a_new_file_may_be_opened_by_several_at_once(path: Path) -> None:
     assert at_once(use) == []
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM counters").fetchone()[0] == 4
+
+
+def test_opening_waits_for_another_that_makes_or_closes_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first and the last connection hold the whole file for a moment, also against those that only read."""
+    look, locked = opening.up_to_date, [True, True]
+
+    def up_to_date(*wanted: object) -> bool:
+        if locked:
+            locked.pop()
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise busy
+        return look(*wanted)
+
+    monkeypatch.setattr(opening, "up_to_date", up_to_date)
+    with closing(SqliteStore(path, CONTRACT_RECORDS)) as store:
+        store.transact(lambda tx: tx.add(Counter("a")))
+    assert not locked
 
 
 def test_an_older_file_may_be_migrated_by_several_at_once(old: Path) -> None:

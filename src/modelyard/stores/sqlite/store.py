@@ -166,7 +166,7 @@ def _migrate(
 ) -> None:
     database = Database(connection, execute_plugins=False, recursive_triggers=False)
     connection.execute("PRAGMA synchronous=FULL")
-    if up_to_date(database, plans.values(), migrations):
+    if turnstile.enter(lambda: up_to_date(database, plans.values(), migrations)):
         return  # without the write lock, which a process that is frozen may hold
     turnstile.enter(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:

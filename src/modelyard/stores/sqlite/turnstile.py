@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from modelyard.errors import StoreBusy
 from modelyard.stores.sqlite.faults import SqliteError, is_busy
@@ -18,6 +19,8 @@ try:
     _FLOCK = True
 except ModuleNotFoundError:  # a system where polling alone must do
     _FLOCK = False
+
+T = TypeVar("T")
 
 _POLL_SECONDS = (0.0002, 0.001)
 _TOLERANCE = 1.0
@@ -32,29 +35,28 @@ class Turnstile:
         self._tolerance = min(_TOLERANCE, patience / 4)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
-    def enter(self, begin: Callable[[], object]) -> None:
-        """Call `begin` until SQLite is not busy. Raises `StoreBusy` when that takes longer than the patience."""
+    def enter(self, begin: Callable[[], T]) -> T:
+        """What `begin` answers, called until SQLite is not busy. Raises `StoreBusy` when that exceeds the patience."""
         held = self._lock()
+        start, waited = time.monotonic(), 0.0
         try:
-            if not held or not _succeeds(begin):
-                self._wait(begin, held)
+            while waited <= self._patience:
+                if held or waited > self._tolerance:
+                    try:
+                        return begin()
+                    except SqliteError as error:
+                        if not is_busy(error):
+                            raise
+                time.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 - jitter, no secret
+                waited = time.monotonic() - start
+                held = held or self._lock()
+            raise StoreBusy(f"another process held the database for {self._patience} seconds; try again")
         finally:
             self._unlock()
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
-
-    def _wait(self, begin: Callable[[], object], held: bool) -> None:
-        start = time.monotonic()
-        waited = 0.0
-        while waited <= self._patience:
-            time.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 - jitter, no secret
-            waited = time.monotonic() - start
-            held = held or self._lock()
-            if (held or waited > self._tolerance) and _succeeds(begin):
-                return
-        raise StoreBusy(f"another process held the database for {self._patience} seconds; try again")
 
     def _lock(self) -> bool:
         if not _FLOCK:
@@ -68,13 +70,3 @@ class Turnstile:
     def _unlock(self) -> None:
         if _FLOCK:
             fcntl.flock(self._file, fcntl.LOCK_UN)
-
-
-def _succeeds(begin: Callable[[], object]) -> bool:
-    try:
-        begin()
-    except SqliteError as error:
-        if not is_busy(error):
-            raise
-        return False
-    return True
