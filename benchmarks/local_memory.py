@@ -1,8 +1,9 @@
 """What a job is reckoned to take beside what it takes, as JSON: python benchmarks/local_memory.py. CPU, Linux.
 
 Each job is trained in a process of its own, forked from one that has loaded torch. `taken` is how far its resident
-memory rose above what it was at the beginning (VmHWM, proc_pid_status(5)), `reckoned` what must have been free by then: for
-weights, gradients, moments, the largest pass, and what every job takes. Where the ratio is below 1, a job may be let in that does not fit.
+memory rose above what it was at the beginning (VmHWM, proc_pid_status(5)), `reckoned` what must have been free by then:
+for weights, gradients, moments, the largest pass, and what every job takes. Where the ratio is below 1, a job may be
+let in that does not fit.
 """
 
 import json
