@@ -1,8 +1,12 @@
-"""Training a local model beside a plain torch loop, as JSON: python benchmarks/local_training.py. CPU, one thread.
+"""Training a local model beside a plain torch loop and TRL's, as JSON: python benchmarks/local_training.py. CPU, one
+thread.
 
 The loop is what one would write by hand: the same network and adapter, the same batches already as tensors, the loss of
 transformers over all logits, clipping, torch's AdamW. Steps are taken in turns, and a ratio above 1 says that ours are
 faster. `job` is a whole job, from loading the network to the bytes of the checkpoint, its rows tokenized twice.
+
+The trainer of TRL, where that is installed (it is compared only), gets the same network, adapter and rows, its batches
+collated outside of what is measured. Its trainers of RL sample by themselves, so their steps compare with nothing here.
 """
 
 import json
@@ -32,6 +36,14 @@ from modelyard.trainers.local.trained import adapter_around
 from modelyard.trainers.local.trainer import LocalTrainer
 from modelyard.trainers.loop import Objective
 from modelyard.trainers.losses import Credit, Loss, TrainedSequence, policy_loss, supervised_loss
+
+try:
+    from datasets import Dataset
+    from transformers import AutoTokenizer, TrainerCallback
+    from trl import SFTConfig as TrlConfig
+    from trl import SFTTrainer
+except ImportError:
+    SFTTrainer = None
 
 ROUNDS = 15
 SHAPES = {"50 short rows": (50, 12, 20), "8 long rows": (8, 120, 400), "4 prompts x 8 samples": (32, 40, 16)}
@@ -104,7 +116,67 @@ class Plain:
         return loss.item()
 
 
+# ---- TRL -----------------------------------------------------------------------------------------------------------
+
+
+def with_trl(folder: Path, rows: Sequence[Row], steps: dict[str, Step]) -> dict[str, float]:
+    """The median CPU milliseconds of TRL's steps, and of the others, taken in turns with them."""
+    spent: dict[str, list[float]] = {name: [] for name in ("TRL", *steps)}
+
+    class Turns(TrainerCallback):
+        """Lets the others make their step after each of TRL's."""
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.begun = time.process_time_ns()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            spent["TRL"].append((time.process_time_ns() - self.begun) / 1e6)
+            for name, step in steps.items():
+                spent[name].append(timed(step))
+
+    model: Any = Network(folder).model
+    adapter_around(model, LoraShape(), 0, "mini")
+    config = TrlConfig(
+        output_dir=str(folder.with_name("trl")),
+        per_device_train_batch_size=len(rows),
+        max_steps=ROUNDS,
+        learning_rate=1e-4,
+        lr_scheduler_type="constant",
+        optim="adamw_torch_fused",
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        weight_decay=WEIGHT_DECAY,
+        max_grad_norm=MAX_GRAD_NORM,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        max_length=None,
+        completion_only_loss=True,
+    )
+    masks = [[int(place in set(row.places)) for place in range(len(row.ids))] for row in rows]
+    data = [{"input_ids": list(row.ids), "completion_mask": mask} for row, mask in zip(rows, masks, strict=True)]
+    SFTTrainer(
+        model,
+        args=config,
+        train_dataset=Dataset.from_list(data),
+        processing_class=AutoTokenizer.from_pretrained(folder),
+        callbacks=[Turns()],
+    ).train()
+    return {name: statistics.median(found) for name, found in spent.items()}
+
+
 # ---- in turns ------------------------------------------------------------------------------------------------------
+
+
+def timed(step: Step) -> float:
+    """CPU milliseconds."""
+    begun = time.process_time_ns()
+    step()
+    return (time.process_time_ns() - begun) / 1e6
 
 
 def in_turns(steps: dict[str, Step]) -> dict[str, float]:
@@ -112,18 +184,16 @@ def in_turns(steps: dict[str, Step]) -> dict[str, float]:
     spent: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(ROUNDS):
         for name, step in steps.items():
-            begun = time.process_time_ns()
-            step()
-            spent[name].append((time.process_time_ns() - begun) / 1e6)
+            spent[name].append(timed(step))
     return {name: statistics.median(found) for name, found in spent.items()}
 
 
 def compared(found: dict[str, float], tokens: int) -> dict[str, float]:
+    others = {name: spent for name, spent in found.items() if name != "ours"}
     return {
-        "ours, CPU ms a step": round(found["ours"], 2),
-        "by hand, CPU ms a step": round(found["by hand"], 2),
+        **{f"{name}, CPU ms a step": round(spent, 2) for name, spent in found.items()},
         "ours, tokens a second": round(tokens / found["ours"] * 1000),
-        "ratio": round(found["by hand"] / found["ours"], 3),
+        **{f"{name} / ours": round(spent / found["ours"], 3) for name, spent in others.items()},
     }
 
 
@@ -131,7 +201,8 @@ def imitation(folder: Path, learner: LocalLearner, data: Sequence[Example]) -> d
     rows = [row for example in data for row in learner.imitated(example, "all")]
     plain, objective = Plain(folder, rows), Objective(supervised_loss, linear=True)
     steps = {"ours": lambda: learner.step(rows, objective, 1e-4, 1)["loss"], "by hand": plain.imitate}
-    return compared(in_turns(steps), sum(len(row.ids) for row in rows))
+    found = in_turns(steps) if SFTTrainer is None else with_trl(folder, rows, steps)
+    return compared(found, sum(len(row.ids) for row in rows))
 
 
 def reinforcement(folder: Path, learner: LocalLearner, data: Sequence[Example]) -> dict[str, float]:
@@ -202,7 +273,8 @@ def main() -> None:
                 "RL step": {name: reinforcement(folder, learner, rows) for name, rows in data.items()},
             }
         report["job"] = {"SFT, 50 short rows": job(base, data["50 short rows"]), "RL, one step, s": rl_job(base)}
-    print(json.dumps({"torch": torch.__version__, **report}, indent=2))
+    left_out = {} if SFTTrainer else {"left out": "TRL, which is not installed"}
+    print(json.dumps({"torch": torch.__version__, **left_out, **report}, indent=2))
 
 
 if __name__ == "__main__":

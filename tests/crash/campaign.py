@@ -25,7 +25,6 @@ from nursery import Child, Nursery
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_ENDED
 
 STEPS = 40
-EVENTS = STEPS + 2
 MODELS = ("a", "b", "c")
 MODULES = {"tabular": (), "local": ("modelyard.trainers.local.trainer", "transformers.modeling_utils")}
 """What workers import, by the kind of base model."""
@@ -67,7 +66,7 @@ class Campaign:
         broken_off = [job_id for job_id in self.evidence.unended if self.evidence.lost[job_id]]
         if broken_off and self.dice.random() < 3 / 4:
             child.hear_until("changed", broken_off[0], "succeeded")
-        for _ in range(self.dice.randrange(EVENTS)):
+        for _ in range(self.dice.randrange(self.evidence.steps + 2)):
             if self._works(child):
                 child.hear_until("event")
         time.sleep(self.dice.uniform(0, self.longest_pause))  # nothing is waited for: the moment is to be random
@@ -84,7 +83,7 @@ class Campaign:
         told = [line for line in child.said if line[0] in ("event", "changed")]
         self.where[told[-1][2] if told else "nothing"] += 1
         if told and told[-1][2] == GRADIENT_STEP:
-            self.between_steps += self.evidence.last_seen[told[-1][1]].progress < STEPS
+            self.between_steps += self.evidence.last_seen[told[-1][1]].progress < self.evidence.steps
 
     def _finish(self) -> None:
         child = self._start()
@@ -117,12 +116,12 @@ def on_tabular_models(nursery: Nursery, folder: Path, dice: random.Random) -> Ca
     return Campaign(nursery, Evidence(folder / "yard.db", STEPS), dice)
 
 
-def on_networks(nursery: Nursery, folder: Path, dice: random.Random) -> Campaign:
+def on_networks(nursery: Nursery, folder: Path, dice: random.Random, steps: int = STEPS) -> Campaign:
     """The same with a network, whose workers cannot always show within a tenth of a second that they live."""
     from modelyard.testing.tiny_model import build_tiny_model
 
     base = Base(build_tiny_model(folder / "base", "micro"))
-    return Campaign(nursery, Evidence(folder / "yard.db", STEPS, base=base), dice, {"lease": 1.0}, longest_pause=0.05)
+    return Campaign(nursery, Evidence(folder / "yard.db", steps, base=base), dice, {"lease": 1.0}, longest_pause=0.05)
 
 
 def main() -> None:

@@ -14,10 +14,18 @@ import attrs
 
 from modelyard import open_platform
 from modelyard.domain.job import ENDED, JobStatus
-from modelyard.domain.training import GRADIENT_STEP, TRAINING_ENDED, TRAINING_FAILED, TRAINING_STARTED, TrainingJob
+from modelyard.domain.training import (
+    GRADIENT_STEP,
+    TRAINING_ENDED,
+    TRAINING_FAILED,
+    TRAINING_STARTED,
+    TrainingJob,
+    TrajectoryGroup,
+)
 from modelyard.errors import ArtifactMissing
 from modelyard.service.platform import Platform, beside
 from modelyard.service.training import SEED_BYTES
+from modelyard.testing.trainer import WORDS, rewarded
 
 PROJECT = "crash"
 LAST = {TRAINING_ENDED, TRAINING_FAILED}
@@ -47,23 +55,35 @@ class Base:
             return "tabular-mini"
         return platform.add_base_model(self.folder, id="network").id
 
+    def job(self, platform: Platform, model: str, steps: int, number: int) -> Any:
+        """The nth job of a model: SFT, but of a network the odd ones are RL, with all that a job may remember."""
+        if self.folder is None or number % 2 == 0:
+            return platform.training.sft(model, rows(steps), batch_size=1)
+        remembered = {"kl_penalty_coef": 0.1, "precalculate_logprobs": True, "learning_rate": 1e-3}
+        return platform.training.rl(model, groups(steps), packed_sequence_length=1, **remembered)
+
 
 def same_seeds(count: int) -> bytes:
     """Random bytes; those of a job's seed are always the same."""
     return bytes(count) if count == SEED_BYTES else os.urandom(count)
 
 
+def groups(steps: int) -> list[TrajectoryGroup]:
+    """Rewarded answers for so many gradient steps, an even number."""
+    return [rewarded(WORDS[number % len(WORDS)], [1.0, 0.0]) for number in range(steps // 2)]
+
+
 class Undisturbed:
     """Jobs of one model to which nothing happens. `of(n)` is the story and the checkpoint's digest of the nth."""
 
     def __init__(self, steps: int, base: Base) -> None:
-        self._steps, self._platform = steps, open_platform(randomness=same_seeds)
+        self._steps, self._base, self._platform = steps, base, open_platform(randomness=same_seeds)
         self._platform.models.create("m", project=PROJECT, base_model=base.offered(self._platform))
         self._ended: list[tuple[Story, str]] = []
 
     def of(self, number: int) -> tuple[Story, str]:
         while len(self._ended) < number:
-            job = self._platform.training.sft(f"{PROJECT}/m", rows(self._steps), batch_size=1)
+            job = self._base.job(self._platform, f"{PROJECT}/m", self._steps, len(self._ended) + 1)
             digest = job.result().digest
             self._ended.append((story(self._platform, job.id), digest))
         return self._ended[number - 1]
@@ -122,9 +142,10 @@ class Evidence:
         """Ask for one more job; its id."""
         with self.open() as platform:
             base = self.base.offered(platform)
-            target = platform.models.create(model, project=PROJECT, base_model=base, return_existing=True)
-            job = platform.training.sft(target, rows(self.steps), batch_size=1)
-        self.asked[job.id] = model, 1 + [known for known, _ in self.asked.values()].count(model)
+            platform.models.create(model, project=PROJECT, base_model=base, return_existing=True)
+            number = 1 + [known for known, _ in self.asked.values()].count(model)
+            job = self.base.job(platform, f"{PROJECT}/{model}", self.steps, number)
+        self.asked[job.id] = model, number
         return job.id
 
     def heard(self, lines: Iterable[Sequence[Any]]) -> None:

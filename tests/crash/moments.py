@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any
 
-from modelyard.domain.training import Example
-from modelyard.domain.training_config import SFTConfig
+from modelyard.domain.training import Example, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import ModelyardError
 from modelyard.protocols import ArtifactStore, Store, StoredArtifact, TrainContext, Trainer, TrainItem, Tx
 
@@ -138,7 +138,12 @@ class WatchedTrainer:
         return getattr(self._trainer, name)
 
     def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        items = self._trainer.sft(config, data, context)
+        return self._watched(self._trainer.sft(config, data, context))
+
+    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+        return self._watched(self._trainer.rl(config, data, context))
+
+    def _watched(self, items: Iterator[TrainItem]) -> Iterator[TrainItem]:
         try:
             for number in count(1):
                 self._moments.at(f"train {number}")

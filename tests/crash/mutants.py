@@ -9,8 +9,8 @@ import attrs
 from moments import Moments
 
 from modelyard.domain.job import Claim, JobEvent
-from modelyard.domain.training import Example
-from modelyard.domain.training_config import SFTConfig
+from modelyard.domain.training import Example, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.protocols import Store, TrainContext, Trainer, TrainItem, Tx
 from modelyard.service import job
 from modelyard.stores.sqlite.writer import Writer
@@ -131,6 +131,9 @@ class _ForgetfulTrainer:
 
     def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
         return self.trainer.sft(config, data, attrs.evolve(context, resume=None))
+
+    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+        return self.trainer.rl(config, data, attrs.evolve(context, resume=None))
 
 
 def forgotten_state(store: Store, trainer: Trainer, _: Moments) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
+from local_models import SHAPE
 from training_kit import TINY, base_of, learner_of, micro, trainer_of
 
 from modelyard.causal_lm.lora import LoraShape
@@ -26,7 +27,7 @@ from modelyard.trainers.losses import Loss
 class TestTheAdapterTrainer(TrainerContract):
     @pytest.fixture
     def trainer(self) -> LocalTrainer:
-        return trainer_of(save_every=2)
+        return trainer_of(save_every=2, shape=SHAPE)
 
     @pytest.fixture
     def base_model(self) -> str:

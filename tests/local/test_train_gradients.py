@@ -88,7 +88,7 @@ CONFIGS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(sequences(), CONFIGS)
 def test_the_derivatives_of_the_policy_loss_are_those_of_autograd(
     sequences: list[TrainedSequence], config: RLConfig
