@@ -35,10 +35,12 @@ CHUNKS: tuple[str, ...] = tuple(
 )
 _BYTES: tuple[bytes, ...] = (*(bytes([byte]) for byte in range(256)), b"", *(chunk.encode() for chunk in CHUNKS))
 VOCABULARY_SIZE = len(_BYTES)
+TOKENS = tuple(range(VOCABULARY_SIZE))
+"""All ids, as the objects that `encode` gives: tables with keys of one kind alone find them by identity."""
 # What the untrained model likes to open a sentence with, and to say in it.
 OPENING_IDS = range(_BYTES.index(b"The"), _BYTES.index(b"th"))
 WORD_IDS = range(END_OF_TURN + 1, OPENING_IDS.start)
-_IDS = {token: place for place, token in enumerate(_BYTES)}
+_IDS = dict(zip(_BYTES, TOKENS, strict=True))
 _CUT = re.compile("|".join(sorted(map(re.escape, CHUNKS), key=len, reverse=True)) + "|.", re.DOTALL)
 
 
