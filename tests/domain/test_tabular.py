@@ -133,11 +133,13 @@ def test_a_prompt_is_tokens_that_name_its_roles():
 def random_model(seed, size, others=40):
     """A model with weights of up to `size` on features of the question "where is it" and of this answer."""
     chance, row = random.Random(seed), answer("where is it", "The the parcel")
-    learner = Learner(BASE)
-    learner.trace([row])
+    met = {feature: set(row.ids) for feature, _ in row.features.constant}
+    for target, _, active in contexts(row.features, row.ids):
+        for feature in active:
+            met.setdefault(feature, set()).add(target)
     weights = {
         feature: {token: chance.uniform(-size, size) for token in {*tokens, *chance.sample(range(512), others)}}
-        for feature, tokens in learner.rows.items()
+        for feature, tokens in met.items()
     }
     return TabularModel(BASE.seed, Adapter(weights)), row
 
@@ -147,7 +149,7 @@ def plain_logprobs(model, asked, ids):
     result = []
     for place, (target, _, active) in enumerate(contexts(asked, ids)):
         logits = TabularModel(model.seed).scorer(asked).next_logprobs(ids[:place])
-        for feature, value in (*asked.constant, *active):
+        for feature, value in (*asked.constant, *zip(active, asked.values, strict=True)):
             for token, weight in model.adapter.rows.get(feature, {}).items():
                 logits[token] += value * weight
         top = max(logits)
@@ -168,9 +170,11 @@ def test_what_the_prompt_makes_certain_and_the_context_rules_out_leaves_exact_di
     row = answer("hi", "the")
     (_, _, first_context), *_ = contexts(row.features, row.ids)
     certain = {feature: {ord("x"): WEIGHT_LIMIT} for feature, _ in row.features.constant}
-    ruled_out = {feature: {ord("x"): -WEIGHT_LIMIT} for feature, _ in first_context}
+    ruled_out = {feature: {ord("x"): -WEIGHT_LIMIT} for feature in first_context}
     model = TabularModel(BASE.seed, Adapter({**certain, **ruled_out}))
-    assert model.score(row.features, row.ids) == pytest.approx(plain_logprobs(model, row.features, row.ids), abs=1e-9)
+    expected = pytest.approx(plain_logprobs(model, row.features, row.ids), abs=1e-9)
+    assert model.score(row.features, row.ids) == expected
+    assert Learner(model).trace([row])[0].logprobs == expected
 
 
 def test_scores_do_not_depend_on_the_order_in_which_weights_were_loaded():
@@ -207,9 +211,18 @@ def test_odds_are_logits_and_their_exponentials(size):
 def test_entropy_is_that_of_the_distribution(size):
     model, row = random_model(4, size)
     scorer = model.scorer(row.features)
-    for at, place in enumerate(scorer.places(contexts(row.features, row.ids))):
+    (trace,) = Learner(model).trace([row])
+    for at, entropy in enumerate(trace.entropies):
         logprobs = scorer.next_logprobs(row.ids[:at])
-        assert scorer.entropy(place) == pytest.approx(-math.fsum(math.exp(x) * x for x in logprobs), abs=1e-9)
+        assert entropy == pytest.approx(-math.fsum(math.exp(x) * x for x in logprobs), abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [0.1, 5.0, WEIGHT_LIMIT])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_trace_scores_as_the_model_does_however_extreme_the_weights(seed, size):
+    model, row = random_model(seed, size)
+    (trace,) = Learner(model).trace([row])
+    assert trace.logprobs == pytest.approx(model.score(row.features, row.ids), rel=1e-9, abs=1e-9)
 
 
 def test_bases_of_different_seeds_answer_differently_and_each_the_same_again():
@@ -250,9 +263,11 @@ def test_the_gradient_of_every_weight_equals_the_finite_difference_of_a_plain_lo
 
 def test_the_norm_is_that_of_all_derivatives_together():
     learner, batch = Learner(BASE), [answer("a", "the"), answer("b", "it")]
-    gradient = learner.gradient(learner.trace(batch), [[1.0] * len(row.ids) for row in batch])
-    assert gradient.norm == pytest.approx(math.hypot(*(d for row in gradient.rows.values() for d in row)))
-    assert gradient.norm > 0
+    traces, factors = learner.trace(batch), [[1.0] * len(row.ids) for row in batch]
+    squares = [d * d for row in learner.gradient(traces, factors).rows.values() for d in row]
+    norm = learner.step(traces, factors, 1e-9, step=1)["grad_norm"]
+    assert norm == pytest.approx(math.sqrt(math.fsum(squares)))
+    assert norm > 0
 
 
 def test_a_weight_moves_by_the_mean_derivative_over_the_places_of_its_feature():
@@ -261,7 +276,7 @@ def test_a_weight_moves_by_the_mean_derivative_over_the_places_of_its_feature():
     derivatives = supervised_loss([traces[0].logprobs]).derivatives
     gradient = learner.gradient(traces, derivatives)
     learner.step(traces, derivatives, 1e-6, step=1)
-    active = Counter(feature for _, _, at in contexts(row.features, row.ids) for feature, _ in at)
+    active = Counter(feature for _, _, at in contexts(row.features, row.ids) for feature in at)
     active.update({feature: len(row.ids) for feature, _ in row.features.constant})
     for feature, weights in learner.rows.items():
         moved = [-0.04 * len(row.ids) / (active[feature] + 1) * d for d in gradient.rows[feature]]

@@ -15,8 +15,8 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, islice
-from operator import ge, itemgetter, mul, sub
+from itertools import islice, repeat
+from operator import ge, or_
 from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from zlib import crc32
 import attrs
 
 from modelyard.domain.completion import Message, Role
-from modelyard.domain.tokenizer import END_OF_TURN, OPENING_IDS, VOCABULARY_SIZE, WORD_IDS, encode
+from modelyard.domain.tokenizer import END_OF_TURN, OPENING_IDS, TOKENS, VOCABULARY_SIZE, WORD_IDS, encode
 
 TOKEN_BITS = 9
 WEIGHT_LIMIT = 100.0
@@ -34,18 +34,20 @@ WEIGHT_LIMIT = 100.0
 Features = tuple[tuple[int, float], ...]
 """(feature id, value) pairs."""
 
-Context = tuple[int, int, Features]
-"""A token of an answer, the one before it, and the features active there beside the prompt's constant ones."""
+Context = tuple[int, int, list[int]]
+"""A token of an answer, the one before it, and the ids of the features active there beside the prompt's constant ones.
+Their values are the prompt's `values`."""
 
 Row = Mapping[int, float]
 """The weights of one feature (nats), by token."""
 
-Active = Sequence[tuple[int, float, Row]]
-"""Active features that have weights: id, value and row."""
 
+NO_WEIGHTS: Row = {}
+"""The row of a feature that training has not met."""
 
 # ---- features --------------------------------------------------------------------------------------------------
 
+_FEATURES = 1 << 48
 _BIAS, _PROMPT_WORD, _KEY_WORD, _LAST_ONE, _LAST_TWO, _LAST_THREE, _LAST_FIVE = (kind << 45 for kind in range(7))
 _REACH = 5
 _FULL_STOP = ord(".")
@@ -73,6 +75,16 @@ class PromptFeatures:
 
     constant: Features
     keys: Features
+
+    @property
+    def key_ids(self) -> list[int]:
+        """The ids of the keys alone."""
+        return [key for key, _ in self.keys]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values of the features of a place, in the order in which `contexts` names them."""
+        return (*[value for _, value in self.keys], _ONE_VALUE, _TWO_VALUE, _THREE_VALUE, _FIVE_VALUE)
 
 
 def prompt_features(messages: Sequence[Message]) -> PromptFeatures:
@@ -133,22 +145,31 @@ class Adapter:
 
     def parameters(self) -> tuple["array[int]", "array[float]"]:
         """Two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights (float64)."""
-        weights = {
-            feature << TOKEN_BITS | token: weight for feature, row in self.rows.items() for token, weight in row.items()
-        }
-        ids = array("q", sorted(weights))
-        return ids, array("d", map(weights.__getitem__, ids))
+        ids, weights = array("q"), array("d")
+        for feature in sorted(self.rows, key=float):  # exact for ids of features, and sorted faster than integers
+            row, first = self.rows[feature], feature << TOKEN_BITS
+            for token in sorted(row):
+                ids.append(first | token)
+                weights.append(row[token])
+        return ids, weights
 
     @classmethod
     def from_parameters(cls, ids: Sequence[int], weights: Sequence[float]) -> "Adapter":
         """The adapter with these columns. Raises ValueError when they are not what `parameters` gives."""
         if len(ids) != len(weights) or any(map(ge, ids, islice(ids, 1, None))):
             raise ValueError("an adapter needs one weight for each parameter id, and ids in ascending order")
-        if not all(map(WEIGHT_LIMIT.__ge__, map(abs, weights))) or (ids and ids[0] < 0):
-            raise ValueError(f"an adapter's ids start at 0 and its weights lie within +-{WEIGHT_LIMIT:g}")
+        if ids and not 0 <= ids[0] <= ids[-1] < _FEATURES << TOKEN_BITS:
+            raise ValueError("an adapter's ids start at 0 and belong to features of this model")
+        if not all(map(WEIGHT_LIMIT.__ge__, map(abs, weights))):
+            raise ValueError(f"an adapter's weights lie within +-{WEIGHT_LIMIT:g}")
         rows: dict[int, dict[int, float]] = {}
+        found = -1
         for parameter, weight in zip(ids, weights, strict=True):
-            rows.setdefault(parameter >> TOKEN_BITS, {})[parameter % VOCABULARY_SIZE] = weight
+            feature = parameter >> TOKEN_BITS
+            if feature != found:
+                row = rows[feature] = {}
+                found = feature
+            row[TOKENS[parameter % VOCABULARY_SIZE]] = weight
         return cls(rows)
 
 
@@ -173,7 +194,7 @@ def _commonness(token: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _habit(seed: int, last: int) -> Row:
+def habit(seed: int, last: int) -> Row:
     """What the untrained model likes after a token: openings first, a few words after words, an end after a stop."""
     taste = Random(f"{seed}:{last}")  # noqa: S311 - a model, not a secret
     if last in (END_OF_TURN, ord(".")):
@@ -183,7 +204,7 @@ def _habit(seed: int, last: int) -> Row:
         liked = {token: taste.uniform(1, 3.5) for token in taste.sample(WORD_IDS, 5)}
         liked |= {ord("."): 5.0} if taste.random() < 0.12 else {}
         liked[last] = -3.0
-    return MappingProxyType(liked)
+    return liked
 
 
 # ---- the model -------------------------------------------------------------------------------------------------
@@ -207,23 +228,7 @@ class TabularModel:
 
     def score(self, features: PromptFeatures, ids: Sequence[int]) -> list[float]:
         """The log-probability (nats, temperature 1) of each token of an answer."""
-        return [place.logprob for place in self.scorer(features).places(contexts(features, ids))]
-
-
-class Place(NamedTuple):
-    """One token of an answer as the model sees it: the active features, and the softmax in parts.
-
-    `logits` holds, by token, those that differ from the prompt's own; `exps` are their exponentials and `gains` what
-    these have above the prompt's own, in the same order. `total` is the normaliser over the whole vocabulary.
-    """
-
-    target: int
-    active: Active
-    logits: Mapping[int, float]
-    exps: Sequence[float]
-    gains: Sequence[float]
-    total: float
-    logprob: float
+        return self.scorer(features).score(ids)
 
 
 class Odds(NamedTuple):
@@ -245,76 +250,48 @@ class Odds(NamedTuple):
 
 
 class Scorer:
-    """The model at one prompt. What the prompt alone gives is summed once, here; each place then adds its own part."""
+    """The model at one prompt. What the prompt alone gives is summed once, here; each place then adds its own part.
+
+    `logits` are the prompt's own by token, the largest 0, and `exps` their exponentials.
+    """
 
     def __init__(self, seed: int, rows: Mapping[int, Row], features: PromptFeatures) -> None:
-        self._seed, self._rows, self._keys = seed, rows, features.keys
-        self.constant = self._weighed(features.constant)
+        self._seed, self._rows, self._features = seed, rows, features
+        self._key_ids, self._values = features.key_ids, features.values
         logits = list(_prior(seed))
-        for _, value, row in self.constant:
-            for token, weight in row.items():
+        for feature, value in features.constant:
+            for token, weight in rows.get(feature, NO_WEIGHTS).items():
                 logits[token] += value * weight
         top = max(logits)
-        self._logits = [logit - top for logit in logits]
-        self.exps = list(map(math.exp, self._logits))
-        self._energies = list(map(mul, self.exps, self._logits))
-        self._total = math.fsum(self.exps)
-        self._energy = math.fsum(self._energies)
+        self.logits = [logit - top for logit in logits]
+        self.exps = list(map(math.exp, self.logits))
 
     def odds(self, context: Sequence[int]) -> Odds:
         """What may come next in an answer that has begun with `context`."""
         recent = (*_BEFORE, *context[-_REACH:])[-_REACH:]
-        features = _active(self._keys, recent, context.count(_FULL_STOP))
-        place = self.place(END_OF_TURN, recent[-1], self._weighed(features))
-        logits, weights = self._logits.copy(), self.exps.copy()
-        for (token, logit), exp in zip(place.logits.items(), place.exps, strict=True):
-            logits[token], weights[token] = logit, exp
-        return Odds(logits, weights, math.log(place.total))
+        return self._odds(recent[-1], _active(self._key_ids, recent, context.count(_FULL_STOP)))
 
     def next_logprobs(self, context: Sequence[int]) -> list[float]:
         """The log-probability of every token, as the next one of an answer that has begun with `context`."""
         return self.odds(context).logprobs
 
-    def places(self, contexts: Iterable[Context]) -> list[Place]:
-        """Every place of an answer, in order."""
-        return [self.place(target, last, self._weighed(features)) for target, last, features in contexts]
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """The log-probability (nats, temperature 1) of each token of an answer."""
+        every = contexts(self._features, ids)
+        return [self._odds(last, features).logprob(target) for target, last, features in every]
 
-    def place(self, target: int, last: int, active: Active) -> Place:
-        """A place where these features are active beside the prompt's constant ones."""
-        logits = self._moved(last, active)
-        exps = list(map(math.exp, logits.values()))
-        gains = list(map(sub, exps, itemgetter(*logits)(self.exps)))
-        total = self._total + math.fsum(gains)
-        if total < 1e-3 * self._total:
-            total = self._exact_total(logits, exps)
-        logit = logits[target] if target in logits else self._logits[target]
-        return Place(target, active, logits, exps, gains, total, logit - math.log(total))
-
-    def entropy(self, place: Place) -> float:
-        """The entropy (nats) of the distribution at a place."""
-        energies = map(mul, place.exps, place.logits.values())
-        energy = self._energy + math.fsum(map(sub, energies, itemgetter(*place.logits)(self._energies)))
-        return max(0.0, math.log(place.total) - energy / place.total)
-
-    def _weighed(self, features: Features) -> Active:
-        find = self._rows.get
-        return [(feature, value, row) for feature, value in features if (row := find(feature)) is not None]
-
-    def _moved(self, last: int, active: Active) -> dict[int, float]:
-        """The logits that differ from the prompt's own, by token."""
-        own = self._logits
-        logits = {token: own[token] + liking for token, liking in _habit(self._seed, last).items()}
-        for _, value, row in active:
+    def _odds(self, last: int, features: Iterable[int]) -> Odds:
+        logits, liked = self.logits.copy(), habit(self._seed, last)
+        rows = list(map(self._rows.get, features, repeat(NO_WEIGHTS)))
+        for token, liking in liked.items():
+            logits[token] += liking
+        for value, row in zip(self._values, rows, strict=True):
             for token, weight in row.items():
-                if token in logits:
-                    logits[token] += value * weight
-                else:
-                    logits[token] = own[token] + value * weight
-        return logits
-
-    def _exact_total(self, logits: Mapping[int, float], exps: Sequence[float]) -> float:
-        """The normaliser where the difference to the prompt's own would leave too few digits."""
-        return math.fsum(chain(exps, (exp for token, exp in enumerate(self.exps) if token not in logits)))
+                logits[token] += value * weight
+        weights = self.exps.copy()
+        for token in set().union(liked, *rows):
+            weights[token] = math.exp(logits[token])
+        return Odds(logits, weights, math.log(sum(weights)))
 
 
 _BEFORE = (END_OF_TURN,) * _REACH
@@ -322,25 +299,25 @@ _BEFORE = (END_OF_TURN,) * _REACH
 
 def contexts(features: PromptFeatures, ids: Sequence[int]) -> Iterator[Context]:
     """Every token of an answer with its context; an answer begins as if after an end of turn."""
+    keys = features.key_ids
     padded = (*_BEFORE, *ids)
     sentence = 0
     for place, target in enumerate(ids):
         recent = padded[place : place + _REACH]
-        yield target, recent[-1], _active(features.keys, recent, sentence)
+        yield target, recent[-1], _active(keys, recent, sentence)
         sentence += target == _FULL_STOP
 
 
-def _active(keys: Features, recent: Sequence[int], sentence: int) -> Features:
+def _active(keys: Sequence[int], recent: tuple[int, ...], sentence: int) -> list[int]:
     """The features of a place beside the prompt's constant ones: after these tokens, in this sentence of an answer."""
+    joined = sentence % VOCABULARY_SIZE << TOKEN_BITS | recent[-1]
+    return [*map(or_, keys, repeat(joined)), *_ngrams(recent)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _ngrams(recent: tuple[int, ...]) -> tuple[int, int, int, int]:
     fifth, fourth, third, second, last = recent
-    joined = sentence % VOCABULARY_SIZE << TOKEN_BITS | last
     two = last << TOKEN_BITS | second
     three = two << TOKEN_BITS | third
     five = (three << TOKEN_BITS | fourth) << TOKEN_BITS | fifth
-    return (
-        *[(key | joined, value) for key, value in keys],
-        (_LAST_ONE | last, _ONE_VALUE),
-        (_LAST_TWO | two, _TWO_VALUE),
-        (_LAST_THREE | three, _THREE_VALUE),
-        (_LAST_FIVE | five, _FIVE_VALUE),
-    )
+    return _LAST_ONE | last, _LAST_TWO | two, _LAST_THREE | three, _LAST_FIVE | five

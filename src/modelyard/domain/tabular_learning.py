@@ -3,27 +3,27 @@
 A step is trace, loss, descend: the learner traces a batch of answers; a loss over the traced log-probabilities, of any
 kind, says how it changes with each of them; the learner turns that into the derivative for every weight and goes down.
 The optimizer has no moments, so an adapter saved between two steps is all that a broken-off job needs to go on, bit for
-bit (every sum over a set is exactly rounded, so that the order in which weights were loaded does not matter).
+bit (no result depends on the order in which weights were loaded: sums over slots are exactly rounded).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from operator import mul
+from collections.abc import Iterator, Mapping, Sequence
+from operator import add
 
 import attrs
 
 from modelyard.domain.tabular import (
+    NO_WEIGHTS,
     WEIGHT_LIMIT,
-    Active,
     Adapter,
-    Features,
-    Place,
     PromptFeatures,
     Row,
     Scorer,
     TabularModel,
     contexts,
+    habit,
 )
+from modelyard.domain.tabular_trace import Following, Met, Prompt, Trace, Weights
 from modelyard.domain.tokenizer import VOCABULARY_SIZE
 from modelyard.errors import TrainingError
 
@@ -34,10 +34,6 @@ WORST_LOSS = 8 * math.log(VOCABULARY_SIZE)
 """Nats per token at which training counts as diverged: eight times what blind guessing costs."""
 
 
-Errors = Mapping[int, float] | Sequence[float]
-"""The derivative of a loss for logits, by token."""
-
-
 @attrs.frozen
 class Answer:
     """An answer to learn from: the features of its prompt, and its tokens, as a rule with the end of the turn."""
@@ -46,108 +42,138 @@ class Answer:
     ids: tuple[int, ...]
 
 
-@attrs.frozen
-class Trace:
-    """An answer as the weights of the moment see it."""
-
-    scorer: Scorer
-    places: Sequence[Place]
-
-    @property
-    def logprobs(self) -> list[float]:
-        """The log-probability of each token (nats)."""
-        return [place.logprob for place in self.places]
-
-    @property
-    def entropies(self) -> list[float]:
-        """The entropy of the model at each token (nats)."""
-        return [self.scorer.entropy(place) for place in self.places]
+Part = tuple[Weights, float, Sequence[float], int]
+"""A feature's row and value, the derivatives for the logits by what the row goes by, and how often it was active."""
 
 
-Part = tuple[Row, float, Errors, int]
-"""A feature's row and value, what its tokens' logits should lose, and at how many places the feature was active."""
+@attrs.define
+class _Own:
+    """What the places of the answers to one prompt do to the prompt's own logits.
+
+    By token it is `shifts`, less `scale` x the exponential of the logit.
+    """
+
+    shifts: list[float] = attrs.field(factory=lambda: [0.0] * VOCABULARY_SIZE)
+    scale: float = 0.0
+    places: int = 0
 
 
 class Gradient:
     """The derivative of a loss for each weight of each active feature; every other weight has derivative 0.
 
-    It is kept in `parts`, by feature, as factors: the derivative of a token of the row is value x error. As a rule that
-    is one product for each weight, made where it is used.
+    It is kept in `parts`, by feature, as factors: a derivative is value x error. As a rule that is one product for each
+    weight, made where it is used.
     """
 
     def __init__(self) -> None:
         self.parts: dict[int, Part] = {}
+        self._own: dict[Prompt, _Own] = {}
 
-    def add(self, active: Active, errors: Errors, places: int) -> None:
-        """Add places where these features are active, and what they do to the logits there."""
-        parts = self.parts
-        for feature, value, row in active:
-            part = parts.get(feature)
-            parts[feature] = (row, value, errors, places) if part is None else _joined(part, value, errors, places)
+    def add(self, trace: Trace, derivatives: Sequence[float]) -> None:
+        """Add an answer, given the loss's derivative for each of its log-probabilities.
+
+        Weights for pairs of feature and token that it meets for the first time come to be here, with value 0.
+        """
+        own = self._own.setdefault(trace.prompt, _Own())
+        parts, values, shifts = self.parts, trace.prompt.features.values, own.shifts
+        for ((following, slot, features, rows), ground, _, exps, total, _), derivative in zip(
+            trace.places, derivatives, strict=True
+        ):
+            scale = derivative / total
+            errors = [-scale * exp for exp in exps]
+            errors[slot] += derivative
+            for token, error, exp in zip(ground.tokens, errors, ground.exps, strict=True):
+                shifts[token] += error + scale * exp
+            own.scale += scale
+            for feature, value, known in zip(features, values, rows, strict=True):
+                if feature in parts:
+                    row, *_ = parts[feature] = _joined(parts[feature], value, errors, 1)
+                else:
+                    row = following.setdefault(feature, {}) if known is None else known
+                    parts[feature] = row, value, errors, 1
+                if slot not in row:
+                    row[slot] = 0.0
+        own.places += len(trace.places)
+
+    def add_constant(self, rows: Mapping[int, Weights]) -> None:
+        """Add the features that are constant for the prompts of the answers so far."""
+        for prompt, own in self._own.items():
+            errors = [shift - own.scale * exp for shift, exp in zip(own.shifts, prompt.scorer.exps, strict=True)]
+            for feature, value in prompt.features.constant:
+                new = (rows[feature], value, errors, own.places)
+                part = self.parts.get(feature)
+                self.parts[feature] = new if part is None else _joined(part, *new[1:])
 
     @property
     def rows(self) -> dict[int, list[float]]:
-        """By feature, one derivative for each token of the feature's row, in the row's order."""
+        """By feature, one derivative for each weight of the feature's row, in the row's order."""
         parts = self.parts.items()
-        return {feature: [value * errors[token] for token in row] for feature, (row, value, errors, _) in parts}
-
-    @property
-    def norm(self) -> float:
-        """The Euclidean length."""
-        derivatives = [value * errors[token] for row, value, errors, _ in self.parts.values() for token in row]
-        return math.sqrt(math.fsum(map(mul, derivatives, derivatives)))
+        return {feature: [value * errors[at] for at in row] for feature, (row, value, errors, _) in parts}
 
 
-def _joined(part: Part, value: float, errors: Errors, places: int) -> Part:
+def _joined(part: Part, value: float, errors: Sequence[float], places: int) -> Part:
     row, before, earlier, times = part
-    return row, 1.0, {token: before * earlier[token] + value * errors[token] for token in row}, times + places
+    if value == before:
+        return row, value, list(map(add, earlier, errors)), times + places
+    return row, 1.0, [before * a + value * b for a, b in zip(earlier, errors, strict=True)], times + places
 
 
 class Learner:
     """The working copy of a model in training. It never shares a row with the model it started from."""
 
     def __init__(self, model: TabularModel) -> None:
-        self._seed = model.seed
-        self._rows = _copied(model.adapter.rows)
+        self._seed, self._start = model.seed, model.adapter.rows
+        self._constant: dict[int, Weights] = {}
+        self._following: dict[int, Following] = {}
 
     @property
-    def rows(self) -> Mapping[int, Mapping[int, float]]:
+    def rows(self) -> Mapping[int, Row]:
         """The weights of the moment, by feature and token."""
-        return self._rows
+        constant = {feature: row.copy() for feature, row in self._constant.items()}
+        return {**self._start, **constant, **dict(self._learnt())}
+
+    def _learnt(self) -> Iterator[tuple[int, Row]]:
+        for following in self._following.values():
+            tokens = following.tokens
+            for feature, row in following.items():
+                yield feature, {tokens[slot]: weight for slot, weight in row.items()}
 
     def model(self) -> TabularModel:
         """The model as it stands, apart from what is learnt later."""
-        return TabularModel(self._seed, Adapter(_copied(self._rows)))
+        return TabularModel(self._seed, Adapter(self.rows))
 
     def trace(self, answers: Sequence[Answer]) -> list[Trace]:
-        """The answers under the weights of the moment. Pairs met for the first time come to be here, with weight 0."""
+        """The answers under the weights of the moment."""
         met = [self._met(answer) for answer in answers]
-        prompts = dict.fromkeys(answer.features for answer in answers)
-        scorers = {features: Scorer(self._seed, self._rows, features) for features in prompts}
+        prompts = {
+            features: self._prompt(features) for features in dict.fromkeys(answer.features for answer in answers)
+        }
         return [
-            Trace(scorer := scorers[answer.features], [scorer.place(*step) for step in steps])
-            for answer, steps in zip(answers, met, strict=True)
+            Trace(prompt := prompts[answer.features], prompt.places(places))
+            for answer, places in zip(answers, met, strict=True)
         ]
 
-    def _met(self, answer: Answer) -> list[tuple[int, int, Active]]:
-        """Every token of an answer, the one before it, and the active features; their rows have the token from now."""
-        for feature, _ in answer.features.constant:
-            row = self._rows.setdefault(feature, {})
-            for token in answer.ids:
-                row.setdefault(token, 0.0)
-        every = contexts(answer.features, answer.ids)
-        return [(target, last, self._with_rows(features, target)) for target, last, features in every]
+    def _prompt(self, features: PromptFeatures) -> Prompt:
+        return Prompt(Scorer(self._seed, self._constant, features), features)
 
-    def _with_rows(self, features: Features, target: int) -> Active:
-        rows, active = self._rows, []
-        for feature, value in features:
-            row = rows.get(feature)
+    def _met(self, answer: Answer) -> list[Met]:
+        """Every place of an answer. Its tokens have slots from now, and weights for what is constant."""
+        self._meet_constant(answer)
+        places = []
+        for target, last, features in contexts(answer.features, answer.ids):
+            following = self._following.get(last)
+            if following is None:
+                following = self._following[last] = Following(self._start, habit(self._seed, last))
+            places.append(Met(following, following.slot(target), features, list(map(following.find, features))))
+        return places
+
+    def _meet_constant(self, answer: Answer) -> None:
+        tokens = set(answer.ids)
+        for feature, _ in answer.features.constant:
+            row = self._constant.get(feature)
             if row is None:
-                row = rows[feature] = {target: 0.0}
-            elif target not in row:
-                row[target] = 0.0
-            active.append((feature, value, row))
-        return active
+                row = self._constant[feature] = dict(self._start.get(feature, NO_WEIGHTS))
+            row.update(dict.fromkeys(tokens - row.keys(), 0.0))
 
     def step(
         self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]], learning_rate: float, step: int
@@ -157,72 +183,45 @@ class Learner:
         Returns `grad_norm`. Raises `TrainingError`, naming `step`, when training has diverged; the learner is then of
         no further use.
         """
-        self._refuse_lost(traces, learning_rate, step)
-        gradient = self.gradient(traces, derivatives)
-        self._descend(gradient, sum(len(trace.places) for trace in traces), learning_rate, step)
-        return {"grad_norm": gradient.norm}
+        _refuse_lost(traces, learning_rate, step)
+        places = sum(len(trace.places) for trace in traces)
+        slopes = _descend(self.gradient(traces, derivatives), places, learning_rate, step)
+        return {"grad_norm": math.hypot(*slopes)}
 
     def gradient(self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]]) -> Gradient:
         """The loss's derivative for every weight, chained through the softmax of every place."""
         gradient = Gradient()
-        prompts = {trace.scorer: _Prompt(trace.scorer) for trace in traces}
         for trace, row in zip(traces, derivatives, strict=True):
-            prompt = prompts[trace.scorer]
-            for place, derivative in zip(trace.places, row, strict=True):
-                _add_place(gradient, prompt, place, derivative)
-        for prompt in prompts.values():
-            gradient.add(prompt.scorer.constant, prompt.errors(), prompt.places)
+            gradient.add(trace, row)
+        gradient.add_constant(self._constant)
         return gradient
 
-    def _descend(self, gradient: Gradient, places: int, learning_rate: float, step: int) -> None:
-        """Move each weight against its derivative, the further the fewer places its feature had a say at.
 
-        A feature's derivative is so made a mean over the places where it is active (and one more, for caution with
-        those seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones.
-        """
-        lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
-        for feature, (_, value, errors, visits) in gradient.parts.items():
-            rate = value * LOGITS_PER_RATE * learning_rate * places / (visits + 1)
-            row = self._rows[feature]
-            for token, weight in row.items():
-                row[token] = weight = weight - rate * errors[token]
-                if not lowest <= weight <= highest:
-                    raise _diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
+def _descend(gradient: Gradient, places: int, learning_rate: float, step: int) -> list[float]:
+    """Move each weight against its derivative, the further the fewer places its feature had a say at.
 
-    def _refuse_lost(self, traces: Sequence[Trace], learning_rate: float, step: int) -> None:
-        losses = [-place.logprob for trace in traces for place in trace.places]
-        mean = math.fsum(losses) / max(len(losses), 1)
-        if not mean <= WORST_LOSS:
-            raise _diverged(step, f"the model costs {mean:.3g} nats per token", learning_rate)
-
-
-@attrs.define
-class _Prompt:
-    """What the places of the answers to one prompt do together to the logits that the prompt gives.
-
-    `shifts` holds, by token, how much their errors differ from those of places where nothing has moved.
+    A feature's derivative is so made a mean over the places where it is active (and one more, for caution with those
+    seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones. Returns all
+    derivatives.
     """
+    lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
+    slopes: list[float] = []
+    for row, value, errors, visits in gradient.parts.values():
+        rate = LOGITS_PER_RATE * learning_rate * places / (visits + 1)
+        for at, weight in row.items():
+            slope = value * errors[at]
+            slopes.append(slope)
+            row[at] = weight = weight - rate * slope
+            if not lowest <= weight <= highest:
+                raise _diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
+    return slopes
 
-    scorer: Scorer
-    places: int = 0
-    scale: float = 0.0
-    shifts: list[float] = attrs.field(factory=lambda: [0.0] * VOCABULARY_SIZE)
 
-    def errors(self) -> list[float]:
-        """The derivative for the prompt's own logits, by token."""
-        return [shift - self.scale * exp for shift, exp in zip(self.shifts, self.scorer.exps, strict=True)]
-
-
-def _add_place(gradient: Gradient, prompt: _Prompt, place: Place, derivative: float) -> None:
-    scale, shifts = derivative / place.total, prompt.shifts
-    errors = dict(zip(place.logits, [-scale * exp for exp in place.exps], strict=True))
-    errors[place.target] += derivative
-    gradient.add(place.active, errors, 1)
-    shifts[place.target] += derivative
-    for token, gain in zip(place.logits, place.gains, strict=True):
-        shifts[token] -= scale * gain
-    prompt.scale += scale
-    prompt.places += 1
+def _refuse_lost(traces: Sequence[Trace], learning_rate: float, step: int) -> None:
+    losses = [-place.logprob for trace in traces for place in trace.places]
+    mean = math.fsum(losses) / max(len(losses), 1)
+    if not mean <= WORST_LOSS:
+        raise _diverged(step, f"the model costs {mean:.3g} nats per token", learning_rate)
 
 
 def _diverged(step: int, symptom: str, learning_rate: float) -> TrainingError:
@@ -230,7 +229,3 @@ def _diverged(step: int, symptom: str, learning_rate: float) -> TrainingError:
         f"training diverged at step {step}: {symptom}; try a learning rate far below {learning_rate:g}, "
         "or go on from an earlier checkpoint"
     )
-
-
-def _copied(rows: Mapping[int, Mapping[int, float]]) -> dict[int, dict[int, float]]:
-    return {feature: dict(row) for feature, row in rows.items()}

@@ -6,7 +6,8 @@ bytes, so an id can be found again from the bytes that a log-probability carries
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 END_OF_TURN = 256
 
@@ -35,21 +36,35 @@ CHUNKS: tuple[str, ...] = tuple(
 )
 _BYTES: tuple[bytes, ...] = (*(bytes([byte]) for byte in range(256)), b"", *(chunk.encode() for chunk in CHUNKS))
 VOCABULARY_SIZE = len(_BYTES)
+TOKENS = tuple(range(VOCABULARY_SIZE))
+"""All ids, as the objects that `encode` gives: tables with keys of one kind alone find them by identity."""
 # What the untrained model likes to open a sentence with, and to say in it.
 OPENING_IDS = range(_BYTES.index(b"The"), _BYTES.index(b"th"))
 WORD_IDS = range(END_OF_TURN + 1, OPENING_IDS.start)
-_IDS = {token: place for place, token in enumerate(_BYTES)}
-_CUT = re.compile("|".join(sorted(map(re.escape, CHUNKS), key=len, reverse=True)) + "|.", re.DOTALL)
+_IDS = dict(zip(_BYTES, TOKENS, strict=True))
+_CHUNK_IDS = {token.decode(): id_ for token, id_ in _IDS.items() if token.isascii() and token}
+
+
+def _longest(chunks: Sequence[str]) -> str:
+    """A pattern for the longest of these that fits: a tree of their letters, faster than a list of alternatives."""
+    rests: dict[str, list[str]] = {}
+    for chunk in filter(None, chunks):
+        rests.setdefault(chunk[0], []).append(chunk[1:])
+    branches = "|".join(re.escape(first) + _longest(rest) for first, rest in rests.items())
+    return f"(?:{branches}){'?' if '' in chunks else ''}" if branches else ""
+
+
+_CUT = re.compile(_longest(CHUNKS) + "|.", re.DOTALL)
 
 
 def encode(text: str) -> list[int]:
     """The ids of the tokens of `text`. Raises UnicodeEncodeError on lone surrogates."""
-    ids: list[int] = []
-    for chunk in _CUT.findall(text):
-        token = chunk.encode()
-        known = _IDS.get(token)
-        ids.extend(token if known is None else (known,))
-    return ids
+    chunks = _CUT.findall(text)
+    ids = list(map(_CHUNK_IDS.get, chunks))
+    if None not in ids:
+        return ids
+    pieces = zip(chunks, ids, strict=True)
+    return list(chain.from_iterable(chunk.encode() if id_ is None else (id_,) for chunk, id_ in pieces))
 
 
 def decode(ids: Iterable[int]) -> str:

@@ -15,8 +15,8 @@ from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
 from modelyard.trainers.tabular_data import Turn, example_turns, sampled_turns
 
-SAVE_EVERY = 50
-"""Writing a state costs about as much as ten steps, and fifty take a second."""
+SAVE_EVERY = 100
+"""Writing a state costs about as much as ten steps, and a hundred take a second or two."""
 
 
 class TabularTrainer:
