@@ -86,11 +86,13 @@ class Gradient:
                 shifts[token] += error + scale * exp
             own.scale += scale
             for feature, value, known in zip(features, values, rows, strict=True):
-                if feature in parts:
-                    row, *_ = parts[feature] = _joined(parts[feature], value, errors, 1)
-                else:
+                part = parts.get(feature)
+                if part is None:
                     row = following.setdefault(feature, {}) if known is None else known
                     parts[feature] = row, value, errors, 1
+                else:
+                    row = part[0]
+                    parts[feature] = _joined(part, value, errors, 1)
                 if slot not in row:
                     row[slot] = 0.0
         own.places += len(trace.places)
@@ -206,8 +208,9 @@ def _descend(gradient: Gradient, places: int, learning_rate: float, step: int) -
     """
     lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
     slopes: list[float] = []
+    whole_rate = LOGITS_PER_RATE * learning_rate * places
     for row, value, errors, visits in gradient.parts.values():
-        rate = LOGITS_PER_RATE * learning_rate * places / (visits + 1)
+        rate = whole_rate / (visits + 1)
         for at, weight in row.items():
             slope = value * errors[at]
             slopes.append(slope)
