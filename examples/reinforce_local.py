@@ -1,7 +1,7 @@
 """Reinforcement learning of a neural network on this machine: a tiny language model learns to speak in digits.
 
     pip install modelyard[torch]
-    python examples/reinforce_local.py [plot.svg] [folder of a base model]
+    python examples/reinforce_local.py [where the plot goes] [folder of a base model]
 
 The base model is made on the spot, of random weights, so it knows nothing: nearly all that it says is noise. Each round
 it answers four questions eight times each, every answer is rewarded for its share of digits, and one RL job trains an
@@ -62,14 +62,14 @@ def learn(platform, folder):
     return rewards
 
 
-def main(plot=None, folder=None):
+def main(plot="reinforce_local.svg", folder=None):
     with tempfile.TemporaryDirectory() as scratch, open_platform() as platform:
         if folder is None:
             torch.set_num_threads(1)  # for so small a model a second one only waits
             folder = build_tiny_model(Path(scratch) / "base", "mini")
         learn(platform, folder)
-        if plot:
-            platform.models.plot("demo/counter").save(plot)
+        platform.models.plot("demo/counter").save(plot)
+        print(f"loss and reward, round by round: {plot}")
 
 
 if __name__ == "__main__":
