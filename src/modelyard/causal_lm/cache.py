@@ -89,6 +89,11 @@ class RowCache(Cache):
         for tensor in (*self.keys, *self.values):
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
 
+    def clear(self, row: int) -> None:
+        """Put zeros into a row."""
+        for tensor in (*self.keys, *self.values):
+            tensor[row].zero_()
+
     def resize(self, rows: int, length: int, kept: int) -> None:
         """Lay the memory out as this many rows of this length; what the first `kept` rows hold stays as far as there is
         room. Needs a copy of one row meanwhile; where that is not to be had, everything is as it was.

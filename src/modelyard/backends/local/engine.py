@@ -185,14 +185,14 @@ class Engine:
 
     def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
         if sequence.state is State.RUNNING:
-            self._leave(sequence)
+            self._leave(sequence, failed=failure is not None)
         sequence.end(failure)
         self._changed.append(sequence)
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence, failed: bool) -> None:
         self._sampler = None
         try:
-            self.rows.drop(sequence)
+            self.rows.drop(sequence, failed=failed)
         except Exception as fault:  # noqa: BLE001 - nothing is known any more of what the cache holds
             for one in self.rows.running:
                 one.end(failure=_failure(fault))
