@@ -10,12 +10,15 @@ import math
 import os
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.catalogue import Quantization
 from modelyard.errors import InvalidInput
 from modelyard.formats.safetensors import read_shapes
 from modelyard.formats.tool_calls import format_of
@@ -23,6 +26,8 @@ from modelyard.formats.tool_calls import format_of
 CONFIG, TOKENIZER, TEMPLATE = "config.json", "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+
+_FORMATS = {"BF16": Quantization.BF16, "F16": Quantization.FP16, "F32": Quantization.FP32}
 
 MAX_JSON = 64 * 2**20
 """Bytes of a JSON file at most: tokenizers of large vocabularies take about 20 MB."""
@@ -55,6 +60,36 @@ class BaseFolder:
     tool_format: str
     dtypes: frozenset[str]
     files: Mapping[str, str]
+
+    @property
+    def quantization(self) -> Quantization:
+        """The format of the weights: that of nearly all of them, as norms often stay in 32 bits. Raises
+        `InvalidInput` for others.
+        """
+        known = [_FORMATS[dtype] for dtype in _FORMATS if dtype in self.dtypes]
+        if not known:
+            told = f"the weights are {', '.join(sorted(self.dtypes))}; give 16- or 32-bit floats"
+            raise InvalidInput.at("path", msg=told)
+        return known[0]
+
+    def base_model(
+        self, id: str, name: str, tuning: Tuning, created_at: datetime, prices: Mapping[str, str]
+    ) -> BaseModel:
+        """The record of this folder, offered under an id and a name. Raises `InvalidInput`."""
+        return BaseModel(
+            id=id,
+            name=name,
+            path=self.path,
+            architecture=self.architecture,
+            quantization=self.quantization,
+            context_length=self.context_length,
+            parameters=self.parameters,
+            tuning=tuning,
+            tool_format=self.tool_format,
+            created_at=created_at,
+            digests=self.files,
+            prices=prices,
+        )
 
 
 def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = None) -> BaseFolder:
