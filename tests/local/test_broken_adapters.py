@@ -9,7 +9,7 @@ import torch
 from local_models import SHAPE, TOKEN_BYTES, adapter_weights, answered, asked, engine_of, prompts
 from tape import Recorder
 
-from modelyard.backends.local import engine as engine_module
+from modelyard.backends.local import passes as passes_module
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence
 from modelyard.domain.completion import Sampling
@@ -91,7 +91,7 @@ def test_what_was_read_of_it_and_never_drawn_from_is_left_to_nobody(
 
         engine.submit(gone)
         with monkeypatch.context() as patch:
-            patch.setattr(engine_module, "PREFILL_TOKENS", 100)
+            patch.setattr(passes_module, "PREFILL_TOKENS", 100)
             patch.setattr(engine._network, "hidden", once)
             with pytest.raises(KeyboardInterrupt):
                 engine.wait(gone, 1)
