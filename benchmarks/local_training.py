@@ -23,7 +23,6 @@ import torch
 from modelyard.causal_lm.lora import LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import BaseModel, Tuning
-from modelyard.domain.catalogue import Quantization
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
@@ -53,21 +52,7 @@ Step = Callable[[], float]
 
 
 def base_of(folder: Path, tuning: Tuning = Tuning.LORA) -> BaseModel:
-    read = read_base_folder(folder)
-    return BaseModel(
-        id="mini",
-        name="mini",
-        path=read.path,
-        architecture=read.architecture,
-        quantization=Quantization.FP32,
-        context_length=read.context_length,
-        parameters=read.parameters,
-        tuning=tuning,
-        tool_format=read.tool_format,
-        created_at=datetime.now(UTC),
-        digests=read.files,
-        prices={},
-    )
+    return read_base_folder(folder).base_model("mini", "mini", tuning, datetime.now(UTC), {})
 
 
 def examples(rows: int, asked: int, said: int) -> list[Example]:

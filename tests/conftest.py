@@ -130,8 +130,8 @@ def base_folder(tmp_path: Path) -> Path:
     """A folder in the transformers format with hardly anything in it."""
     folder = tmp_path / "base"
     folder.mkdir()
-    config = {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 128, "vocab_size": 7}
-    (folder / "config.json").write_text(json.dumps(config))
+    config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 7}
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 128}))
     (folder / "tokenizer.json").write_text("{}")
     (folder / "chat_template.jinja").write_text("{% if tools %}<tool_call>{% endif %}{{ messages }}")
     header = json.dumps({"x": {"dtype": "F32", "shape": [3, 4], "data_offsets": [0, 48]}}).encode()

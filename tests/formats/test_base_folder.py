@@ -67,6 +67,8 @@ CONFIGS = [
     ({"architectures": None}, "must name one class"),
     ({"architectures": ["A", "B"]}, "must name one class"),
     ({"architectures": ["BertForMaskedLM"]}, "only causal language models"),
+    ({"model_type": None}, "must say model_type"),
+    ({"model_type": ["qwen3"]}, "must say model_type"),
     ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map"),
     ({"max_position_embeddings": None}, "max_position_embeddings"),
     ({"vocab_size": True}, "vocab_size"),
@@ -78,6 +80,8 @@ CONFIGS = [
     ({"kv_lora_rank": 512}, "compressed keys"),
     ({"state_size": 16}, "keeps a state"),
     ({"quantization_config": {"quant_method": "awq"}}, "quantized weights"),
+    ({"rope_scaling": {"type": "longrope"}}, "original_max_position_embeddings"),
+    ({"rope_parameters": "longrope"}, "must be an object"),
 ]
 
 

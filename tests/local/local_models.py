@@ -13,7 +13,6 @@ from modelyard.backends.local.sequence import Sequence as Answer
 from modelyard.causal_lm.lora import TARGETS, AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import BaseModel, Tuning
-from modelyard.domain.catalogue import Quantization
 from modelyard.domain.completion import Sampling
 from modelyard.formats.base_folder import read_base_folder
 
@@ -23,23 +22,9 @@ TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
 """Keys and values of a token in a micro model: layers x heads x size in 32 bits."""
 
 
-def base_model(folder: Path, id: str) -> BaseModel:
+def base_model(folder: Path, id: str, tuning: Tuning = Tuning.LORA) -> BaseModel:
     """The record of a folder."""
-    read = read_base_folder(folder)
-    return BaseModel(
-        id=id,
-        name=id,
-        path=read.path,
-        architecture=read.architecture,
-        quantization=Quantization.FP32,
-        context_length=read.context_length,
-        parameters=read.parameters,
-        tuning=Tuning.LORA,
-        tool_format=read.tool_format,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        digests=read.files,
-        prices={},
-    )
+    return read_base_folder(folder).base_model(id, id, tuning, datetime(2026, 1, 1, tzinfo=UTC), {})
 
 
 def engine_of(

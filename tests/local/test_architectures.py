@@ -1,17 +1,22 @@
 """Models of many families are answered as transformers itself answers them, or refused before they are listed."""
 
+import json
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from local_models import answered, asked, prompts
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from modelyard import open_platform
 from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm.lora import AdapterBank
 from modelyard.causal_lm.network import Network
@@ -79,7 +84,7 @@ def made(folders: Callable[..., Path], tmp_path: Path) -> Made:
         torch.manual_seed(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**{**SHAPE, **options}))
+            model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**deepcopy({**SHAPE, **options})))
         with torch.no_grad():
             for weights in model.parameters():
                 weights.mul_(8 if weights.ndim > 1 else 1)
@@ -121,6 +126,74 @@ def test_what_would_be_answered_wrongly_is_refused_when_it_is_registered(
 ) -> None:
     with pytest.raises(InvalidInput, match=told):
         read_base_folder(made(family, options))
+
+
+LONG_RANGES: list[tuple[str, dict[str, Any]]] = [
+    ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 64}),
+    ("llama", {"rope_parameters": LONG}),
+]
+
+
+@pytest.mark.parametrize(("family", "options"), LONG_RANGES)
+def test_a_context_is_listed_as_short_as_it_is_before_and_after_the_model_is_loaded(
+    made: Made, family: str, options: dict[str, Any]
+) -> None:
+    folder = made(family, {**GROUPED, "sliding_window": None, **options})
+    with open_platform() as yard:
+        entry = yard.add_base_model(folder, id="long")
+        assert (entry.context_length, entry.max_output_length) == (64, 64)
+        yard.chat.complete(model="long", messages="hi", max_tokens=2)
+        assert yard.catalogue.get("long") == entry
+
+
+def add(folder: Path, **changes: str) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with open_platform() as yard:
+        yard.add_base_model(folder, id="changed")
+
+
+def test_a_family_that_transformers_does_not_know_is_refused_when_it_is_added(made: Made) -> None:
+    folder = made("llama", GROUPED)
+    with pytest.raises(InvalidInput, match="model_type 'llama-next', which this transformers does not know") as refused:
+        add(folder, model_type="llama-next")
+    assert refused.value.problems[0].loc == ("path", "config.json")
+
+
+def test_a_family_that_the_host_has_taught_transformers_is_added(made: Made) -> None:
+    class Taught(LlamaConfig):
+        model_type = "taught"
+
+    folder = made("llama", GROUPED)
+    AutoConfig.register("taught", Taught)
+    try:
+        add(folder, model_type="taught")
+    finally:
+        del CONFIG_MAPPING._extra_content["taught"]
+
+
+REGISTERING = """
+import sys
+from modelyard import open_platform
+from modelyard.errors import InvalidInput
+with open_platform() as yard:
+    yard.add_base_model(sys.argv[1], id="known")
+    try:
+        yard.add_base_model(sys.argv[2], id="unknown")
+    except InvalidInput as refused:
+        print(refused)
+print("torch" in sys.modules)
+"""
+
+
+def test_adding_a_base_model_knows_the_families_without_loading_torch(made: Made, folder: Path, tmp_path: Path) -> None:
+    other = made("llama", GROUPED)
+    path = other / "config.json"
+    path.write_text(path.read_text().replace('"llama"', '"llama-next"'))
+    command = [sys.executable, "-c", REGISTERING, str(folder), str(other)]
+    told, loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert "llama-next" in told
+    assert loaded == "False"
 
 
 def test_a_window_that_no_configuration_tells_is_found_when_the_network_loads(made: Made) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from modelyard.causal_lm.chat import Chat, plain_message
@@ -68,6 +69,22 @@ def test_the_name_of_a_special_token_is_text_wherever_a_client_can_put_it(chat: 
     tool = Tool(mark, mark, {"properties": {mark: {"description": mark}}})
     ids = chat.prompt((said, Message(Role.TOOL, mark, tool_call_id=mark)), (tool,))
     assert [token for token in ids if token < 3] == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_an_added_token_that_is_not_special_is_that_token_also_in_a_message_as_transformers_has_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As the marks of a thought, which are text of an answer, and sent back with it."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    tokenizer.save_pretrained(shutil.copytree(folder, tmp_path / "base"))
+    chat = Chat(tmp_path / "base")
+    said = (Message(Role.USER, "a <think>"), Message(Role.ASSISTANT, "<think>b</think>c"))
+    ids = chat.render(said, (), add_generation_prompt=False)
+    assert [token for token in ids if token >= 259] == [259, 259, 260]
+    plain = [plain_message(one) for one in said]
+    assert ids == tokenizer.apply_chat_template(plain, tokenize=True, return_dict=False)
+    assert [chat.token_bytes[token] for token in (259, 260)] == [b"<think>", b"</think>"]
 
 
 pieces = st.lists(

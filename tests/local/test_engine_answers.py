@@ -9,7 +9,7 @@ import torch
 from local_models import END, GREEDY, TOKEN_BYTES, alone, answered, asked, engine_of, passes, prompts
 from transformers import AutoModelForCausalLM
 
-from modelyard.backends.local import engine as engine_module
+from modelyard.backends.local import passes as passes_module
 from modelyard.backends.local.sequence import State
 from modelyard.domain.completion import FinishReason, Sampling
 
@@ -134,7 +134,7 @@ def test_a_prompt_longer_than_a_pass_is_read_in_parts(
     folder = folders(context_length=1024)
     wanted = [asked(prompt, 4) for prompt in (prompts(1, 3, 700)[0] * 2, prompts(1, 4, 90)[0], prompts(1, 5, 300)[0])]
     expected = alone(folder, *wanted)
-    monkeypatch.setattr(engine_module, "PREFILL_TOKENS", 50)
+    monkeypatch.setattr(passes_module, "PREFILL_TOKENS", 50)
     engine = engine_of(folder)
     with passes(engine) as seen:
         assert answered(engine, *wanted) == expected
@@ -192,7 +192,7 @@ def test_what_has_much_to_read_does_not_wait_for_padding_of_what_has_little(
     folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four that know all but a token, and one that knows nothing: no pass is wider than what is read."""
-    monkeypatch.setattr(engine_module, "PREFILL_TOKENS", 128)
+    monkeypatch.setattr(passes_module, "PREFILL_TOKENS", 128)
     folder, known = folders(), [*range(10, 40)]
     engine = engine_of(folder)
     answered(engine, asked(known, 2))

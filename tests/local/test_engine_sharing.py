@@ -46,7 +46,7 @@ class Numbers(Engine):
         finally:
             self._stepping.release()
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence, failed: bool) -> None:
         self.rows.running.remove(sequence)
 
 

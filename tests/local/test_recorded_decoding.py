@@ -66,7 +66,7 @@ def test_rows_that_grow_are_recorded_anew(folder: Path, recorder: Recorder) -> N
     engine = engine_of(folder, rows=4, recorder=lambda: recorder)
     assert answered(engine, *wanted) == alone(folder, *wanted)
     assert engine.rows.cache.length == 512
-    assert {shape.keys for shape in engine._recorded._recordings} == {256, 384}  # type: ignore[union-attr]
+    assert {shape.keys for shape in engine._passes._recorded._recordings} == {256, 384}  # type: ignore[union-attr]
 
 
 def test_padding_leaves_alone_what_is_kept_of_earlier_answers(folder: Path, recorder: Recorder) -> None:
@@ -143,7 +143,7 @@ def test_recordings_are_bounded_and_the_oldest_goes(
     engine = engine_of(folder, rows=8, recorder=lambda: recorder)
     for count in (1, 2, 1, 3, 1, 2):
         answered(engine, *(asked(prompt, 3) for prompt in prompts(count, seed=count)))
-        assert len(engine._recorded._recordings) <= 2  # type: ignore[union-attr]
+        assert len(engine._passes._recorded._recordings) <= 2  # type: ignore[union-attr]
     assert recorder.made == 4
 
 

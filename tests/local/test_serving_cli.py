@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modelyard.cli import main, serving
+from modelyard.domain import base_model
 from modelyard.executors.subprocess import SubprocessExecutor
 
 
@@ -59,7 +60,7 @@ def test_a_served_small_model_gets_one_thread_unless_the_environment_says_otherw
     given: str | None,
     threads: str | None,
 ) -> None:
-    monkeypatch.setattr(serving, "SMALL", small)
+    monkeypatch.setattr(base_model, "SMALL", small)
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         monkeypatch.setenv(name, given or "")

@@ -1,16 +1,19 @@
 """With 16-bit weights, as on a graphics card, logits and log-probabilities are 32-bit floats, never rounded before."""
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from local_models import END, SHAPE, adapter_weights, answered, asked, prompts
+from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from tape import Recorder
 from torch import nn
 
 from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm import head
-from modelyard.causal_lm.lora import AdapterBank
+from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Sampling
 from modelyard.trainers.local.rows import Row
@@ -65,6 +68,59 @@ def test_log_probabilities_are_those_of_the_whole_model_also_when_passes_are_rec
                 logprobs = model.logits(states)[0].log_softmax(-1)
             for place, sampled in enumerate(answer.sampled, len(answer.prompt) - 1):
                 assert abs(float(logprobs[place, sampled.token]) - sampled.logprob) < 0.1
+
+
+class Attending(nn.Module):
+    """Two projections of one input."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(64, 48, bias=False, dtype=dtype)
+        self.k_proj = nn.Linear(64, 32, bias=False, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.q_proj(x), self.k_proj(x)], -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_an_adapter_in_training_computes_and_learns_as_that_of_peft(dtype: torch.dtype) -> None:
+    """Beside 16-bit weights both are of 32-bit floats; they round once more or less when they add what they found."""
+    torch.manual_seed(0)
+    model = Attending(dtype).requires_grad_(False)
+    theirs = get_peft_model(deepcopy(model), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj"]))
+    trained = adapter_around(model, LoraShape(4, 8, ("q_proj", "k_proj")), 0, "base")
+    drawn = {name: torch.randn(weight.shape) for name, weight in trained.named.items()}
+    trained.load(drawn)
+    set_peft_model_state_dict(theirs, drawn)
+    x, wanted = torch.randn(2, 7, 64, dtype=dtype), torch.randn(2, 7, 80, dtype=dtype)
+    found: list[tuple[torch.Tensor, Any]] = []
+    for one in (model, theirs):
+        given = x.clone().requires_grad_()
+        said = one(given)
+        said.backward(wanted)
+        found.append((said.detach(), given.grad))
+    apart = 0.02 if dtype is BF16 else 1e-5
+    for ours, peft in zip(*found, strict=True):
+        assert float((ours - peft).abs().max()) < apart * float(peft.abs().max())
+    named = {name.replace(".default", ""): weight.grad for name, weight in theirs.named_parameters()}
+    for name, weight in trained.named.items():
+        torch.testing.assert_close(weight.grad, named[name], rtol=1e-3, atol=2e-5)
+
+
+def test_projections_of_one_input_keep_it_once_and_in_16_bits() -> None:
+    """A copy in 32 bits for each would be half as much again as all else that a network keeps for its derivatives."""
+    model = Attending(BF16).requires_grad_(False)
+    adapter_around(model, LoraShape(4, 8, ("q_proj", "k_proj")), 0, "base")
+    kept: dict[int, torch.Tensor] = {}
+    x = torch.randn(1, 7, 64, dtype=BF16, requires_grad=True)
+
+    def keep(one: torch.Tensor) -> torch.Tensor:
+        kept[one.untyped_storage().data_ptr()] = one
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
+        model(x)
+    assert [one.dtype for one in kept.values() if one.numel() == x.numel()] == [BF16]
 
 
 def test_the_sampler_and_the_trainer_agree_on_what_an_adapter_says(folder: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
-from local_models import SHAPE
-from training_kit import TINY, base_of, learner_of, micro, trainer_of
+from local_models import SHAPE, base_model
+from training_kit import TINY, learner_of, micro, trainer_of
 
 from modelyard.causal_lm.lora import LoraShape
 from modelyard.causal_lm.network import FULL_FILE
@@ -190,7 +190,7 @@ def test_a_loss_that_is_no_number_fails_the_job_even_where_its_gradient_is_one()
 
 
 def test_an_adapter_of_another_base_is_refused(tmp_path: Path) -> None:
-    other = LocalTrainer([base_of(build_tiny_model(tmp_path / "nano", "nano"), id="nano")], device="cpu")
+    other = LocalTrainer([base_model(build_tiny_model(tmp_path / "nano", "nano"), "nano")], device="cpu")
     files = followed(other.sft(SFTConfig(), EXAMPLES[:2], context_of("nano"))).files
     with pytest.raises(TrainingError, match=r"does not fit this base model.*another base model"):
         followed(trainer_of().sft(SFTConfig(), EXAMPLES[:2], context_of(TINY, parent=files)))

@@ -3,15 +3,14 @@
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modelyard.domain.base_model import BaseModel, Tuning
-from modelyard.domain.catalogue import Quantization
+from local_models import base_model
+
+from modelyard.domain.base_model import Tuning
 from modelyard.domain.training import TrajectoryGroup
-from modelyard.formats.base_folder import read_base_folder
 from modelyard.testing.tiny_model import build_tiny_model
 from modelyard.testing.trainer import WORDS, context_of, rewarded
 from modelyard.trainers.local.learner import LocalLearner
@@ -29,28 +28,9 @@ def micro() -> Path:
     return build_tiny_model(Path(folder) / "micro", "micro", context_length=256)
 
 
-def base_of(folder: Path, *, id: str = TINY, tuning: Tuning = Tuning.LORA) -> BaseModel:
-    """The record of a folder."""
-    read = read_base_folder(folder)
-    return BaseModel(
-        id=id,
-        name=id,
-        path=read.path,
-        architecture=read.architecture,
-        quantization=Quantization.FP32,
-        context_length=read.context_length,
-        parameters=read.parameters,
-        tuning=tuning,
-        tool_format=read.tool_format,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        digests=read.files,
-        prices={},
-    )
-
-
 def trainer_of(*, tuning: Tuning = Tuning.LORA, **options: Any) -> LocalTrainer:
     """Of the micro model."""
-    return LocalTrainer([base_of(micro(), tuning=tuning)], device="cpu", **options)
+    return LocalTrainer([base_model(micro(), TINY, tuning)], device="cpu", **options)
 
 
 def learner_of(

@@ -24,8 +24,8 @@ class RowCache(Cache):
         self.layers: list[Any] = []  # what transformers looks at in caches of its own
         self._heads, self._size = key_heads(config), head_size(config)
         count = (rows * length if most is None else most) * self._heads * self._size
-        make = lambda: torch.zeros(count, dtype=dtype, device=device)  # noqa: E731
-        self._memory = [[make() for _ in range(config.num_hidden_layers)] for _ in ("keys", "values")]
+        layers = range(config.num_hidden_layers)
+        self._memory = [[torch.zeros(count, dtype=dtype, device=device) for _ in layers] for _ in ("keys", "values")]
         self.keys, self.values = self._laid_out(rows, length)
         self.version = 0
         """Grows when keys and values come to lie elsewhere."""
@@ -88,6 +88,11 @@ class RowCache(Cache):
         """Copy the first tokens of a row to another."""
         for tensor in (*self.keys, *self.values):
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
+
+    def clear(self, row: int) -> None:
+        """Put zeros into a row."""
+        for tensor in (*self.keys, *self.values):
+            tensor[row].zero_()
 
     def resize(self, rows: int, length: int, kept: int) -> None:
         """Lay the memory out as this many rows of this length; what the first `kept` rows hold stays as far as there is

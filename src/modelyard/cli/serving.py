@@ -25,9 +25,6 @@ from modelyard.worker import platform_of
 GRACE_SECONDS = 10
 """How long streams may go on when the server is told to end: their clients may have stopped reading."""
 
-SMALL = 10_000_000
-"""Weights up to which a local model is faster on one thread than on several that wait for each other."""
-
 SLOW_TO_IMPORT = (
     "modelyard.trainers.local.trainer",
     "transformers.modeling_utils",
@@ -110,7 +107,7 @@ def _set_up_torch(platform: Platform) -> None:
     if models:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if models and all(base.parameters <= SMALL for base in models):
+    if models and all(base.small for base in models):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

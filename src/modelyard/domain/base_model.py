@@ -10,6 +10,9 @@ import attrs
 from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.domain.record import Index, Record, frozen_mapping
 
+SMALL = 10_000_000
+"""Parameters up to which a second thread only waits for the first."""
+
 
 class Tuning(StrEnum):
     """What training changes: low-rank adapters beside the weights, or the weights themselves."""
@@ -40,6 +43,11 @@ class BaseModel:
     digests: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     prices: Mapping[str, str] = attrs.field(converter=frozen_mapping)
     offer: str = "local"
+
+    @property
+    def small(self) -> bool:
+        """Whether it is faster on one thread than on several that wait for each other."""
+        return self.parameters <= SMALL
 
     def entry(self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...]) -> CatalogueEntry:
         """How the catalogue lists it, by a backend that honours these."""

@@ -8,12 +8,17 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping
+from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.catalogue import Quantization
 from modelyard.errors import InvalidInput
 from modelyard.formats.safetensors import read_shapes
 from modelyard.formats.tool_calls import format_of
@@ -22,11 +27,16 @@ CONFIG, TOKENIZER, TEMPLATE = "config.json", "tokenizer.json", "chat_template.ji
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
+_FORMATS = {"BF16": Quantization.BF16, "F16": Quantization.FP16, "F32": Quantization.FP32}
+
 MAX_JSON = 64 * 2**20
 """Bytes of a JSON file at most: tokenizers of large vocabularies take about 20 MB."""
 
 _CHUNK = 2**20
 _CAUSAL = "ForCausalLM"
+_UNSCALED = "original_max_position_embeddings"
+_AUTO = "transformers.models.auto.configuration_auto"
+_TABLE = "transformers.models.auto.auto_mappings"
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many have been read."""
@@ -51,6 +61,36 @@ class BaseFolder:
     dtypes: frozenset[str]
     files: Mapping[str, str]
 
+    @property
+    def quantization(self) -> Quantization:
+        """The format of the weights: that of nearly all of them, as norms often stay in 32 bits. Raises
+        `InvalidInput` for others.
+        """
+        known = [_FORMATS[dtype] for dtype in _FORMATS if dtype in self.dtypes]
+        if not known:
+            told = f"the weights are {', '.join(sorted(self.dtypes))}; give 16- or 32-bit floats"
+            raise InvalidInput.at("path", msg=told)
+        return known[0]
+
+    def base_model(
+        self, id: str, name: str, tuning: Tuning, created_at: datetime, prices: Mapping[str, str]
+    ) -> BaseModel:
+        """The record of this folder, offered under an id and a name. Raises `InvalidInput`."""
+        return BaseModel(
+            id=id,
+            name=name,
+            path=self.path,
+            architecture=self.architecture,
+            quantization=self.quantization,
+            context_length=self.context_length,
+            parameters=self.parameters,
+            tuning=tuning,
+            tool_format=self.tool_format,
+            created_at=created_at,
+            digests=self.files,
+            prices=prices,
+        )
+
 
 def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = None) -> BaseFolder:
     """Look through a folder. Reads every byte of it once, for the digests.
@@ -62,6 +102,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         raise InvalidInput.at("path", msg=f"{folder} is no folder; give one with a model in the transformers format")
     config = _json(folder, CONFIG)
     architecture = _architecture(config)
+    _check_family(config)
     _check_attention(config)
     _check_kind(config)
     form = format_of(_template(folder))
@@ -122,6 +163,31 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return named[0]
 
 
+def _check_family(config: Mapping[str, Any]) -> None:
+    family, known = config.get("model_type"), _families()
+    if not isinstance(family, str):
+        raise _refused(CONFIG, "must say model_type, the family of this model in transformers")
+    if known is not None and family not in known:
+        raise _refused(
+            CONFIG,
+            f"is of model_type {family[:100]!r}, which this transformers does not know; install one that does, or "
+            "choose another base model",
+        )
+
+
+def _families() -> Container[str] | None:
+    """What the transformers that is installed knows, as far as it tells without loading torch: None for nothing. Some
+    versions have no such table, and tell when the model is loaded.
+    """
+    with_those_of_the_host = _AUTO in sys.modules
+    module, name = (_AUTO, "CONFIG_MAPPING") if with_those_of_the_host else (_TABLE, "CONFIG_MAPPING_NAMES")
+    try:
+        known: Container[str] = getattr(import_module(module), name)
+    except ImportError:
+        return None
+    return known
+
+
 def _check_attention(config: Mapping[str, Any]) -> None:
     """Each token must see all before it: what attends otherwise needs a cache of its own."""
     window, layers = config.get("sliding_window"), config.get("layer_types")
@@ -163,10 +229,14 @@ def context_length(config: Mapping[str, Any]) -> int:
     """
     most = _positive(config, "max_position_embeddings")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise _refused(CONFIG, "says how positions are scaled (rope_parameters, rope_scaling), which must be an object")
     if rope.get("rope_type", rope.get("type")) not in ("longrope", "su"):
         return most
-    told = [where.get("original_max_position_embeddings") for where in (rope, config)]
-    return min([most, *(one for one in told if isinstance(one, int) and one > 0)])
+    told = [_positive(where, _UNSCALED) for where in (rope, config) if where.get(_UNSCALED) is not None]
+    if not told:
+        raise _refused(CONFIG, f"asks for longrope, and must say {_UNSCALED}: the context ends there")
+    return min([most, *told])
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:

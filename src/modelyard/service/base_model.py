@@ -5,13 +5,11 @@ from importlib.util import find_spec
 
 import attrs
 
-from modelyard.domain.base_model import BaseModel, Tuning
-from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, check_entry
+from modelyard.domain.base_model import Tuning
+from modelyard.domain.catalogue import CatalogueEntry, Pricing, check_entry
 from modelyard.errors import Conflict, InvalidInput, MissingExtra, RecordConflict
-from modelyard.formats.base_folder import BaseFolder, Progress, read_base_folder
+from modelyard.formats.base_folder import Progress, read_base_folder
 from modelyard.service.ports import Ports
-
-_FORMATS = {"F32": Quantization.FP32, "F16": Quantization.FP16, "BF16": Quantization.BF16}
 
 
 def add_base_model(
@@ -31,7 +29,8 @@ def add_base_model(
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             raise MissingExtra(package, "torch")
-    base = _of_folder(ports, read_base_folder(path, progress), id, name or id, pricing, tuning)
+    base = read_base_folder(path, progress).base_model(id, name or id, tuning, ports.clock.now(), pricing.texts)
+    check_entry(base.entry((), ()))
     offered = ports.base_models
     if offered is None:
         raise InvalidInput.at(
@@ -48,35 +47,6 @@ def add_base_model(
         raise Conflict(f"a base model {id!r} is kept in this store already; choose another id") from None
     offered.append(base)
     return _entry(ports, id)
-
-
-def _of_folder(ports: Ports, folder: BaseFolder, id: str, name: str, pricing: Pricing, tuning: Tuning) -> BaseModel:
-    base = BaseModel(
-        id=id,
-        name=name,
-        path=folder.path,
-        architecture=folder.architecture,
-        quantization=_quantization(folder),
-        context_length=folder.context_length,
-        parameters=folder.parameters,
-        tuning=tuning,
-        tool_format=folder.tool_format,
-        created_at=ports.clock.now(),
-        digests=folder.files,
-        prices=pricing.texts,
-    )
-    check_entry(base.entry((), ()))
-    return base
-
-
-def _quantization(folder: BaseFolder) -> Quantization:
-    """The format of the weights: that of nearly all of them, as norms often stay in 32 bits."""
-    known = [_FORMATS[dtype] for dtype in ("BF16", "F16", "F32") if dtype in folder.dtypes]
-    if not known:
-        raise InvalidInput.at(
-            "path", msg=f"the weights are {', '.join(sorted(folder.dtypes))}; give 16- or 32-bit floats"
-        )
-    return known[0]
 
 
 def _entry(ports: Ports, id: str) -> CatalogueEntry:

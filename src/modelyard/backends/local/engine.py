@@ -15,17 +15,15 @@ from functools import partial
 import torch
 
 from modelyard.backends.local.lead import Follower, Lead
+from modelyard.backends.local.passes import Passes, side_by_side
 from modelyard.backends.local.rows import Rows
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
-from modelyard.causal_lm.graphs import NewRecorder, RecordedDecoding
+from modelyard.causal_lm.graphs import NewRecorder
 from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network, out_of_memory
 from modelyard.domain.completion import FinishReason
 from modelyard.errors import BackendError, Overloaded, QueueFull
-
-PREFILL_TOKENS = 2048
-"""Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
 
 
 class Engine:
@@ -48,7 +46,7 @@ class Engine:
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
         self.rows = Rows(network, rows, memory)
-        self._recorded = recorder and RecordedDecoding(network, bank, self.rows.cache, rows, recorder)
+        self._passes = Passes(network, bank, self.rows, rows, recorder)
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()
         self._lead = Lead()
@@ -185,14 +183,14 @@ class Engine:
 
     def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
         if sequence.state is State.RUNNING:
-            self._leave(sequence)
+            self._leave(sequence, failed=failure is not None)
         sequence.end(failure)
         self._changed.append(sequence)
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence, failed: bool) -> None:
         self._sampler = None
         try:
-            self.rows.drop(sequence)
+            self.rows.drop(sequence, failed=failed)
         except Exception as fault:  # noqa: BLE001 - nothing is known any more of what the cache holds
             for one in self.rows.running:
                 one.end(failure=_failure(fault))
@@ -237,7 +235,7 @@ class Engine:
         for sequence in waiting:
             if any(one.leads(sequence) for one in new):
                 continue
-            if new and (len(new) + 1) * max(longest, self.rows.unread(sequence)) > PREFILL_TOKENS:
+            if new and not side_by_side(len(new) + 1, max(longest, self.rows.unread(sequence))):
                 break
             if not self._admit(sequence):
                 break
@@ -263,53 +261,19 @@ class Engine:
 
     def _prefill(self, new: Many[Sequence]) -> None:
         """Read what is left of the last rows, and draw the next token of each answer."""
-        first = len(self.rows.running) - len(new)
-        drawn = Sampler(new, self._network.device).draw(self._next_logits(first, new))
+        drawn = Sampler(new, self._network.device).draw(self._passes.read(new))
         for sequence in new:
             sequence.read = True
         self._took(new, drawn)
-
-    def _next_logits(self, first: int, new: Many[Sequence]) -> torch.Tensor:
-        """Right-padded: what the padding leaves in the cache is overwritten before anything looks at it."""
-        found: list[torch.Tensor | None] = [None] * len(new)
-        tokens = [one.tokens for one in new]
-        width = max(1, PREFILL_TOKENS // len(new))
-        while any(logits is None for logits in found):
-            parts = [whole[one.cached : one.cached + width] for one, whole in zip(new, tokens, strict=True)]
-            hidden = self._pass(first, new, parts, [one.cached for one in new])
-            for row, (one, part) in enumerate(zip(new, parts, strict=True)):
-                one.cached += len(part)
-                if found[row] is None and one.cached == one.length:
-                    found[row] = hidden[row, len(part) - 1]
-        return self._network.logits(torch.stack([state for state in found if state is not None]))
-
-    def _pass(self, first: int, sequences: Many[Sequence], parts: Many[list[int]], starts: Many[int]) -> torch.Tensor:
-        """Hidden states of these parts of sequences, right-padded, which begin at `starts`."""
-        longest = max(map(len, parts))
-        ids = torch.tensor([part + [0] * (longest - len(part)) for part in parts], device=self._network.device)
-        positions, mask = self.rows.cache.begin(first, starts, longest)
-        self._bank.select([one.slot for one in sequences])
-        return self._network.hidden(ids, positions, mask, self.rows.cache)
 
     # ---- answers
 
     def _decode(self) -> None:
         running = list(self.rows.running)
-        states = self._last_states(running)
-        for sequence in running:
-            sequence.cached = sequence.length
+        logits = self._passes.decode(running)
         if self._sampler is None:
             self._sampler = Sampler(running, self._network.device)
-        self._took(running, self._sampler.draw(self._network.logits(states)))
-
-    def _last_states(self, running: Many[Sequence]) -> torch.Tensor:
-        """Hidden states (rows x size) of the last token of each answer."""
-        tokens, places = [one.answer[-1] for one in running], [one.length - 1 for one in running]
-        if self._recorded is not None:
-            found = self._recorded.states(tokens, places, [one.slot for one in running], self.rows.most_now)
-            if found is not None:
-                return found
-        return self._pass(0, running, [[token] for token in tokens], places)[:, -1]
+        self._took(running, self._sampler.draw(logits))
 
     def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> None:
         for sequence, sampled in zip(sequences, drawn, strict=True):

@@ -2,6 +2,9 @@
 
 The first rows are those of running sequences, without a gap. Behind them a few rows keep what was answered last, so
 that the next turn of a conversation need not read its beginning again.
+
+Law: whatever lies in a row that runs is a finite number. A mask hides what comes behind a sequence, but attention still
+multiplies it, by 0, and what is no number would stay none.
 """
 
 from collections import OrderedDict
@@ -35,6 +38,7 @@ class Rows:
         """How many tokens a sequence can have when nothing else runs."""
         self.running: list[Sequence] = []
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
+        self._unclean: set[int] = set()
         length, useful = self._length_for(1), min(self._tokens, (most + max(1, most // KEPT_SHARE)) * self.longest)
         self.cache = RowCache(network.config, self._all(length), length, network.dtype, network.device, useful)
 
@@ -60,6 +64,7 @@ class Rows:
         if count >= self._count(length):
             return False
         self._resize(max(length, self.cache.length) if count < self._count(self.cache.length) else length)
+        self._clean({count})
         self._copy_beginning(sequence, count)
         self.running.append(sequence)
         return True
@@ -75,10 +80,16 @@ class Rows:
         """Make room for a token more in each row; nobody is crowded."""
         self._resize(max(self._needed(self.running), self.cache.length))
 
-    def drop(self, sequence: Sequence) -> None:
-        """Take its row back: the last row moves there."""
+    def drop(self, sequence: Sequence, *, failed: bool = False) -> None:
+        """Take its row back: the last row moves there. Nothing is kept of one that `failed`, or that no token was drawn
+        from: it may be no numbers, in any row that it has been in.
+        """
         row, last = self.running.index(sequence), len(self.running) - 1
-        self._keep(sequence, row)
+        if sequence.read and not failed:
+            self._keep(sequence, row)
+        else:
+            self._unclean |= {row, *range(last, self.most_now)}
+            self._clean({row})
         moved = self.running.pop()
         if row != last:
             self.cache.copy(last, row, moved.cached)
@@ -88,6 +99,7 @@ class Rows:
         """Forget everything."""
         self.running.clear()
         self._kept.clear()
+        self._unclean.update(range(self.most_now))
 
     def forget(self, slot: int) -> None:
         """Another adapter is put into this slot: what the one before it answered is of no use."""
@@ -120,7 +132,14 @@ class Rows:
         if length == self.cache.length:
             return
         self._kept.clear()
+        self._clean(self._unclean)
         self.cache.resize(self._all(length), length, len(self.running))
+
+    def _clean(self, rows: set[int]) -> None:
+        """Clear those of these rows that may hold what is no number."""
+        for row in rows & self._unclean:
+            self.cache.clear(row)
+            self._unclean.remove(row)
 
     # ---- what is known already
 

@@ -11,6 +11,7 @@ import attrs
 
 from modelyard.causal_lm.chat import Chat
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool
+from modelyard.domain.logprobs import token_bytes
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.errors import InvalidInput
@@ -159,8 +160,7 @@ def _written(chat: Chat, choice: SampledChoice, before: Sequence[Message], tools
 def _found_again(chat: Chat, logprobs: Sequence[TokenLogprob], written: Sequence[int]) -> list[int]:
     """The tokens that have these bytes, nothing if some have none; a token without bytes is the end of the turn."""
     end = written[-1] if _ends(chat, written) else None
-    raw = [entry.token.encode() if entry.bytes is None else bytes(entry.bytes) for entry in logprobs]
-    found = [chat.token_of_bytes.get(one, None if one else end) for one in raw]
+    found = [chat.token_of_bytes.get(raw, None if raw else end) for raw in map(token_bytes, logprobs)]
     return [] if None in found else [token for token in found if token is not None]
 
 

@@ -24,8 +24,6 @@ from modelyard.trainers.local.scoring import Scorer
 from modelyard.trainers.local.trained import Trained, Weights, adapter_around, all_weights
 
 SAVE_EVERY = 20
-SMALL = 10_000_000
-"""Parameters up to which a second thread only waits for the first."""
 
 
 class LocalTrainer:
@@ -112,7 +110,7 @@ def _bytes_each(device: str, full: bool) -> int:
 @contextmanager
 def _threads_for(base: BaseModel) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if base.parameters <= SMALL else before)
+    torch.set_num_threads(1 if base.small else before)
     try:
         yield
     finally:

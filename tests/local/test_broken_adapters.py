@@ -1,0 +1,120 @@
+"""An adapter whose answers are no numbers fails its own requests, and leaves nothing to those that come after."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from local_models import SHAPE, TOKEN_BYTES, adapter_weights, answered, asked, engine_of, prompts
+from tape import Recorder
+
+from modelyard.backends.local import passes as passes_module
+from modelyard.backends.local.engine import Engine
+from modelyard.backends.local.sequence import Sequence
+from modelyard.domain.completion import Sampling
+from modelyard.errors import BackendError
+
+BROKEN, SOUND = 1, 2
+FAULTS = {"inf": torch.inf, "nan": torch.nan, "too large": 1e38}
+
+
+@pytest.fixture(params=[False, True], ids=["passes", "recorded"])
+def adapted(request: pytest.FixtureRequest, folder: Path) -> Callable[..., Engine]:
+    """Engines with a broken adapter beside a sound one, whose passes are made anew or recorded."""
+
+    def make(fault: float = torch.inf, **room: int) -> Engine:
+        made = engine_of(folder, ends=frozenset(), recorder=Recorder if request.param else None, **room)
+        weights = adapter_weights(folder, SHAPE, seed=BROKEN)
+        keys = next(name for name in weights if "k_proj.lora_B" in name)
+        made.load(BROKEN, SHAPE, {**weights, keys: weights[keys] * fault})
+        made.load(SOUND, SHAPE, adapter_weights(folder, SHAPE, seed=SOUND))
+        return made
+
+    return make
+
+
+def fail(engine: Engine) -> None:
+    """Let a request fail: it is told what is wrong, and no token."""
+    one = asked([9] * 150, 5, slot=BROKEN)
+    answered(engine, one)
+    assert type(one.failure) is BackendError
+    assert "no number" in str(one.failure)
+    assert not one.sampled
+
+
+def beside_a_long_one(engine: Engine, before: Callable[[], object]) -> list[Sequence]:
+    """A long answer and, after what is done `before`, a short one in the next row: its mask hides most of that row."""
+    long, short = asked([7] * 200, 30), asked([5, 6, 8], 12, Sampling(seed=1))
+    engine.submit(long)
+    engine.wait(long, 3)
+    before()
+    engine.wait(long, 6)
+    answered(engine, short)
+    return [long, short]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_next_one_in_its_row_is_answered_as_by_a_fresh_engine(adapted: Callable[..., Engine], fault: str) -> None:
+    """Bit for bit."""
+    used, fresh = adapted(FAULTS[fault]), adapted()
+    found = beside_a_long_one(used, lambda: fail(used))
+    expected = beside_a_long_one(fresh, lambda: None)
+    assert [one.failure for one in found] == [None, None]
+    for one, other in zip(found, expected, strict=True):
+        assert [(at.token, at.logprob) for at in one.sampled] == [(at.token, at.logprob) for at in other.sampled]
+
+
+def test_it_fails_alone_in_a_batch_and_also_when_another_takes_its_row(adapted: Callable[..., Engine]) -> None:
+    engine = adapted()
+    wanted = [asked(prompt, 9, Sampling(seed=3), slot=place % 3) for place, prompt in enumerate(prompts(9))]
+    answered(engine, *wanted)
+    assert [one.failure is None for one in wanted] == [one.slot != BROKEN for one in wanted]
+    for one in wanted:
+        if one.slot != BROKEN:
+            assert answered(adapted(), asked(one.prompt, 9, one.sampling, slot=one.slot)) == [one.answer]
+
+
+def test_what_was_read_of_it_and_never_drawn_from_is_left_to_nobody(
+    adapted: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled when the first part of its prompt has been read."""
+    engine = adapted()
+
+    def begun_and_given_up() -> None:
+        gone, plain = asked([9] * 150, 5, slot=BROKEN), engine._network.hidden
+
+        def once(ids: torch.Tensor, *rest: object) -> object:
+            if gone.cached:
+                raise KeyboardInterrupt
+            return plain(ids, *rest)  # type: ignore[arg-type]
+
+        engine.submit(gone)
+        with monkeypatch.context() as patch:
+            patch.setattr(passes_module, "PREFILL_TOKENS", 100)
+            patch.setattr(engine._network, "hidden", once)
+            with pytest.raises(KeyboardInterrupt):
+                engine.wait(gone, 1)
+        engine.cancel(gone)
+
+    found = beside_a_long_one(engine, begun_and_given_up)
+    assert [one.failure for one in found] == [None, None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_comes_and_goes_among_them_is_answered_as_alone(
+    folder: Path, adapted: Callable[..., Engine], seed: int
+) -> None:
+    """In rows that become longer and shorter again."""
+    drawn = random.Random(seed)
+    engine = adapted(drawn.choice([*FAULTS.values()]), rows=6, memory=TOKEN_BYTES * 256 * 8)
+    wanted = [
+        asked(prompt * drawn.choice([1, 1, 8]), drawn.randrange(1, 40), Sampling(seed=place), slot=drawn.choice([0, 1]))
+        for place, prompt in enumerate(prompts(24, seed=seed))
+    ]
+    for start in range(0, len(wanted), 8):
+        answered(engine, *wanted[start : start + 8])
+    assert [one.failure is None for one in wanted] == [one.slot != BROKEN for one in wanted]
+    left, plain = [one for one in wanted if one.slot != BROKEN], engine_of(folder, ends=frozenset())
+    expected = [answered(plain, asked(one.prompt, one.max_tokens, one.sampling))[0] for one in left]
+    assert [one.answer for one in left] == expected
