@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def share_of_digits(text: str) -> float:
 
 KINDS = {
     "tabular": Kind("tabular-mini", sys.executable, 5e-5, 5e-4, 10, 5, says_you, 1e-6),
-    "network": Kind("local-mini", WITH_TORCH, 5e-3, 1e-2, 60, 8, share_of_digits, 1e-4),
+    "network": Kind("local-mini", WITH_TORCH, 5e-3, 5e-3, 60, 8, share_of_digits, 1e-4),
 }
 BOTH = pytest.mark.parametrize("kind", KINDS, indirect=True)
 
@@ -161,14 +161,12 @@ async def registered(
     models = [
         art.TrainableModel(name=name, project="proj", base_model=base_model, base_path=str(folder)) for name in names
     ]
-    try:
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(backend.close)
         for model in models:
             await model.register(backend)
+            opened.push_async_callback(model.openai_client().close)
         yield backend, *models
-    finally:
-        for model in models:
-            await model.openai_client().close()
-        await backend.close()
 
 
 @pytest.fixture
@@ -506,6 +504,13 @@ def test_the_pages_of_events_are_the_events_each_once(live: Any, served: Any) ->
 COLOURS = {"What colour is the sea?": "Blue.", "Which colour has grass?": "Green.", "Tell me snow's colour.": "White."}
 
 
+def lessons(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"messages": [*asked(question), {"role": "assistant", "content": answer}], "tools": tools}
+        for question, answer in COLOURS.items()
+    ]
+
+
 async def answers(model: Any) -> list[str]:
     return [said(await plain(model, question, seed=1, temperature=0)) for question in COLOURS]
 
@@ -533,6 +538,7 @@ def test_a_job_on_an_uploaded_dataset_teaches_its_answers(live: Any, served: Any
 def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The client uploads training data and metrics to the served platform, and keeps its files in the test's folder."""
     import wandb
+    from wandb.sdk import wandb_setup
 
     monkeypatch.setenv("WANDB_API_KEY", place.key)
     for name in ("HOME", "WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
@@ -540,26 +546,24 @@ def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WANDB_BASE_URL", place.root)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     yield
+    wandb_setup.singleton().finish_all_active_runs()  # or their threads ask in later tests, where no service answers
     wandb.teardown()
 
 
+@BOTH
 @pytest.mark.usefixtures("_uploads_here")
 def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught(
     live: Any, kind: Kind, tmp_path: Path
 ) -> None:
-    from art.utils.sft import train_sft_from_file
+    from art.utils.sft import create_lr_schedule, train_sft_from_file
 
-    rows = [
-        {"messages": [*asked(question), {"role": "assistant", "content": answer}], "tools": tools}
-        for question, answer in COLOURS.items()
-        for tools in ([], [LOOKUP])
-    ]
     file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(json.dumps(row) + "\n" for tools in ([], [LOOKUP]) for row in lessons(tools)))
 
     async def life(backend: Any, model: Any) -> None:
-        shown = [art.Trajectory(messages_and_choices=row["messages"], tools=row["tools"]) for row in rows]
-        await model.train_sft(shown * kind.passes, art.TrainSFTConfig(learning_rate=kind.sft_rate, batch_size=6))
+        shown = [art.Trajectory(messages_and_choices=row["messages"]) for row in lessons([])]
+        rates = create_lr_schedule(kind.passes, kind.sft_rate)  # to 0, since a network wobbles at a constant one
+        await model.train_sft(shown * kind.passes, art.TrainSFTConfig(learning_rate=rates, batch_size=len(shown)))
         assert await model.get_step() == 1
         assert await answers(model) == list(COLOURS.values())
 
@@ -567,7 +571,6 @@ def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught
         assert await model.get_step() == 2
         assert (await backend.train(model, await rolled_out(model, whim, samples=4))).step == 3
         assert await answers(model) == list(COLOURS.values())
-        model._get_wandb_run().finish()
 
     live("taught", life)
 
@@ -602,6 +605,7 @@ class Server:
         self._process.wait(DEADLINE)
 
 
+@BOTH
 def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(
     kind: Kind, stores: Callable[[Kind], Path], tmp_path: Path
 ) -> None:
