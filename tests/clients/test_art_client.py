@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,8 @@ def _no_metrics_service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @attrs.frozen
 class Kind:
-    """A kind of base model: rates at which it learns, passes over a few rows after which it knows them, rounds after
-    which it mostly gets a reward that it got now and then, and how exactly its trainer finds the sampler's
-    log-probabilities again.
+    """A kind of base model: rates at which it learns, passes over a few rows after which it knows them, a reward that
+    it gets now and then, and how exactly its trainer finds the sampler's log-probabilities again.
     """
 
     base_model: str
@@ -70,7 +69,6 @@ class Kind:
     rl_rate: float
     sft_rate: float
     passes: int
-    rounds: int
     reward: Callable[[str], float]
     exactness: float
 
@@ -79,13 +77,13 @@ def says_you(text: str) -> float:
     return float("you" in text.lower().split())
 
 
-def share_of_digits(text: str) -> float:
-    return sum(letter in "0123456789" for letter in text) / max(len(text), 1)
+def share_of_small_letters(text: str) -> float:
+    return sum("a" <= letter <= "z" for letter in text) / max(len(text), 1)
 
 
 KINDS = {
-    "tabular": Kind("tabular-mini", sys.executable, 5e-5, 5e-4, 10, 5, says_you, 1e-6),
-    "network": Kind("local-mini", WITH_TORCH, 5e-3, 1e-2, 60, 8, share_of_digits, 1e-4),
+    "tabular": Kind("tabular-mini", sys.executable, 1e-4, 5e-4, 10, says_you, 1e-6),
+    "network": Kind("local-mini", WITH_TORCH, 5e-3, 5e-3, 60, share_of_small_letters, 1e-4),
 }
 BOTH = pytest.mark.parametrize("kind", KINDS, indirect=True)
 
@@ -161,14 +159,12 @@ async def registered(
     models = [
         art.TrainableModel(name=name, project="proj", base_model=base_model, base_path=str(folder)) for name in names
     ]
-    try:
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(backend.close)
         for model in models:
             await model.register(backend)
+            opened.push_async_callback(model.openai_client().close)
         yield backend, *models
-    finally:
-        for model in models:
-            await model.openai_client().close()
-        await backend.close()
 
 
 @pytest.fixture
@@ -292,26 +288,35 @@ def test_what_is_rolled_out_in_any_way_is_trained_token_for_token_as_it_was_samp
 # ---- RL ------------------------------------------------------------------------------------------------------------
 
 
+MOST_ROUNDS = 12
+"""Both kinds mostly take one to four."""
+
+
 @BOTH
-def test_the_reward_rises_step_by_step_and_falls_when_it_is_negated(live: Any, kind: Kind) -> None:
-    async def loop(backend: Any, model: Any, sign: int) -> list[float]:
-        shares = []
-        for round_ in range(kind.rounds):
-            groups = await rolled_out(model, lambda text: sign * kind.reward(text), round_)
-            shares.append(sign * mean_reward(groups))
-            result = await backend.train(model, groups, learning_rate=kind.rl_rate)
-            assert result.step == await model.get_step() == round_ + 1
-            assert result.artifact_name == f"acme/proj/{model.name}:step{result.step}"
+def test_the_reward_rises_step_by_step_and_falls_again_when_it_is_negated(live: Any, kind: Kind) -> None:
+    async def life(backend: Any, model: Any) -> list[float]:
+        shares: list[float] = []
+
+        async def trained(sign: int, enough: Callable[[float], bool]) -> None:
+            for _ in range(MOST_ROUNDS):
+                groups = await rolled_out(model, lambda text: sign * kind.reward(text), len(shares), samples=16)
+                shares.append(sign * mean_reward(groups))
+                if enough(shares[-1]):
+                    return
+                result = await backend.train(model, groups, learning_rate=kind.rl_rate)
+                steps.append(result.step)
+                assert await model.get_step() == result.step
+                assert result.artifact_name == f"acme/proj/{model.name}:step{result.step}"
+            pytest.fail(f"after so many rounds the reward was {shares}")
+
+        steps: list[int] = []
+        await trained(1, lambda share: share > shares[0] + 0.4)
+        best = shares[-1]
+        await trained(-1, lambda share: share < best / 2)
+        assert steps == list(range(1, len(steps) + 1))
         return shares
 
-    async def life(backend: Any, eager: Any, averse: Any) -> Any:
-        return await asyncio.gather(loop(backend, eager, 1), loop(backend, averse, -1))
-
-    eager, averse = live("eager averse", life)
-    assert eager[0] == pytest.approx(averse[0])
-    assert 0 < eager[0] < 0.4
-    assert sum(eager[-2:]) / 2 > eager[0] + 0.3
-    assert sum(averse[-2:]) / 2 < min(averse[0], sum(eager[-2:]) / 8)
+    assert 0 < live("eager", life)[0] < 0.4
 
 
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -506,6 +511,13 @@ def test_the_pages_of_events_are_the_events_each_once(live: Any, served: Any) ->
 COLOURS = {"What colour is the sea?": "Blue.", "Which colour has grass?": "Green.", "Tell me snow's colour.": "White."}
 
 
+def lessons(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"messages": [*asked(question), {"role": "assistant", "content": answer}], "tools": tools}
+        for question, answer in COLOURS.items()
+    ]
+
+
 async def answers(model: Any) -> list[str]:
     return [said(await plain(model, question, seed=1, temperature=0)) for question in COLOURS]
 
@@ -533,6 +545,7 @@ def test_a_job_on_an_uploaded_dataset_teaches_its_answers(live: Any, served: Any
 def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The client uploads training data and metrics to the served platform, and keeps its files in the test's folder."""
     import wandb
+    from wandb.sdk import wandb_setup
 
     monkeypatch.setenv("WANDB_API_KEY", place.key)
     for name in ("HOME", "WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
@@ -540,26 +553,24 @@ def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WANDB_BASE_URL", place.root)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     yield
+    wandb_setup.singleton().finish_all_active_runs()  # or their threads ask in later tests, where no service answers
     wandb.teardown()
 
 
+@BOTH
 @pytest.mark.usefixtures("_uploads_here")
 def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught(
     live: Any, kind: Kind, tmp_path: Path
 ) -> None:
-    from art.utils.sft import train_sft_from_file
+    from art.utils.sft import create_lr_schedule, train_sft_from_file
 
-    rows = [
-        {"messages": [*asked(question), {"role": "assistant", "content": answer}], "tools": tools}
-        for question, answer in COLOURS.items()
-        for tools in ([], [LOOKUP])
-    ]
     file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(json.dumps(row) + "\n" for tools in ([], [LOOKUP]) for row in lessons(tools)))
 
     async def life(backend: Any, model: Any) -> None:
-        shown = [art.Trajectory(messages_and_choices=row["messages"], tools=row["tools"]) for row in rows]
-        await model.train_sft(shown * kind.passes, art.TrainSFTConfig(learning_rate=kind.sft_rate, batch_size=6))
+        shown = [art.Trajectory(messages_and_choices=row["messages"]) for row in lessons([])]
+        rates = create_lr_schedule(kind.passes, kind.sft_rate)  # to 0, since a network wobbles at a constant one
+        await model.train_sft(shown * kind.passes, art.TrainSFTConfig(learning_rate=rates, batch_size=len(shown)))
         assert await model.get_step() == 1
         assert await answers(model) == list(COLOURS.values())
 
@@ -567,7 +578,6 @@ def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught
         assert await model.get_step() == 2
         assert (await backend.train(model, await rolled_out(model, whim, samples=4))).step == 3
         assert await answers(model) == list(COLOURS.values())
-        model._get_wandb_run().finish()
 
     live("taught", life)
 
@@ -602,6 +612,7 @@ class Server:
         self._process.wait(DEADLINE)
 
 
+@BOTH
 def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(
     kind: Kind, stores: Callable[[Kind], Path], tmp_path: Path
 ) -> None:
