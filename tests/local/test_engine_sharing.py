@@ -12,6 +12,7 @@ import pytest
 from local_models import GREEDY, SHAPE, adapter_weights, alone, asked, engine_of, prompts
 
 from modelyard.backends.local.engine import Engine
+from modelyard.backends.local.lead import Lead
 from modelyard.backends.local.sequence import Sampled, Sequence, State
 
 ENOUGH = 60.0
@@ -50,14 +51,14 @@ class Numbers(Engine):
         self.rows.running.remove(sequence)
 
 
-class Noted(deque[threading.Event]):
+class Noted(deque[tuple[threading.Event, int]]):
     """Tells that something was put in."""
 
     def __init__(self) -> None:
         super().__init__()
         self.came = threading.Event()
 
-    def append(self, claim: threading.Event) -> None:
+    def append(self, claim: tuple[threading.Event, int]) -> None:
         super().append(claim)
         self.came.set()
 
@@ -206,6 +207,39 @@ def test_a_loop_that_was_closed_under_its_task_does_not_keep_the_lead(numbers: N
     stays.run_until_complete(stays.shutdown_default_executor())
     stays.close()
     assert last.answer == [0, 1, 2]
+
+
+def test_a_leader_who_is_interrupted_while_it_tidies_up_still_hands_over(
+    numbers: Numbers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C may come at any line of the main thread."""
+    gone = asked([5], 3)
+    numbers.submit(gone)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(numbers, "_drop_cancelled", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            numbers.cancel(gone)
+    other = threading.Thread(target=read, args=(numbers, 5, True), daemon=True)
+    other.start()
+    other.join(ENOUGH)
+    assert not other.is_alive()
+    assert gone.state is State.ENDED
+
+
+def test_a_thread_that_has_handed_over_takes_nothing_from_the_next_by_doing_so_again() -> None:
+    lead = Lead()
+    assert lead.take()
+    lead.hand_over()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(lead.take).result(ENOUGH)
+        lead.hand_over()
+        assert not lead.take()
+        other.submit(lead.hand_over).result(ENOUGH)
+    assert lead.take()
 
 
 def test_answers_shared_by_threads_are_the_same_as_alone(folder: Path) -> None:

@@ -60,11 +60,10 @@ _CUT = re.compile(_longest(CHUNKS) + "|.", re.DOTALL)
 def encode(text: str) -> list[int]:
     """The ids of the tokens of `text`. Raises UnicodeEncodeError on lone surrogates."""
     chunks = _CUT.findall(text)
-    ids = list(map(_CHUNK_IDS.get, chunks))
-    if None not in ids:
-        return ids
-    pieces = zip(chunks, ids, strict=True)
-    return list(chain.from_iterable(chunk.encode() if id_ is None else (id_,) for chunk, id_ in pieces))
+    try:
+        return list(map(_CHUNK_IDS.__getitem__, chunks))
+    except KeyError:  # letters beyond ASCII, which are bytes
+        return list(chain.from_iterable((_CHUNK_IDS[one],) if one in _CHUNK_IDS else one.encode() for one in chunks))
 
 
 def decode(ids: Iterable[int]) -> str:

@@ -183,7 +183,7 @@ def _families() -> Container[str] | None:
     module, name = (_AUTO, "CONFIG_MAPPING") if with_those_of_the_host else (_TABLE, "CONFIG_MAPPING_NAMES")
     try:
         known: Container[str] = getattr(import_module(module), name)
-    except ImportError:
+    except (ImportError, AttributeError):
         return None
     return known
 

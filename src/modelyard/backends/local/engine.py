@@ -139,11 +139,18 @@ class Engine:
             try:
                 yield
             finally:
-                finished = False
-                while not finished:
-                    self._drop_cancelled()
-                    self._tell()
-                    finished = self._lead.hand_over(unfinished=self._any_cancelled)
+                self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        finished = False
+        try:
+            while not finished:
+                self._drop_cancelled()
+                self._tell()
+                finished = self._lead.hand_over(unfinished=self._any_cancelled)
+        except BaseException:  # it was interrupted: whoever leads next drops what is left
+            self._lead.hand_over()
+            raise
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, []

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -29,8 +30,8 @@ class Lead:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken = False
-        self._claims: deque[threading.Event] = deque()
+        self._leader: int | None = None
+        self._claims: deque[tuple[threading.Event, int]] = deque()
         self._threads: dict[Hashable, Follower] = {}
         self._tasks: dict[Hashable, Follower] = {}
 
@@ -47,37 +48,33 @@ class Lead:
     def take(self) -> bool:
         """Take the lead if nobody has it. Returns whether it was taken."""
         with self._lock:
-            took, self._taken = not self._taken, True
-            return took
+            if self._leader is not None:
+                return False
+            self._leader = threading.get_ident()
+            return True
 
     def claim(self) -> None:
         """Wait for the lead, ahead of all who follow: it is given without being free in between."""
+        given, thread = threading.Event(), threading.get_ident()
         with self._lock:
-            if not self._taken:
-                self._taken = True
+            if self._leader is None:
+                self._leader = thread
                 return
-            given = threading.Event()
-            self._claims.append(given)
+            self._claims.append((given, thread))
         try:
             given.wait()
         except BaseException:  # the wait was interrupted
-            self._withdraw(given)
-            raise
-
-    def _withdraw(self, claim: threading.Event) -> None:
-        with self._lock:
-            waits = claim in self._claims
-            if waits:
-                self._claims.remove(claim)
-        if not waits:
+            with self._lock, suppress(ValueError):  # it may have been given the lead in this moment
+                self._claims.remove((given, thread))
             self.hand_over()
+            raise
 
     def follow(self, key: Hashable, follower: Follower) -> bool:
         """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead. A task waits in any
         case, for a thread that it is to start then.
         """
         with self._lock:
-            taken, ready = self._taken, follower.ready()
+            taken, ready = self._leader is not None, follower.ready()
             if not ready and (taken or follower.on_loop):
                 (self._tasks if follower.on_loop else self._threads)[key] = follower
         if ready:
@@ -93,15 +90,18 @@ class Lead:
 
     def hand_over(self, unfinished: Callable[[], bool] = lambda: False) -> bool:
         """Give the lead up, or on; those of the followers that are ready have been told before. Returns False, with the
-        lead still held, when something is `unfinished`.
+        lead still held, when something is `unfinished`. Does nothing for a thread that does not lead.
         """
         with self._lock:
+            if self._leader != threading.get_ident():
+                return True
             if unfinished():
                 return False
             if self._claims:
-                self._claims.popleft().set()
+                given, self._leader = self._claims.popleft()
+                given.set()
                 return True
-            self._taken = False
+            self._leader = None
         while (heir := self._heir()) is not None and not _reached(heir.wake):
             pass
         return True
@@ -110,7 +110,7 @@ class Lead:
         """One who is to look again. Threads come first: a task may have to wait for one of theirs."""
         with self._lock:
             followers = self._threads or self._tasks
-            return None if self._taken or not followers else followers.pop(next(iter(followers)))
+            return None if self._leader is not None or not followers else followers.pop(next(iter(followers)))
 
 
 def _taken_out(followers: dict[Hashable, Follower], keys: Sequence[Hashable]) -> list[Follower]:
