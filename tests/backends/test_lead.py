@@ -99,12 +99,12 @@ def test_a_claim_goes_before_all_who_follow_and_the_lead_is_never_free_in_betwee
 
 @pytest.mark.parametrize("given", [True, False])
 def test_a_claim_that_is_interrupted_is_withdrawn_or_handed_on(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
-    lead = Lead()
-    lead.take()
+    lead, other = Lead(), ThreadPoolExecutor(1)
+    assert other.submit(lead.take).result(ENOUGH)
 
     def interrupted(self: threading.Event, timeout: float | None = None) -> bool:
         if given:
-            lead.hand_over()
+            other.submit(lead.hand_over).result(ENOUGH)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -113,6 +113,19 @@ def test_a_claim_that_is_interrupted_is_withdrawn_or_handed_on(monkeypatch: pyte
             lead.claim()
     assert not lead.claimed
     assert lead.take() is given
+    other.shutdown()
+
+
+def test_who_has_handed_over_takes_nothing_from_the_next_by_doing_so_again() -> None:
+    lead = Lead()
+    lead.take()
+    lead.hand_over()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(lead.take).result(ENOUGH)
+        lead.hand_over()
+        assert not lead.take()
+        other.submit(lead.hand_over).result(ENOUGH)
+    assert lead.take()
 
 
 def test_threads_that_lead_follow_and_claim_all_get_through() -> None:

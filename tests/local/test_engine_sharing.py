@@ -12,7 +12,6 @@ import pytest
 from local_models import GREEDY, SHAPE, adapter_weights, alone, asked, engine_of, prompts
 
 from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.lead import Lead
 from modelyard.backends.local.sequence import Sampled, Sequence, State
 
 ENOUGH = 60.0
@@ -228,18 +227,6 @@ def test_a_leader_who_is_interrupted_while_it_tidies_up_still_hands_over(
     other.join(ENOUGH)
     assert not other.is_alive()
     assert gone.state is State.ENDED
-
-
-def test_a_thread_that_has_handed_over_takes_nothing_from_the_next_by_doing_so_again() -> None:
-    lead = Lead()
-    assert lead.take()
-    lead.hand_over()
-    with ThreadPoolExecutor(1) as other:
-        assert other.submit(lead.take).result(ENOUGH)
-        lead.hand_over()
-        assert not lead.take()
-        other.submit(lead.hand_over).result(ENOUGH)
-    assert lead.take()
 
 
 def test_answers_shared_by_threads_are_the_same_as_alone(folder: Path) -> None:
