@@ -40,17 +40,18 @@ class Turnstile:
         held = self._lock()
         start, waited = time.monotonic(), 0.0
         try:
-            while waited <= self._patience:
+            while True:
                 if held or waited > self._tolerance:
                     try:
                         return begin()
                     except SqliteError as error:
                         if not is_busy(error):
                             raise
+                if waited > self._patience:
+                    raise StoreBusy(f"another process held the database for {self._patience} seconds; try again")
                 time.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 - jitter, no secret
                 waited = time.monotonic() - start
                 held = held or self._lock()
-            raise StoreBusy(f"another process held the database for {self._patience} seconds; try again")
         finally:
             self._unlock()
 
