@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_models import TOKEN_BYTES, base_model
+from local_models import END, TOKEN_BYTES, base_model
 from openai import OpenAI, RateLimitError
 
 from modelyard import open_platform
@@ -20,6 +20,8 @@ from modelyard.protocols import ServedModel
 from modelyard.testing.server import served
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
+ENOUGH = 60.0
+"""Seconds after which a wait is taken for endless."""
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def test_who_finds_no_room_is_told_when_to_come_again_and_the_others_are_answere
         taken.release()
 
     def stepping() -> None:
-        assert go_on.wait(20)
+        assert go_on.wait(ENOUGH)
         step()
 
     monkeypatch.setattr(engine, "submit", submitting)
@@ -88,7 +90,7 @@ def test_who_finds_no_room_is_told_when_to_come_again_and_the_others_are_answere
 
     with ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(ask) for _ in range(2)]
-        assert all(taken.acquire(timeout=20) for _ in asked)
+        assert all(taken.acquire(timeout=ENOUGH) for _ in asked)
         with pytest.raises(RateLimitError) as refused:
             ask()
         go_on.set()
@@ -123,7 +125,7 @@ def test_eight_who_name_no_limit_are_answered_side_by_side_by_a_model_of_32_thou
             ready = threading.Barrier(8)
 
             def ask(seed: int) -> Any:
-                ready.wait(20)
+                ready.wait(ENOUGH)
                 return client.chat.completions.create(
                     model="tiny", messages=HELLO, seed=seed, logit_bias={"2": 4}, timeout=60
                 )
@@ -142,7 +144,7 @@ def test_the_answer_to_a_client_who_has_gone_ends_with_the_step_under_way(
 
     def stepping() -> None:
         if answers and len(answers[0].sampled) >= 4:
-            assert gone.wait(20), "nobody noticed"
+            assert gone.wait(ENOUGH), "nobody noticed"
         step()
 
     def cancelling(*given: Any) -> None:
@@ -158,10 +160,11 @@ def test_the_answer_to_a_client_who_has_gone_ends_with_the_step_under_way(
     monkeypatch.setattr(engine, "_step", stepping)
     monkeypatch.setattr(engine, "cancel", cancelling)
     monkeypatch.setattr(engine, "_end", ending)
-    stream = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=900, stream=True)
+    endless: Any = {"logit_bias": {str(END): -100}, "max_tokens": 900}
+    stream = client.chat.completions.create(model="tiny", messages=HELLO, stream=True, **endless)
     next(iter(stream))
     stream.close()
-    assert ended.wait(20)
+    assert ended.wait(ENOUGH)
     (left,) = answers
     assert (left.state, left.reason) == (State.ENDED, None)
     assert len(left.sampled) <= min(had[0] + 1, 5)
