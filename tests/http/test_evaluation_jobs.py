@@ -10,6 +10,7 @@ import pytest
 
 from modelyard.compose import open_platform
 from modelyard.service.platform import Platform
+from modelyard.service.worker import Worker
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "evaluation"
 PLACE = {"project": "capture", "entity": "acme"}
@@ -72,9 +73,16 @@ def alone(platform: Platform, client_for: Any) -> Asker:
 
 
 @pytest.fixture
-def asker(alone: Asker, platform: Platform) -> Asker:
-    """Where a worker has announced itself; jobs run when the test runs them."""
-    platform.worker().beat()
+def worker(platform: Platform) -> Worker:
+    """Has announced itself, and runs nothing until the test says so."""
+    announced = platform.worker()
+    announced.beat()
+    return announced
+
+
+@pytest.fixture
+def asker(alone: Asker, worker: Worker) -> Asker:
+    """Where jobs are taken, as a worker is there; they run when the test runs them."""
     return alone
 
 
@@ -93,8 +101,10 @@ def test_a_model_is_evaluated_by_a_worker_and_followed_to_its_end(asker: Asker, 
     assert run.model.endswith("/parrot:step0")
 
 
-def test_the_rows_that_are_done_are_told_while_a_run_is_under_way(asker: Asker) -> None:
+def test_the_rows_that_are_done_are_told_while_a_run_is_under_way(asker: Asker, worker: Worker) -> None:
+    """By a reader of events, who runs the job where no worker is."""
     call_id = asker.send("evaluate_model", evaluation_ref=asker.published(), model_ref=ECHO).json["call_id"]
+    worker.stop()
     seen = []
     for _ in asker.evaluations.events(call_id):
         seen.append(asker.status(call_id))
@@ -120,8 +130,9 @@ def test_the_outputs_of_a_run_are_scored_anew_in_a_new_run(asker: Asker, platfor
     assert {score.scorer for score in platform.evaluations.scores.list(run_id=run.id, **PLACE)} == {str(other.ref)}
 
 
-def test_what_has_happened_to_a_run_is_listed_and_only_grows(asker: Asker, platform: Platform) -> None:
+def test_what_has_happened_to_a_run_is_listed_and_only_grows(asker: Asker, worker: Worker, platform: Platform) -> None:
     call_id = asker.send("evaluate_model", evaluation_ref=asker.published(), model_ref=ECHO).json["call_id"]
+    worker.stop()
     assert asker.events(call_id) == []
     seen: list[Any] = []
     for _ in asker.evaluations.events(call_id):
