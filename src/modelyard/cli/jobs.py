@@ -36,7 +36,7 @@ JOB_COLUMNS = (
 @store_option
 @entity_option
 @json_option
-def list_jobs(store: Path, entity: str, as_json: bool) -> None:
+def list_jobs(store: Path, entity: str | None, as_json: bool) -> None:
     """List jobs, the oldest first."""
     with opened(store) as platform:
         show_values(as_json, JOB_COLUMNS, every(platform.training.list, entity))

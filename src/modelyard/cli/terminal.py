@@ -16,7 +16,7 @@ from modelyard.service.platform import Platform
 store_option = click.option(
     "--store", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The SQLite file of the platform."
 )
-entity_option = click.option("--entity", default="local", show_default=True, help="Whose.")
+entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
@@ -53,7 +53,7 @@ def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) 
     show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
 
 
-def every(listing: Callable[..., Any], entity: str) -> Iterator[Any]:
+def every(listing: Callable[..., Any], entity: str | None) -> Iterator[Any]:
     """Every item of a paged listing."""
     after = None
     while True:

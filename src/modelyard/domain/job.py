@@ -209,6 +209,7 @@ RECORDS = (
         ("id",),
         unique={"idempotency": ("entity", "project", "idempotency_key")},
         indexes={
+            "all": Index(()),
             "by_place": Index(("place",), ("created_at",)),
             "by_lane": Index(("lane", "place"), ("created_at",)),
             "of_lane": Index(("lane",), ("created_at",)),
