@@ -1,16 +1,25 @@
 """Training jobs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
-from modelyard.cli.terminal import Group, entity_option, every, json_option, opened, show_values, store_option
+from modelyard.cli.terminal import (
+    Group,
+    entity_option,
+    every,
+    json_option,
+    opened,
+    show_fields,
+    show_values,
+    store_option,
+)
 from modelyard.domain.job import JobStatus
-from modelyard.report.table import text_table
+from modelyard.domain.training import TrainingJob
 
 
 @click.group(cls=Group)
@@ -32,6 +41,10 @@ JOB_COLUMNS = (
 )
 
 
+ERROR_WIDTH = 60
+"""How many characters of an error a list shows."""
+
+
 @jobs.command("list")
 @store_option
 @entity_option
@@ -39,7 +52,14 @@ JOB_COLUMNS = (
 def list_jobs(store: Path, entity: str | None, as_json: bool) -> None:
     """List jobs, the oldest first."""
     with opened(store) as platform:
-        show_values(as_json, JOB_COLUMNS, every(platform.training.list, entity))
+        found = every(platform.training.list, entity)
+        show_values(as_json, JOB_COLUMNS, found if as_json else map(_brief, found))
+
+
+def _brief(job: TrainingJob) -> TrainingJob:
+    """The job with no more of its error than fits into a line of a table; `jobs show` has it whole."""
+    message = job.error_message or ""
+    return job if len(message) <= ERROR_WIDTH else attrs.evolve(job, error_message=message[: ERROR_WIDTH - 1] + "…")
 
 
 @jobs.command("show")
@@ -53,7 +73,16 @@ def show_job(store: Path, job_id: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(job, default=str))
     else:
-        click.echo(text_table(("field", "value"), list(job.items())))
+        show_fields(_flat(job))
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields one by one, those of nested values behind a point."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _plain(_: Any, __: Any, value: Any) -> Any:

@@ -10,7 +10,7 @@ import click
 
 from modelyard.compose import open_platform
 from modelyard.errors import ModelyardError
-from modelyard.report.table import text_table
+from modelyard.report.table import printable, text_table
 from modelyard.service.platform import Platform
 
 store_option = click.option(
@@ -51,6 +51,14 @@ def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -
 def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) -> None:
     """The same of values, a row each: the columns are their attributes."""
     show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
+
+
+def show_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print named values, a line each."""
+    lines = [(name, "" if value is None else printable(value)) for name, value in fields]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:{width}}  {value}".rstrip())
 
 
 def every(listing: Callable[..., Any], entity: str | None) -> Iterator[Any]:
