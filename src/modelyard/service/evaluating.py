@@ -18,9 +18,9 @@ from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction
 from modelyard.domain.versioned import OneObject
 from modelyard.errors import Conflict, LeaseLost
+from modelyard.off_loop import settled
 from modelyard.protocols import Tx
 from modelyard.service.asker import asked_by
-from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_job import Crew, evaluate
 from modelyard.service.evaluation_name import evaluation_ref
 from modelyard.service.evaluation_order import (
@@ -134,7 +134,7 @@ class Evaluating(Watching):
             results = [self._here(order, progress, loop, gone.is_set) for order in orders]
             return results[0] if is_one(model) else results
 
-        return await until_settled(work, gone)
+        return await settled(work, gone.set)
 
     def rescore(
         self, run_id: str, scorers: Scorers, *, progress: Progress = False, **options: Unpack[WorkOptions]

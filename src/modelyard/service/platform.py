@@ -10,6 +10,7 @@ from modelyard.domain import base_model as base_model_domain
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
+from modelyard.off_loop import in_executor
 from modelyard.protocols import Executor
 from modelyard.service import base_model, erasure, evaluation, identity, model
 from modelyard.service import health as health_service
@@ -19,7 +20,6 @@ from modelyard.service import usage as usage_service
 from modelyard.service import worker as worker_service
 from modelyard.service.catalogue import Catalogue
 from modelyard.service.completion import Chat
-from modelyard.service.flow import in_executor
 from modelyard.service.ports import Ports
 
 R = TypeVar("R")
