@@ -168,8 +168,9 @@ class Platform:
         self._require_host()
         return erasure.erase_entity(self.ports, check_name(entity, "entity"))
 
-    def sweep(self, grace: float = 15 * 60.0) -> int:
-        """Remove artifacts that no record names, as a crash may leave them; returns how many went.
+    def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.Swept":
+        """Remove artifacts that no record names, as a crash may leave them, and find the records whose artifacts are
+        gone, as a copy without them leaves.
 
         Takes `grace` seconds where there are any, to tell them from those whose record is about to come; while a
         running job has recorded nothing in that time it removes nothing, and may be called again later.
