@@ -12,7 +12,7 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
 from modelyard.off_loop import in_executor
 from modelyard.protocols import Executor
-from modelyard.service import base_model, erasure, evaluation, identity, model
+from modelyard.service import base_model, erasure, evaluation, identity, jobs, model
 from modelyard.service import health as health_service
 from modelyard.service import sweep as sweep_service
 from modelyard.service import training as training_service
@@ -50,8 +50,8 @@ class Life:
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `keys`, `usage` and `health`. It is a
-    context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage` and `health`. It
+    is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
     """
 
     def __init__(self, ports: Ports, principal: Principal, life: Life) -> None:
@@ -86,6 +86,11 @@ class Platform:
     def evaluations(self) -> "evaluation.Evaluations":
         """Evaluation runs."""
         return self._resource(evaluation.Evaluations)
+
+    @property
+    def jobs(self) -> "jobs.Jobs":
+        """The queue of both."""
+        return self._resource(jobs.Jobs)
 
     @property
     def keys(self) -> "identity.Keys":
