@@ -1,14 +1,17 @@
 """A folder is taken only when all of it can be served; what is wrong is said with the file at fault."""
 
 import json
+import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modelyard.errors import InvalidInput
-from modelyard.formats.base_folder import MAX_JSON, changed_files, read_base_folder
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.errors import BackendError, InvalidInput
+from modelyard.formats.base_folder import MAX_JSON, check_unchanged, read_base_folder
 
 
 @pytest.fixture
@@ -32,12 +35,31 @@ def test_what_a_folder_says(base_folder: Path) -> None:
     assert Path(read.path).is_absolute()
 
 
+def added(folder: Path, at: datetime) -> BaseModel:
+    return read_base_folder(folder).base_model("tiny", "Tiny", Tuning.LORA, at, {})
+
+
 def test_a_change_of_any_file_is_noticed(base_folder: Path) -> None:
-    read = read_base_folder(base_folder)
-    assert changed_files(read) == []
+    base = added(base_folder, datetime.now(UTC))
+    check_unchanged(base)
     (base_folder / "chat_template.jinja").write_text("other")
     (base_folder / "tokenizer.json").unlink()
-    assert changed_files(read) == ["chat_template.jinja", "tokenizer.json"]
+    with pytest.raises(BackendError, match=r"'tiny' is not as it was .* \(chat_template\.jinja, tokenizer\.json\)"):
+        check_unchanged(base)
+
+
+def test_weights_are_read_again_only_when_they_were_written_since(base_folder: Path) -> None:
+    """Which is told by their time: what is changed behind its back is believed."""
+    weights = base_folder / "model.safetensors"
+    base = added(base_folder, datetime.fromtimestamp(1000, UTC))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    os.utime(weights, (999, 999))
+    check_unchanged(base)
+    os.utime(weights, (1000, 1000))
+    with pytest.raises(BackendError, match=r"model\.safetensors"):
+        check_unchanged(base)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    check_unchanged(base)
 
 
 def test_progress_is_told_up_to_the_last_byte(base_folder: Path) -> None:
@@ -79,6 +101,14 @@ CONFIGS = [
     ({"logit_scale": 0.0625}, "scales its logits"),
     ({"kv_lora_rank": 512}, "compressed keys"),
     ({"state_size": 16}, "keeps a state"),
+    ({"attention_layers": ["global", "local"]}, "asks for local"),
+    ({"keep_window_size": 64}, "sliding_attention"),
+    ({"alibi": True}, "ALiBi"),
+    ({"type_vocab_size": 2}, "sees what comes behind"),
+    ({"decoder_layers": 2}, "answers an encoder"),
+    ({"state_size": 16, "max_position_embeddings": None}, "keeps a state"),
+    ({"architectures": ["GPT2LMHeadModel"]}, r"classes named \.\.\.ForCausalLM"),
+    ({"rope_scaling": {"type": "su"}}, "now calls 'longrope'"),
     ({"quantization_config": {"quant_method": "awq"}}, "quantized weights"),
     ({"rope_scaling": {"type": "longrope"}}, "original_max_position_embeddings"),
     ({"rope_parameters": "longrope"}, "must be an object"),
@@ -98,6 +128,8 @@ WINDOWS = [
     {"sliding_window": 64, "use_sliding_window": False},
     {"sliding_window": 128},
     {"sliding_window": 64, "layer_types": ["full_attention"]},
+    {"keep_window_size": 128},
+    {"attention_layers": ["global"], "window_size": 64},
 ]
 
 
@@ -107,14 +139,15 @@ def test_a_window_that_is_not_used_does_no_harm(changed: Callable[..., Path], en
 
 
 def test_what_says_nothing_odd_does_no_harm(changed: Callable[..., Path]) -> None:
-    entries = {"final_logit_softcapping": None, "logits_scaling": 1.0, "quantization_config": None}
+    entries = {"final_logit_softcapping": None, "logits_scaling": 1.0, "quantization_config": None, "alibi": False}
     assert read_base_folder(changed(**entries)).context_length == 128
 
 
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64}
 ROPES = [
     ({"rope_parameters": LONG}, 64),
-    ({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 32}, 32),
+    ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 32}, 32),
+    ({"rope_parameters": {"full_attention": LONG, "sliding_attention": {"rope_type": "default"}}}, 64),
     ({"rope_parameters": {**LONG, "rope_type": "yarn"}}, 128),
     ({"rope_scaling": None, "original_max_position_embeddings": 32}, 128),
 ]
@@ -140,6 +173,20 @@ def test_a_missing_file_is_named(base_folder: Path, name: str) -> None:
 def test_what_is_no_json_object_is_refused(base_folder: Path, name: str, text: bytes) -> None:
     (base_folder / name).write_bytes(text)
     with pytest.raises(InvalidInput, match=r"is no JSON|must hold an object"):
+        read_base_folder(base_folder)
+
+
+def test_a_template_that_says_nothing_is_none(base_folder: Path) -> None:
+    (base_folder / "chat_template.jinja").write_text("\n")
+    with pytest.raises(InvalidInput, match="is missing or empty"):
+        read_base_folder(base_folder)
+
+
+def test_a_tokenizer_that_wants_code_to_be_run_is_refused(base_folder: Path) -> None:
+    (base_folder / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["code.Words", None]}})
+    )
+    with pytest.raises(InvalidInput, match="auto_map"):
         read_base_folder(base_folder)
 
 

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from modelyard.causal_lm.literal import LiteralText
+from modelyard.causal_lm.network import first_line
 from modelyard.domain.completion import Message, Tool
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.tool_calls import FORMATS
@@ -28,12 +29,12 @@ class Chat:
     """The tokenizer and chat template of a base model's folder. Raises `BackendError` when they cannot be read."""
 
     def __init__(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise BackendError(f"the folder {folder.name!r} of this base model is gone; the host must put it back")
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
-        except (OSError, ValueError, KeyError, TypeError, ImportError) as fault:
-            raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {fault}") from fault
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, use_fast=True
+            )
+        except Exception as fault:
+            raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {first_line(fault)}") from fault
         self._end = _end_tokens(folder, self.tokenizer)
         self._literal = LiteralText(self.tokenizer)
 

@@ -40,7 +40,7 @@ class Network:
         try:
             model: Any = _stored(folder, dtype) if weights is None else _tuned(folder, dtype, weights)
             self.model = model.eval().requires_grad_(False).to(device)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, MemoryError) as fault:
+        except Exception as fault:
             raise _not_loaded(folder, fault) from fault
         self.config = self.model.config
         self.device, self.dtype = self.model.device, self.model.dtype
@@ -101,8 +101,9 @@ def out_of_memory(fault: BaseException) -> bool:
 
 
 def first_line(fault: BaseException) -> str:
-    """What a fault says, without the advice that some give at length."""
-    return next(iter(str(fault).splitlines()), type(fault).__name__)
+    """What a fault says, without the advice that some give at length. After a colon the next line is read too."""
+    first, *further = str(fault).splitlines() or [type(fault).__name__]
+    return f"{first} {further[0].strip()}" if further and first.endswith(":") else first
 
 
 def _not_loaded(folder: Path, fault: Exception) -> BackendError:
@@ -112,12 +113,25 @@ def _not_loaded(folder: Path, fault: Exception) -> BackendError:
 
 
 def _stored(folder: Path, dtype: torch.dtype) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, use_safetensors=True, dtype=dtype)
+    """Raises ValueError when weights are missing or of other shapes: transformers would draw them at random."""
+    model, told = AutoModelForCausalLM.from_pretrained(
+        folder,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        dtype=dtype,
+    )
+    odd = sorted({*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])})
+    if odd:
+        raise ValueError(f"its weights are not those that config.json asks for (for one, {odd[0]})")
+    return model
 
 
 def _tuned(folder: Path, dtype: torch.dtype, weights: Mapping[str, Tensor]) -> Any:
     """The same architecture with other weights. Raises ValueError when they are of something else."""
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     named = dict(model.named_parameters())

@@ -19,7 +19,7 @@ import attrs
 
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Quantization
-from modelyard.errors import InvalidInput
+from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.safetensors import read_shapes
 from modelyard.formats.tool_calls import format_of
 
@@ -122,12 +122,29 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     )
 
 
-def changed_files(folder: BaseFolder) -> list[str]:
-    """The names of files that are no longer as they were when the folder was read."""
-    path = Path(folder.path)
-    there = [name for name in folder.files if (path / name).is_file()]
-    digests = _digests(path, there, None)
-    return [name for name, digest in folder.files.items() if digests.get(name) != digest]
+def check_unchanged(base: BaseModel) -> None:
+    """Whether the folder of a base model still holds what was looked through. Weights are read for that only where they
+    were written since then: reading them may take as long as loading them. Raises `BackendError`.
+    """
+    folder = Path(base.path)
+    if not folder.is_dir():
+        raise BackendError(
+            f"the folder {folder.name!r} of the base model {base.id!r} is gone; the host must put it back"
+        )
+    changed = sorted(name for name in base.digests if not _unchanged(folder, name, base))
+    if changed:
+        raise BackendError(
+            f"the folder {folder.name!r} of the base model {base.id!r} is not as it was when it was added "
+            f"({', '.join(changed)}): the host must put back what was there, or add it anew under another id"
+        )
+
+
+def _unchanged(folder: Path, name: str, base: BaseModel) -> bool:
+    path = folder / name
+    if not path.is_file():
+        return False
+    trusted = path.suffix == ".safetensors" and path.stat().st_mtime < base.created_at.timestamp()
+    return trusted or _digests(folder, [name], None)[name] == base.digests[name]
 
 
 # ---- one file after the other ------------------------------------------------------------------------------------
@@ -159,7 +176,9 @@ def _architecture(config: Mapping[str, Any]) -> str:
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         raise _refused(CONFIG, "must name one class in `architectures`")
     if not named[0].endswith(_CAUSAL):
-        raise _refused(CONFIG, f"is of a {named[0]}; only causal language models (...{_CAUSAL}) can be served")
+        raise _refused(
+            CONFIG, f"is of a {named[0]}; only causal language models of classes named ...{_CAUSAL} are served"
+        )
     return named[0]
 
 
@@ -190,20 +209,26 @@ def _families() -> Container[str] | None:
 
 def _check_attention(config: Mapping[str, Any]) -> None:
     """Each token must see all before it: what attends otherwise needs a cache of its own."""
-    window, layers = config.get("sliding_window"), config.get("layer_types")
+    layers = config.get("layer_types", config.get("attention_layers"))
     if not isinstance(layers, list):
-        reach = window if isinstance(window, int) and config.get("use_sliding_window", True) else math.inf
-        layers = ["sliding_attention"] if reach < _positive(config, "max_position_embeddings") else []
-    odd = sorted({str(kind) for kind in layers if kind != "full_attention"})
+        reaches = [config[name] for name in _WINDOWS if type(config.get(name)) is int]
+        used = reaches and config.get("use_sliding_window", True)
+        layers = ["sliding_attention"] if used and min(reaches) < _positive(config, "max_position_embeddings") else []
+    odd = sorted({str(kind) for kind in layers if kind not in ("full_attention", "global")})
     if odd:
         raise _refused(CONFIG, f"asks for {', '.join(odd)}; only models with full attention in every layer are served")
 
+
+_WINDOWS = ("sliding_window", "keep_window_size")
 
 _ODD: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "final_logit_softcapping": ("caps its logits", (None,)),
     "logits_scaling": ("scales its logits", (None, 1)),
     "logit_scale": ("scales its logits", (None, 1)),
     "kv_lora_rank": ("keeps compressed keys (MLA)", (None,)),
+    "alibi": ("weighs keys by their distance (ALiBi)", (None, False)),
+    "type_vocab_size": ("sees what comes behind a token", (None,)),
+    "decoder_layers": ("answers an encoder", (None,)),
     **dict.fromkeys(
         ("state_size", "mamba_d_state", "mamba_n_heads", "ssm_state_size", "attn_layer_period", "block_types"),
         ("keeps a state in the place of keys", (None,)),
@@ -228,15 +253,28 @@ def context_length(config: Mapping[str, Any]) -> int:
     before, and what is read beside it, would be wrong.
     """
     most = _positive(config, "max_position_embeddings")
+    return min([most, *(length for rope in _ropes(config) for length in _unscaled(config, rope))])
+
+
+def _ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """How positions are scaled: in all layers, or in those of one kind each."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise _refused(CONFIG, "says how positions are scaled (rope_parameters, rope_scaling), which must be an object")
-    if rope.get("rope_type", rope.get("type")) not in ("longrope", "su"):
-        return most
+    return [one for one in rope.values() if isinstance(one, Mapping)] or [rope]
+
+
+def _unscaled(config: Mapping[str, Any], rope: Mapping[str, Any]) -> list[int]:
+    """Up to where longrope leaves positions as they are; nothing where they are scaled in another way."""
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind == "su":
+        raise _refused(CONFIG, "asks for scaled positions of type 'su', which transformers now calls 'longrope'")
+    if kind != "longrope":
+        return []
     told = [_positive(where, _UNSCALED) for where in (rope, config) if where.get(_UNSCALED) is not None]
     if not told:
         raise _refused(CONFIG, f"asks for longrope, and must say {_UNSCALED}: the context ends there")
-    return min([most, *told])
+    return told
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:
@@ -249,13 +287,13 @@ def _positive(config: Mapping[str, Any], name: str) -> int:
 def _template(folder: Path) -> str:
     """The chat template, beside a tokenizer that is there."""
     _json(folder, TOKENIZER)
-    if (folder / TEMPLATE).is_file():
-        return (folder / TEMPLATE).read_text(errors="replace")
     known = _json(folder, TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
-    template = known.get("chat_template")
-    if not isinstance(template, str) or not template:
+    own = folder / TEMPLATE
+    template = own.read_text(errors="replace") if own.is_file() else known.get("chat_template")
+    if not isinstance(template, str) or not template.strip():
         raise _refused(
-            TEMPLATE, "is missing, and tokenizer_config.json has no chat_template: put there the template of this model"
+            TEMPLATE,
+            "is missing or empty, and tokenizer_config.json has no chat_template: put there the template of this model",
         )
     return template
 

@@ -71,4 +71,4 @@ class AdapterSlots:
             if not self._pins[checkpoint]:
                 del self._slots[checkpoint], self._pins[checkpoint]
                 return slot
-        raise Overloaded("every adapter slot of this model is in use; try again later")
+        raise Overloaded("every adapter slot of this model is in use; try again later, or ask for a larger Room")

@@ -171,7 +171,7 @@ class Engine:
             if self.rows.running:
                 self._decode()
         except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer that it ends
-            self._fail_newest(fault)
+            self._fail_one(fault)
 
     def _drop_cancelled(self) -> None:
         with self._lock:
@@ -181,9 +181,16 @@ class Engine:
         for sequence in [*gone, *(one for one in self.rows.running if one.cancelled)]:
             self._end(sequence)
 
-    def _fail_newest(self, fault: Exception) -> None:
-        """What does not fit, or cannot be computed, fails alone: the one that came last; the others go on."""
-        failed = (self._unread() or self.rows.running)[-1:]
+    def _fail_one(self, fault: Exception) -> None:
+        """What does not fit, or cannot be computed, fails alone: the one that came last; the others go on. Those that
+        were read side by side are read again first, each by itself, which tells whose fault it is.
+        """
+        unread = self._unread()
+        if len(unread) > 1 and not all(one.alone for one in unread):
+            for one in unread:
+                one.alone = True
+            return
+        failed = (unread or self.rows.running)[-1:]
         if not failed:
             raise fault
         self._end(failed[0], failure=_failure(fault))
@@ -233,8 +240,8 @@ class Engine:
             self._waiting.extendleft(reversed(sequences))
 
     def _admitted(self) -> list[Sequence]:
-        """Who is read next, side by side: what padding makes of them is bounded. Whoever begins as one of them comes
-        when that has been read, and takes it over."""
+        """Who is read next, side by side: what padding makes of them is bounded; or who is read alone. Whoever begins
+        as one of them comes when that has been read, and takes it over."""
         new: list[Sequence] = []
         longest = 0
         with self._lock:
@@ -242,13 +249,15 @@ class Engine:
         for sequence in waiting:
             if any(one.leads(sequence) for one in new):
                 continue
-            if new and not side_by_side(len(new) + 1, max(longest, self.rows.unread(sequence))):
+            if new and (sequence.alone or not side_by_side(len(new) + 1, max(longest, self.rows.unread(sequence)))):
                 break
             if not self._admit(sequence):
                 break
             if sequence.state is State.RUNNING:
                 new.append(sequence)
                 longest = max(longest, sequence.length - sequence.cached)
+            if sequence.alone:
+                break
         return new
 
     def _admit(self, sequence: Sequence) -> bool:

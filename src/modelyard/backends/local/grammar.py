@@ -1,6 +1,7 @@
 """What an answer must obey, token by token: any JSON object, a JSON schema, or one call of a tool (llguidance)."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -56,7 +57,7 @@ class Grammars:
     def _matcher(self, grammar: str, loc: str) -> Matcher:
         matcher = llguidance.LLMatcher(self._tokens, grammar)
         if matcher.get_error():
-            raise InvalidInput.at(loc, msg=f"holds a schema that cannot be kept: {matcher.get_error()}")
+            raise InvalidInput.at(loc, msg=f"holds a schema that cannot be kept: {_fault(matcher.get_error())}")
         return Matcher(matcher)
 
     def _of_call(self, tools: Sequence[Tool], form: ToolFormat) -> str:
@@ -80,6 +81,12 @@ class Grammars:
             return ""
         token = self._known.get(text)
         return json.dumps(text) if token is None else f"<[{token}]>"
+
+
+def _fault(error: str) -> str:
+    """What is wrong with a schema, without the grammar around it, which is ours."""
+    told = re.search(r"JSON schema: (.*?)\n +\d+ \| ", error, re.DOTALL)
+    return " ".join((told[1] if told else error).split())
 
 
 def _of_schema(schema: Mapping[str, Any]) -> str:

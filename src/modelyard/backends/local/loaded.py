@@ -18,7 +18,7 @@ from modelyard.backends.sampling import check_bias
 from modelyard.causal_lm.chat import Chat
 from modelyard.domain.base_model import BaseModel
 from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Tool, ToolMode
-from modelyard.formats.base_folder import CONFIG
+from modelyard.formats.base_folder import CONFIG, check_unchanged
 from modelyard.formats.tool_calls import FORMATS, ToolReader
 from modelyard.protocols import ServedModel
 
@@ -29,6 +29,7 @@ class LoadedModel:
     """A base model in memory: its words, and its networks."""
 
     def __init__(self, base: BaseModel, device: str, room: Room) -> None:
+        check_unchanged(base)
         folder = Path(base.path)
         self.chat = Chat(folder)
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)

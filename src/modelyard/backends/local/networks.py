@@ -17,7 +17,7 @@ from modelyard.causal_lm.graphs import usual_recorder
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import FULL_FILE, Network, out_of_memory
 from modelyard.causal_lm.tensors import read_tensors
-from modelyard.errors import BackendError, Overloaded
+from modelyard.errors import BackendError, InvalidInput, Overloaded
 from modelyard.protocols import ServedModel
 
 log = logging.getLogger("modelyard.backends.local")
@@ -37,7 +37,7 @@ class Room:
 
     In each network `rows` sequences run at a time, their keys and values within `memory` bytes, and `waiting` more
     requests may wait. `adapters` checkpoints of up to `rank` are in memory, and `tuned` checkpoints whose weights were
-    trained themselves, each with a network of its own.
+    trained themselves, each with a network of its own. Raises `InvalidInput`.
     """
 
     rows: int = 32
@@ -46,6 +46,12 @@ class Room:
     rank: int = 64
     tuned: int = 2
     waiting: int = 1024
+
+    def __attrs_post_init__(self) -> None:
+        for name, amount in attrs.asdict(self).items():
+            least = 0 if name == "waiting" else 1
+            if amount < least:
+                raise InvalidInput.at(name, msg=f"must be {least} or more")
 
     @classmethod
     def usual(cls, device: str) -> "Room":

@@ -51,7 +51,7 @@ class Sequence:
     `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` says how many of the
     likeliest tokens are told. `sampled` grows; whoever reads it, on any thread, remembers how far, and has all of it
     once the state is `ENDED`. `cached` is how many of its tokens lie in the cache, `read` whether all but the last that
-    was sampled do. `failure` is what went wrong.
+    was sampled do; it is read `alone` when reading it beside others has failed. `failure` is what went wrong.
     """
 
     prompt: list[int]
@@ -67,6 +67,7 @@ class Sequence:
     cancelled: bool = False
     cached: int = 0
     read: bool = False
+    alone: bool = False
 
     @property
     def reason(self) -> FinishReason | None:

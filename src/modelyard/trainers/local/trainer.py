@@ -16,6 +16,7 @@ from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.training import Example, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import BackendError, TrainingError
+from modelyard.formats.base_folder import check_unchanged
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
 from modelyard.trainers.local.learner import MOMENTS_FILE, LocalLearner
@@ -79,6 +80,7 @@ class LocalTrainer:
         full, folder = base.tuning is Tuning.FULL, Path(base.path)
         with _threads_for(base), _told_as_training_errors():
             limit = free_memory(self._device) if self._memory is None else self._memory
+            check_unchanged(base)
             check_weights(base.parameters, _bytes_each(self._device, full), limit)
             network = Network(folder, self._device, torch.float32 if full else None)
             trained = all_weights(network.model) if full else self._adapter(network, context)
