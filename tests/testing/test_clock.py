@@ -270,6 +270,46 @@ def test_a_worker_s_thread_that_never_comes_holds_the_clock_up_once(caplog: pyte
     assert len(caplog.records) == 1
 
 
+def test_a_worker_s_thread_that_has_yet_to_begin_is_waited_for(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for, go_on, seen = threading.Event(), threading.Event(), list[float]()
+
+    class Late(threading.Thread):
+        """It was started, and the system has not run it yet, as on a machine that is busy."""
+
+        def _bootstrap(self) -> None:
+            asked_for.set()
+            assert go_on.wait(10)
+            super()._bootstrap()  # type: ignore[misc]
+
+        def run(self) -> None:
+            seen.append(clock.monotonic())
+
+    class Glanced(type(clock._changed)):  # type: ignore[misc]
+        """Counts how often the clock has looked in vain."""
+
+        vain = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            noticed: bool = super().wait(timeout)
+            Glanced.vain += not noticed
+            if Glanced.vain == 3:
+                go_on.set()
+            return noticed
+
+    monkeypatch.setattr(clock, "_changed", Glanced())
+    late = Late(name="modelyard-thread-1")
+    starter = threading.Thread(target=late.start)
+    starter.start()
+    assert asked_for.wait(10)
+    clock.advance(5)
+    go_on.set()
+    starter.join()
+    late.join()
+    assert seen == [0.0]
+
+
 def test_threads_that_were_there_before_the_clock_are_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     never = threading.Event()
     thread = threading.Thread(target=lambda: never.wait(20), name="modelyard-thread-1", daemon=True)

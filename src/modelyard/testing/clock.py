@@ -312,11 +312,13 @@ def _condition(event: threading.Event) -> threading.Condition:
 
 
 def _ended(actor: Actor) -> bool:
-    """Whether it has nothing left to do: a pool's thread also when it waits for work."""
+    """Whether it has nothing left to do: a pool's thread also when it waits for work. A thread that was started and has
+    not begun is not alive yet, but listed.
+    """
     if isinstance(actor, asyncio.Task):
         return actor.done()
     frame = sys._current_frames().get(actor.ident or 0)
-    return not actor.is_alive() or (frame is not None and frame.f_code is _IDLE)
+    return actor not in threading.enumerate() or (frame is not None and frame.f_code is _IDLE)
 
 
 def _name(actor: Actor) -> str:
