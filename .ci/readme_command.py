@@ -13,7 +13,7 @@ def commands(text: str) -> dict[str, str]:
     single = [block for block in blocks if "\n" not in block]
     return {
         "quickstart": next(block for block in single if block.endswith("modelyard quickstart")),
-        "test": next(block for block in single if block.endswith("pytest")),
+        "test": next(block for block in single if "bin/pytest" in block),
     }
 
 

@@ -1,13 +1,14 @@
 """The platform as an ASGI application: it carries bytes between a server and `modelyard.http`, and nothing more."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from typing import cast
 
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.incoming import Incoming, Receive, Scope, Send
+from modelyard.http.keep_alive import KeepAlive
 from modelyard.http.lifespan import lifespan
-from modelyard.http.message import Request, Response
+from modelyard.http.message import EVENT_STREAM, Request, Response
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.table import mounted_path
 from modelyard.protocols import Authenticator, Executor
@@ -75,13 +76,21 @@ async def _answer(response: Response, incoming: Incoming, send: Send) -> None:
         await send({"type": "http.response.body", "body": response.body})
         return
     incoming.watch()
-    pieces = cast(AsyncIterator[bytes], response.body)
+    pieces = cast(AsyncGenerator[bytes, None], response.body)
+
+    async def say(piece: bytes) -> None:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    turn = KeepAlive(say)
+    if EVENT_STREAM not in response.headers:
+        turn.stop()  # a comment would be data there
     try:
         await send(start)
         async for piece in pieces:
-            async with asyncio.timeout(STALLED):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            async with asyncio.timeout(STALLED), turn:
+                await say(piece)
             await asyncio.sleep(0)  # pieces that are ready all at once must not keep others waiting
     finally:
-        await cast(Any, pieces).aclose()
+        turn.stop()
+        await pieces.aclose()
     await send({"type": "http.response.body", "body": b""})

@@ -7,7 +7,7 @@ installed when those before it are there. Its environment is cached by the diges
 in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be installed fails; none is skipped.
 
 A lane whose second line names another as `beside` finds that one's Python in $MODELYARD_<NAME>_PYTHON, for servers
-that need what the clients' users do not have.
+that need what the clients' users do not have. What it names behind `with` are options of pytest.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def run(pins: Path) -> bool:
         pytest = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT]
         paths = [str(ROOT / "src"), str(ROOT / "tests" / "shared")]
         done = subprocess.run(
-            [*pytest, *((HERE / module).resolve() for module in modules)],
+            [*pytest, *named(pins, "with"), *((HERE / module).resolve() for module in modules)],
             cwd=scratch,
             env={**os.environ, **beside, "PYTHONPATH": os.pathsep.join(paths), "OMP_WAIT_POLICY": "PASSIVE"},
             stdout=subprocess.PIPE,

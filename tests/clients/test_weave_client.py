@@ -135,6 +135,13 @@ def test_objects_read_back_as_they_were_published(ask: Ask) -> None:
     assert (evaluation.dataset, evaluation.scorers, evaluation.trials) == (refs["dataset"], [refs["scorer"]], 1)
 
 
+def test_a_scorer_of_the_platforms_own_is_listed_as_any_other(ask: Ask, served: Any) -> None:
+    content = {"scorer": {"type": "exact_match"}}
+    own = served.platform.evaluations.objects.publish("scorer", "own", content, project="weave", entity="acme")
+    listed = {scorer.object_id: scorer.score_op for scorer in ask("scorer_list")}
+    assert listed["own"] == ask("scorer_read", object_id="own", digest="latest").score_op == str(own.ref)
+
+
 def test_equal_content_is_the_same_version_and_other_content_the_next(ask: Ask) -> None:
     first, same = (ask("dataset_create", name="Twice Told", rows=ROWS) for _ in range(2))
     other = ask("dataset_create", name="Twice Told", rows=[*ROWS, {"question": "x"}])

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +28,8 @@ CLIENTS = {
     "train-a-local-model.md": "torch",
 }
 LONG_RUNNING = ("modelyard serve", "modelyard work")
+READY = ("Uvicorn running on", "waits for jobs")
+"""What they say once they serve or work."""
 
 
 def blocks(page: Path) -> list[tuple[str, str | None, str, int]]:
@@ -40,6 +41,13 @@ def test_every_fence_says_its_language() -> None:
     for page in PAGES:
         fences = re.findall(r"^```(\w*)[^\n]*$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert all(fences[::2]), f"{page.name}: a code block without a language"
+
+
+def test_no_two_pages_serve_on_one_port() -> None:
+    """They may run at the same time."""
+    ports = [port for page in PAGES for port in re.findall(r"modelyard serve.* --port (\d+)", page.read_text("utf-8"))]
+    assert len(ports) > 5
+    assert len(set(ports)) == len(ports)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -63,39 +71,41 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
                 assert language in DATA, f"{page.name}:{line}: no way to run {language}"
 
 
-def run_shell(code: str, started: list[subprocess.Popen[bytes]]) -> None:
+def run_shell(code: str, started: list[subprocess.Popen[str]]) -> None:
     for command in code.replace("\\\n", " ").splitlines():
         if not command.strip() or "pip install" in command:
             continue
         if command.startswith(LONG_RUNNING):
-            started.append(subprocess.Popen(["bash", "-c", f"exec {command}"], start_new_session=True))
-            wait_for_server(command)
+            started.append(begun(command))
         else:
             done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
-def wait_for_server(command: str) -> None:
-    """A served port answers before the next block runs; the connection attempt itself waits, nothing sleeps."""
-    port = re.search(r"--port (\d+)", command)
-    if not command.startswith("modelyard serve"):
-        return
-    address = ("127.0.0.1", int(port[1]) if port else 8000)
-    for _ in range(100_000):
-        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(address, timeout=20):
-            return
-    raise AssertionError(f"{command} does not answer")
+def begun(command: str) -> subprocess.Popen[str]:
+    """A server or worker, once it says that it is ready."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if any(word in line for word in READY):
+            return process
+    process.wait()
+    raise AssertionError(f"{command} ended:\n{''.join(said)}")
 
 
 @contextlib.contextmanager
-def ended_with_the_page() -> Iterator[list[subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
+def ended_with_the_page() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
     try:
         yield started
     finally:
         for process in started:
             os.killpg(process.pid, signal.SIGINT)
-            process.wait(timeout=20)
+            sys.stderr.write(process.communicate(timeout=20)[1])
 
 
 EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - set((ROOT / "examples").glob("*_local.py")))

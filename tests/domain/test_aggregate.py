@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -270,11 +271,49 @@ def test_passed_in_some_trial_and_passed_in_every_one_are_rates() -> None:
     assert (some.interval.low, some.interval.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_the_mean_of_bools_within_a_row_is_a_number_with_student_s_interval() -> None:
+def wilson_bounds(rate: float, count: float, quantile: float) -> tuple[float, float]:
+    """Where the squared distance from the rate is that quantile's, by the roots of Wilson's equation."""
+    square = quantile**2 / count
+    low, high = sorted(np.roots([1 + square, -(2 * rate + square), rate**2]))
+    return low, high
+
+
+def test_the_rate_of_trials_has_wilson_s_interval_of_as_many_values_as_its_error_says() -> None:
+    """Rows of 1/2, 1 and 0: a variance of 1/4 / 3 where single values had 1/4 / 2, so 3 rows are worth 4.5."""
     found = only(aggregate(with_trials([True, False], [True, True], [False, False])))
-    expected = stats.ttest_1samp([0.5, 1, 0], 0).confidence_interval(0.95)
+    assert found.interval is not None
+    expected = wilson_bounds(0.5, 4.5, stats.t.ppf(0.975, 2))
+    assert (found.interval.low, found.interval.high) == pytest.approx(expected)
+
+
+def test_trials_that_agree_say_no_more_than_one_of_them() -> None:
+    once, thrice = (only(aggregate(with_trials(*[[n > 0] * times for n in range(5)]))).interval for times in (1, 3))
+    assert once == thrice
+    expected = stats.binomtest(4, 5).proportion_ci(0.95, method="wilson")
+    assert once is not None
+    assert (once.low, once.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize(("clusters", "count"), [([0, 0, 1, 1], 2), ([0, 1, 2, 2], 3)])
+def test_clusters_that_all_pass_have_the_interval_of_so_many_values(clusters: list[int], count: int) -> None:
+    judged = run_of((prediction({"n": n, "text": text}), [score(True)]) for n, text in enumerate(clusters))
+    found = only(aggregate(judged, cluster_by="text"))
+    expected = stats.binomtest(count, count).proportion_ci(0.95, method="wilson")
     assert found.interval is not None
     assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high))
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=3), min_size=2, max_size=8), st.booleans())
+def test_no_interval_of_a_rate_leaves_0_to_1(run: list[list[bool]], clustered: bool) -> None:
+    judged = run_of(
+        (prediction({"n": n, "text": n % 2}, trial), [score(value)])
+        for n, row in enumerate(run)
+        for trial, value in enumerate(row)
+    )
+    found = only(aggregate(judged, cluster_by="text" if clustered else None))
+    assert found.interval is not None
+    assert found.mean is not None
+    assert 0 <= found.interval.low <= found.mean <= found.interval.high <= 1
 
 
 def test_a_missing_trial_is_left_out_of_its_row_and_pessimistically_counted_in_it() -> None:

@@ -206,6 +206,20 @@ def test_a_candidate_that_fails_where_it_would_lose_does_not_get_away_with_it() 
     assert found.worse_by(0.5) is None
 
 
+def test_better_where_it_answers_is_not_better_where_it_fails_on_most() -> None:
+    base = [True] * 30 + [False] * 10
+    found = compared(base, [FAILED] * 30 + [True] * 10)
+    assert (found.paired.difference, found.verdict) == (1.0, Verdict.UNCLEAR)
+    assert compared([FAILED] * 30 + [True] * 10, base).verdict is Verdict.UNCLEAR
+    assert compared(base, [FAILED] * 2 + [True] * 38).verdict is Verdict.BETTER
+
+
+def test_rows_that_are_lost_are_told_with_the_reason_the_highest_first() -> None:
+    found = compared([0.5, 0.9, 0.1, 0.2], [FAILED, math.nan, None, 0.2])
+    assert [(note.baseline, note.candidate) for note in found.lost] == [(0.9, None), (0.5, None), (0.1, None)]
+    assert [note.detail for note in found.lost] == ["the score is nan", "down", "the scorer gave no score"]
+
+
 def test_over_all_rows_a_missing_value_counts_as_the_lowest_of_both_runs() -> None:
     found = compared([-3.0, 1.0, 1.0], [-1.0, 1.0, None])
     assert found.all_rows.difference == pytest.approx((2 + 0 - 4) / 3)

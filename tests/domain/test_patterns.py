@@ -36,6 +36,9 @@ PATTERNS = [
     "^a{0}b$",
     "^}$",
     "(^a|b$)",
+    "\\ba\\b",
+    "(a|b)\\b-",
+    "a\\b$",
     "^(|a)+$",
 ]
 
@@ -96,7 +99,7 @@ UNKNOWN = [
     "(?=a)",
     "(?P<n>a)",
 ]
-UNKNOWN += ["\\b", "\\1", "\\p{L}", "[[:alpha:]]", "\\", "a" * 2000, "(" * 500]
+UNKNOWN += ["\\B", "a\\b*", "\\1", "\\p{L}", "[[:alpha:]]", "\\", "a" * 2000, "(" * 500]
 
 
 @pytest.mark.parametrize("pattern", UNKNOWN)

@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -105,13 +106,30 @@ def test_a_judge_is_asked_with_the_texts_of_the_row_which_are_never_templates() 
         LlmJudge("m", "{missing}").asks("a", {})
 
 
-@pytest.mark.parametrize(("answer", "said"), [("Yes.", True), ("I think NO, yes?", False), ("It is correct", True)])
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("Yes.", True),
+        ("I think NO, yes?", False),
+        ("It is correct", True),
+        ("**Not correct**, no.", False),
+        ("It isn't true.", False),
+        ("That is not incorrect.", True),
+        ("Rather not. No.", False),
+        ("Knowing this: yes", True),
+    ],
+)
 def test_a_judge_says_yes_or_no_with_its_first_verdict(answer: str, said: bool) -> None:
     assert LlmJudge("m", "?").read(answer) is said
 
 
 def test_a_judge_of_numbers_says_its_last_number() -> None:
     assert LlmJudge("m", "?", "number").read("Of 10 points: 7.5") == 7.5
+
+
+@pytest.mark.parametrize("answer", ["Rating: 7/10", "I give it 7 out of 10.", "7.0 of 10", "From 1/10 to 10/10: 7/10."])
+def test_what_a_rating_is_out_of_is_not_the_rating(answer: str) -> None:
+    assert LlmJudge("m", "?", "number").read(answer) == 7
 
 
 @pytest.mark.parametrize("scale", ["yes_no", "number"])
@@ -166,6 +184,16 @@ def test_data_that_are_no_rule_are_refused_at_their_place(plain: dict[str, Any],
 # ---- values ----
 
 
+class Scalar:
+    """One value of an array library, such as `numpy.bool_`, which is neither a bool nor a number to Python."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def item(self) -> object:
+        return self.value
+
+
 @pytest.mark.parametrize(
     ("value", "kept", "reason"),
     [
@@ -177,6 +205,9 @@ def test_data_that_are_no_rule_are_refused_at_their_place(plain: dict[str, Any],
         (math.nan, None, "the score is nan"),
         (-math.inf, None, "the score is -inf"),
         (2**64, None, "the score is beyond 64 bits"),
+        (Decimal("0.5"), 0.5, ""),
+        (Scalar(True), True, ""),
+        (Scalar(math.nan), None, "the score is nan"),
         ({"a": {"b": math.inf}, "c": 1, "d": None}, {"a": {"b": None}, "c": 1, "d": None}, "a: b: the score is inf"),
     ],
 )

@@ -16,6 +16,7 @@ from modelyard.errors import StoreClosed
 from modelyard.executors.inline import InlineExecutor
 from modelyard.http import body as body_module
 from modelyard.http import lifespan as lifespan_module
+from modelyard.http.keep_alive import COMMENT
 from modelyard.protocols import Capabilities
 
 CHAT = "/inference/v1/chat/completions"
@@ -313,6 +314,63 @@ def test_a_reader_who_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
         asyncio.run(main(platform, platform.keys.create("acme").secret))
     assert backend.stopped == 1
+
+
+class Thinking(Backend):
+    """Says a word, lets the event loop turn a few times, and says another."""
+
+    async def astream(self, request: Any, model: Any) -> AsyncIterator[Delta]:
+        yield Delta("first ", 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        yield Delta("last", 1, finish_reason=FinishReason.STOP)
+
+
+def thought(monkeypatch: pytest.MonkeyPatch, sending: int = 0) -> list[bytes]:
+    """The pieces of a stream whose backend thinks for longer than is quiet. A piece takes `sending` turns of the loop,
+    in which no other may begin.
+    """
+    monkeypatch.setattr("modelyard.http.keep_alive.QUIET", 0.0)
+    pieces: list[bytes] = []
+
+    async def main(platform: Any, key: str) -> None:
+        connection, busy = Connection(chunk(chat_body("waiter", stream=True))), False
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal busy
+            assert not busy
+            busy = True
+            for _ in range(sending):
+                await asyncio.sleep(0)
+            busy = False
+            pieces.append(message.get("body", b""))
+
+        await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with open_platform(backend=Thinking()) as platform:  # type: ignore[arg-type]
+        asyncio.run(main(platform, platform.keys.create("acme").secret))
+    return pieces
+
+
+@pytest.mark.parametrize("sending", [0, 1, 5, 50])
+def test_a_stream_in_which_nothing_is_said_for_long_is_kept_alive_by_comments(
+    sending: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = thought(monkeypatch, sending)
+    (first,) = (at for at, piece in enumerate(pieces) if b"first " in piece)
+    (last,) = (at for at, piece in enumerate(pieces) if b"last" in piece)
+    assert COMMENT in pieces[first + 1 : last]
+    said = b"".join(piece for piece in pieces if piece != COMMENT)
+    assert [json.loads(line[6:])["object"] for line in said.split(b"\n\n")[:-2]] == ["chat.completion.chunk"] * 4
+    assert said.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_body_that_is_no_event_stream_has_no_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelyard.asgi.EVENT_STREAM", ("content-type", "of something else"))
+    assert COMMENT not in thought(monkeypatch)
 
 
 def test_a_connection_that_breaks_at_the_first_word_stops_the_backend() -> None:

@@ -107,6 +107,14 @@ def test_objects_are_shown_with_all_their_members(ask: Ask) -> None:
     assert shown["evaluate_op"] is shown["predict_and_score_op"] is shown["summarize_op"] is None
 
 
+def test_a_scorer_without_source_code_is_its_own_op(yard: tuple[Platform, Ask]) -> None:
+    platform, ask = yard
+    content = {"scorer": {"type": "exact_match"}}
+    right = platform.evaluations.objects.publish("scorer", "right", content, project="red", entity="acme")
+    (shown,) = lines(ask("GET", "/scorers"))
+    assert shown["score_op"] == str(right.ref)
+
+
 def test_wrong_objects_are_refused_with_all_their_problems(ask: Ask) -> None:
     wrong = {"dataset": "x", "scorers": [DATA, "weave:///a/b/call/c"], "trials": 0}
     assert sorted(places(ask("POST", "/evaluations", wrong))) == [

@@ -35,7 +35,9 @@ model fails."""
 
 def answers(trials: int) -> st.SearchStrategy[Answers]:
     trial = st.one_of(st.fixed_dictionaries(SCORERS), st.none())
-    return st.lists(st.tuples(st.integers(0, 4), st.lists(trial, min_size=trials, max_size=trials)), max_size=7)
+    return st.lists(
+        st.tuples(st.integers(0, 4), st.lists(trial, min_size=trials, max_size=trials)), min_size=1, max_size=7
+    )
 
 
 @pytest.fixture

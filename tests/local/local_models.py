@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,17 @@ def base_model(folder: Path, id: str, tuning: Tuning = Tuning.LORA) -> BaseModel
     return read_base_folder(folder).base_model(id, id, tuning, datetime(2026, 1, 1, tzinfo=UTC), {})
 
 
+@cache
+def _loaded(folder: Path) -> Network:
+    """Nobody changes this one: to load it again would take longer than most tests."""
+    return Network(folder)
+
+
 def engine_of(
     folder: Path, *, slots: int = 5, rank: int = 8, ends: frozenset[int] = frozenset({END}), **room: Any
 ) -> Engine:
-    """An engine on a network of its own, whose banks it changes."""
-    network = Network(folder)
+    """An engine on a network of its own, whose layers its bank changes."""
+    network = deepcopy(_loaded(folder))
     return Engine(network, AdapterBank(network.model, slots, rank), ends, **room)
 
 
@@ -49,11 +57,12 @@ def answered(engine: Engine, *answers: Answer) -> list[list[int]]:
 
 
 def alone(folder: Path, *answers: Answer) -> list[list[int]]:
-    """The tokens of the same answers, asked one after the other of an engine that knows nothing."""
-    found = []
+    """The tokens of the same answers, each asked of an engine that knows nothing."""
+    network, found = deepcopy(_loaded(folder)), []
+    bank = AdapterBank(network.model, 5, 8)
     for one in answers:
         copy = asked(one.prompt, one.max_tokens, one.sampling, slot=one.slot)
-        found += answered(engine_of(folder), copy)
+        found += answered(Engine(network, bank, frozenset({END})), copy)
     return found
 
 
@@ -85,7 +94,7 @@ def adapter_weights(folder: Path, shape: LoraShape, seed: int, scale: float = 0.
     """A random adapter, large enough to change what is answered."""
     drawn = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, module in Network(folder).model.named_modules():
+    for name, module in _loaded(folder).model.named_modules():
         if name.rpartition(".")[2] in shape.targets:
             for side, size in (("A", (shape.rank, module.in_features)), ("B", (module.out_features, shape.rank))):
                 weights[f"base_model.model.{name}.lora_{side}.weight"] = torch.randn(size, generator=drawn) * scale

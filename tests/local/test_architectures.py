@@ -97,9 +97,8 @@ def made(folders: Callable[..., Path], tmp_path: Path) -> Made:
     return make
 
 
-def generated(folder: Path, prompt: list[int], count: int) -> list[int]:
+def generated(model: Any, prompt: list[int], count: int) -> list[int]:
     """What transformers answers, alone."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([prompt])
     options: dict[str, Any] = {"max_new_tokens": count, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     found: list[int] = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)[0].tolist()
@@ -116,7 +115,8 @@ def test_what_is_registered_answers_as_transformers_does(made: Made, family: str
     lengths = (5, 20, longest // 2, longest - 24)
     beside = [(prompt * longest)[:length] for prompt, length in zip(prompts(4), lengths, strict=True)]
     asked_for = [asked(prompt, 24) for prompt in beside]
-    expected = [generated(folder, one.prompt, one.max_tokens) for one in asked_for]
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    expected = [generated(theirs, one.prompt, one.max_tokens) for one in asked_for]
     assert answered(engine, *asked_for) == expected
 
 

@@ -36,7 +36,7 @@ def running_at_each_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> lis
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("possible", range(1, 12))
+@pytest.mark.parametrize("possible", [1, 2, 3, 6, 7, 11])
 def test_keys_and_values_never_take_more_than_their_memory(folder: Path, possible: int) -> None:
     memory = TOKEN_BYTES * 256 * possible + 100
     engine = engine_of(folder, rows=6, memory=memory)

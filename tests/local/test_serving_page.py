@@ -1,4 +1,4 @@
-"""The page about local models runs as it stands."""
+"""The pages about local models run as they stand."""
 
 import os
 import runpy
@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_about_local_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["serve-a-local-model.md", "train-a-local-model.md"])
+def test_a_page_about_local_models_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lane has no installed modelyard, so its command is made here."""
     command = tmp_path / "bin" / "modelyard"
     command.parent.mkdir()
@@ -18,4 +19,4 @@ def test_the_page_about_local_models_runs(tmp_path: Path, monkeypatch: pytest.Mo
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
-    docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / "serve-a-local-model.md", tmp_path, monkeypatch)
+    docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / page, tmp_path, monkeypatch)

@@ -34,8 +34,12 @@ class TestTheAdapterTrainer(TrainerContract):
         return TINY
 
     @pytest.fixture
+    def examples(self) -> Sequence[Example]:
+        return EXAMPLES[:6]
+
+    @pytest.fixture
     def groups(self) -> Sequence[TrajectoryGroup]:
-        return [rewarded(word, [1.0, 0.0]) for word in WORDS[:6]]
+        return [rewarded(word, [1.0, 0.0]) for word in WORDS[:3]]
 
 
 class TestTheFullTrainer(TestTheAdapterTrainer):

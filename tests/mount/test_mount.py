@@ -201,6 +201,11 @@ def test_bad_input_is_told_in_the_platform_s_own_words(mounted: Mounted) -> None
     assert {"n:", "temperature:"} <= set(json.loads(raw)["error"]["message"].split())
 
 
+def test_the_document_says_where_its_paths_begin(mounted: Mounted) -> None:
+    shown = json.loads(mounted.ask("GET", "/openapi.json")[1])
+    assert shown.get("servers", [{"url": ""}]) == [{"url": mounted.prefix}]
+
+
 def test_the_rest_stays_with_the_framework(mounted: Mounted) -> None:
     if mounted.name != "plain_asgi":
         answer = mounted.send("GET", "/outer", None, {})

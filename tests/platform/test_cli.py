@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import GRACE_SECONDS, main, serving
+from modelyard.domain.evaluation import RunState
+from modelyard.errors import JobFailed
 from modelyard.executors.subprocess import SubprocessExecutor
 
 
@@ -62,6 +64,42 @@ def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
     assert call("jobs", "cancel", "--store", store, queued).stdout == f"{queued} is cancelled\n"
     assert call("jobs", "cancel", "--store", store, done).stdout == f"{done} is succeeded\n"
     assert "cancelled" in call("jobs", "watch", "--store", store, queued).stdout
+
+
+def test_a_job_that_failed_tells_its_error_in_short_in_a_list_and_whole_where_it_is_shown(store: Path) -> None:
+    with open_platform(store) as platform:
+        example = Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))
+        job = platform.training.sft("p/m", [example] * 4, learning_rate=1e6)
+        with pytest.raises(JobFailed):
+            platform.training.job(job.id).wait()
+        message = platform.training.get(job.id).error_message or ""
+    assert len(message) > 60
+    listed, shown = (call("jobs", *words, "--store", store).stdout for words in (("list",), ("show", job.id)))
+    assert message not in listed
+    assert message[:59] + "…" in listed
+    fields = dict(line.split(maxsplit=1) for line in shown.splitlines() if len(line.split()) > 1)
+    assert (fields["error_message"], fields["config.learning_rate"]) == (message, "1000000.0")
+    assert rows("jobs", "list", "--store", store)[-1]["error_message"] == message
+
+
+def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store: Path) -> None:
+    questions = [{"prompt": "hi", "expected": "hi"}] * 3
+    with open_platform(store) as platform:
+        judged = platform.evaluations.submit("e", "echo", questions, project="p")
+        rescored = platform.evaluations.run("e", "echo", questions, project="p").run
+        rescored = platform.evaluations.submit_rescore(rescored.id, "contains")
+        unwanted = platform.evaluations.submit("e", "echo", questions, project="p")
+    jobs = rows("jobs", "list", "--store", store)
+    assert [job["kind"] for job in jobs] == ["sft", "sft", "evaluate", "evaluate", "rescore", "evaluate"]
+    assert [job["subject"] for job in jobs[4:]] == [rescored.id, unwanted.id]
+    assert call("jobs", "cancel", "--store", store, jobs[5]["id"]).stdout == f"{jobs[5]['id']} is cancelled\n"
+    watched = call("jobs", "watch", "--store", store, judged.id).stdout
+    assert watched.endswith("succeeded\n")
+    shown = json.loads(call("jobs", "show", "--store", store, jobs[4]["id"], "--json").stdout)
+    assert (shown["kind"], shown["status"], shown["subject"]) == ("rescore", "queued", rescored.id)
+    assert rows("jobs", "show", "--store", store, judged.id)["progress"] == 3  # type: ignore[call-overload]
+    with open_platform(store) as platform:
+        assert platform.evaluations.get(unwanted.id).state is RunState.CANCELLED
 
 
 def test_a_checkpoint_is_promoted_and_rolled_back(store: Path) -> None:

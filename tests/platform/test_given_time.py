@@ -58,6 +58,10 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"self._loop.call_at", "self._loop.time"},
         "the pace of a body on a server's socket is the event loop's to measure",
     ),
+    "http/keep_alive.py": (
+        {"self._loop.call_later", "self._loop.time"},
+        "the silence of a server's socket is measured by proxies in real time",
+    ),
     "asgi.py": ({"asyncio.timeout", "asyncio.sleep"}, "the pace of a client on a server's socket; sleep(0) is a turn"),
     "testing/asgi_server.py": ({"thread.join"}, "a real server's thread ends in real time"),
     "testing/misbehaviour.py": ({"self._arrivals.acquire"}, "a test waits for a real server's request"),

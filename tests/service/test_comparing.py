@@ -116,8 +116,10 @@ def test_a_candidate_that_fails_on_rows_is_worse_over_all_of_them(platform: Plat
     answers = judged_runs.questions(values(30, 0))
     failing = [attrs.evolve(answer, error="timed out", scores={}) for answer in answers[:10]]
     after = judged_runs.add(platform, [*failing, *answers[10:]])
-    with pytest.raises(AssertionError, match="10 of which the candidate has no value of"):
+    with pytest.raises(AssertionError, match="10 of which have no value in the candidate, which counts as") as told:
         platform.evaluations.assert_not_worse(after, before)
+    assert "rows that are lost:" in str(told.value)
+    assert str(told.value).count("timed out") == 5
 
 
 def test_no_scored_rows_fail(platform: Platform, judged_runs: Any) -> None:
@@ -144,6 +146,36 @@ def test_a_metric_that_the_candidate_lost_does_not_go_unnoticed(platform: Platfo
         platform.evaluations.assert_not_worse(after, before, metric="tone")
     with pytest.raises(InvalidInput, match="metric: must be a metric of both runs: exact"):
         platform.evaluations.assert_not_worse(after, before, metric="colour")
+
+
+@pytest.mark.parametrize("wrong", [None, 5, object(), {"run": "id"}])
+def test_what_is_no_run_is_refused_in_words(platform: Platform, judged_runs: Any, wrong: Any) -> None:
+    run = judged_runs.add(platform, judged_runs.questions(values(3, 0)))
+    for pair in ((run, wrong), (wrong, run)):
+        with pytest.raises(InvalidInput, match="run: must be a run, its id, or the result of one"):
+            platform.evaluations.compare(*pair)
+
+
+@pytest.mark.parametrize("wrong", ["x", None, 95, 1.0, True])
+def test_what_is_no_confidence_margin_or_threshold_is_refused_in_words(
+    platform: Platform, judged_runs: Any, wrong: Any
+) -> None:
+    run = judged_runs.add(platform, judged_runs.questions(values(3, 0)))
+    with pytest.raises(InvalidInput, match=r"confidence: must be at least 0\.5 and below 1"):
+        platform.evaluations.report(run, confidence=wrong)
+    if not isinstance(wrong, float | int) or wrong is True:
+        with pytest.raises(InvalidInput, match="margin: must be at least 0"):
+            platform.evaluations.assert_not_worse(run, run, margin=wrong)
+        with pytest.raises(InvalidInput, match="exact: must be a number, the least"):
+            platform.evaluations.gate(run, {"exact": wrong})
+
+
+def test_runs_over_other_rows_say_why_they_have_none_in_common(platform: Platform, judged_runs: Any) -> None:
+    one = judged_runs.add(platform, judged_runs.questions(values(3, 0)))
+    other = judged_runs.add(platform, [judged_runs.answer("another question", scores={"exact": True})])
+    report = platform.evaluations.compare(one, other)
+    for text in (str(report), report.html):
+        assert "no row is in both: rows are paired by all that they hold" in text
 
 
 # ---- gates

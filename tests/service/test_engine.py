@@ -259,11 +259,14 @@ def test_an_output_that_no_store_can_keep_is_the_models_error(world: World, outp
     assert [row.outcome for row in result.rows] == [Outcome.MODEL_ERROR]
 
 
-def test_without_rows_there_is_no_score(world: World) -> None:
-    result = world.run(iter(()))
-    assert result.score is None
-    assert result.run.state is RunState.COMPLETED
-    assert list(result.rows) == []
+def test_without_rows_there_is_no_run(world: World) -> None:
+    read = iter(ROWS)
+    list(read)
+    empty = world.runs().objects.publish("dataset", "empty", {}, [], project="red")
+    for rows in (read, [], empty, str(empty.ref)):
+        with pytest.raises(InvalidInput, match="rows: there are none; an iterator that was read before has none left"):
+            world.run(rows)
+    assert (world.listed(), len(world.files())) == ([], 1)
 
 
 def trained(world: World) -> Model:
@@ -544,7 +547,9 @@ answers = st.sampled_from([True, False, 0.25, 3, None, float("nan"), "text", [1]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), answers, answers), max_size=12), st.integers(1, 5), st.integers(1, 3))
+@given(
+    st.lists(st.tuples(st.booleans(), answers, answers), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 3)
+)
 def test_the_counts_of_every_scorer_add_up_whatever_happens(
     rows: list[tuple[bool, Any, Any]], concurrency: int, trials: int
 ) -> None:
@@ -913,11 +918,35 @@ def test_more_failed_rows_than_the_budget_end_the_run_as_failed_and_what_is_done
 def test_a_run_within_its_budget_completes_and_one_that_stopped_goes_on_without_doubt(world: World) -> None:
     assert world.run(numbered(20), failing, half, error_budget=0.5).run.state is RunState.COMPLETED
     with pytest.raises(JobFailed):
-        world.run(numbered(20), failing, half, error_budget=4, concurrency=3)
+        world.run(numbered(20), failing, half, error_budget=2, concurrency=1)
     run = world.listed()[-1]
     with pytest.raises(JobFailed):
         world.runs().resume(run.id, model=failing, scorers=half)
     assert all(p.possibly_repeated == 0 for p in world.predictions(run.id))
+
+
+def test_a_run_that_failed_by_its_budget_completes_when_the_cause_is_gone(world: World) -> None:
+    with pytest.raises(JobFailed, match="then resume the run: these rows stay as they are, and as many more may fail"):
+        world.run(numbered(20), failing, half, error_budget=2, concurrency=1)
+    (run,) = world.listed()
+    result = world.runs().resume(run.id, model=lambda row: "x", scorers=half)
+    assert (result.run.state, len(result.rows), len(result.errors)) == (RunState.COMPLETED, 20, 3)
+
+
+def test_what_was_forgiven_stays_so_when_the_run_is_broken_off_again(world: World) -> None:
+    def broken(row: Mapping[str, Any]) -> str:
+        if row["number"] == 10:
+            raise KeyboardInterrupt
+        return "x"
+
+    with pytest.raises(JobFailed):
+        world.run(numbered(20), failing, half, error_budget=2, concurrency=1)
+    (run,) = world.listed()
+    with pytest.raises(KeyboardInterrupt):
+        world.runs().resume(run.id, model=broken, scorers=half)
+    result = world.runs().resume(run.id, model=lambda row: "x", scorers=half)
+    assert (result.run.state, len(result.errors)) == (RunState.COMPLETED, 3)
+    assert [p.index for p in world.predictions(run.id) if p.possibly_repeated] == [10]
 
 
 # ---- cancelling ----

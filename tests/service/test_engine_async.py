@@ -12,7 +12,6 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.evaluation import EvaluationRun, Outcome
 from modelyard.protocols import ServedModel
-from modelyard.service.engine_pool import until_settled
 from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.platform import Platform
 
@@ -152,27 +151,3 @@ def test_events_are_awaited() -> None:
 
     types = asyncio.run(main())
     assert (types[0], types[-1]) == ("evaluation_started", "evaluation_ended")
-
-
-def test_work_is_waited_for_however_often_its_task_is_cancelled() -> None:
-    """It goes on in a thread, and would else store rows behind the back of a caller who takes it for ended."""
-    free, gone, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def work() -> None:
-        assert free.wait(20)
-        ended.set()
-
-    async def main() -> None:
-        task = asyncio.ensure_future(until_settled(work, gone))
-        for _ in range(3):
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.sleep(0)
-            assert not task.done()
-        assert gone.is_set()
-        free.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended.is_set()
-
-    asyncio.run(main())

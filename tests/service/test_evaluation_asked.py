@@ -1,11 +1,15 @@
 """What the engine is given and says of it: evaluations by any of their names, errors that tell what to do."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modelyard import Platform, open_platform
+from modelyard.domain.evaluation import RunState
+from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.versioned import ObjectVersion
 from modelyard.errors import InvalidInput, JobFailed, NotFound
 
@@ -61,8 +65,72 @@ def test_what_is_no_model_is_refused_in_words_that_say_what_to_pass(platform: Pl
 
 
 def test_what_are_no_rows_is_refused(platform: Platform) -> None:
-    with pytest.raises(InvalidInput, match="rows: must be mappings"):
-        platform.evaluations.run("e", "echo", 5, project="p")  # type: ignore[call-overload]
+    for wrong in (5, object()):
+        with pytest.raises(InvalidInput, match="rows: must be mappings, one for each row; a version of a dataset, or"):
+            platform.evaluations.run("e", "echo", wrong, project="p")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_rows_may_lie_in_a_file_of_json_lines(platform: Platform, tmp_path: Path, kind: Any) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS * 2)))
+    assert len(platform.evaluations.run("e", "echo", kind(path), project="p").rows) == 2
+    path.write_text("{}\n5\n")
+    with pytest.raises(InvalidInput, match=r"line\.2: must be a JSON object"):
+        platform.evaluations.run("e", "echo", kind(path), project="p")
+    with pytest.raises(InvalidInput, match="rows: 'questions' is no file; they must be mappings"):
+        platform.evaluations.run("e", "echo", kind("questions"), project="p")
+
+
+def test_only_the_host_may_name_a_file(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROWS[0]))
+    tenant = platform.acting_as(Principal("key", "local", Scope("local")))
+    with pytest.raises(InvalidInput, match="only the host may name a file"):
+        tenant.evaluations.run("e", "echo", tmp_path / "rows.jsonl", project="p")
+
+
+@pytest.mark.parametrize("name", ["project", "entity"])
+@pytest.mark.parametrize("wrong", [5, b"p", ""])
+def test_what_is_no_name_of_a_place_is_refused_in_words(platform: Platform, name: str, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"{name}: must be 1 to 128 characters"):
+        platform.evaluations.run("e", "echo", ROWS, **{"project": "p", name: wrong})
+    with pytest.raises(InvalidInput, match="project: must be 1 to 128 characters"):
+        platform.evaluations.run("e", "echo", ROWS, project=None)  # type: ignore[call-overload]
+
+
+def test_a_function_that_cannot_be_called_so_is_refused_before_a_row_is_asked(platform: Platform) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"scorers\.short: must be a function of output and row: too many positional"
+    ):
+        platform.evaluations.run("e", "echo", ROWS, {"short": lambda output: True}, project="p")
+    with pytest.raises(InvalidInput, match="model: must be a function of row: missing a required argument: 'seed'"):
+        platform.evaluations.run("e", lambda row, seed: "x", ROWS, project="p")
+    assert list(platform.evaluations.list(project="p")) == []
+    assert platform.evaluations.run("e", str, ROWS, {"most": max}, project="p").run.state is RunState.COMPLETED
+
+
+@pytest.mark.parametrize("seed", ["7", 7.0, True, 2**63])
+def test_what_is_no_seed_is_refused_also_for_functions(platform: Platform, seed: Any) -> None:
+    for model in ("echo", lambda row: "yes"):
+        with pytest.raises(InvalidInput, match="seed: must be a whole number from -"):
+            platform.evaluations.run("e", model, ROWS, project="p", seed=seed)
+
+
+def test_a_rescoring_refuses_what_is_no_option_of_it(platform: Platform) -> None:
+    run = platform.evaluations.run("e", "echo", ROWS, project="p").run
+    with pytest.raises(InvalidInput, match="temperature: is no option of a rescoring"):
+        platform.evaluations.rescore(run.id, "contains", temperature=1)  # type: ignore[call-arg]
+
+
+def test_a_run_that_names_its_model_goes_on_with_no_other(platform: Platform) -> None:
+    def interrupted(output: str, row: object) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        platform.evaluations.run("e", "echo", ROWS, {"s": interrupted}, project="p")
+    (run,) = platform.evaluations.list(project="p")
+    with pytest.raises(InvalidInput, match="model: the run needs no function"):
+        platform.evaluations.resume(run.id, model=lambda row: "x", scorers={"s": interrupted})
 
 
 def test_a_scorer_that_was_published_may_be_given_itself(platform: Platform) -> None:

@@ -122,6 +122,18 @@ def test_a_listing_shows_the_projects_of_the_key_alone(yard: Any) -> None:
         yard.as_tenant("acme", "p").models.list(after=hidden.id)
 
 
+def test_the_host_lists_every_entity_s_models_unless_one_is_named(yard: Any) -> None:
+    for entity in ("acme", "umbrella", "acme"):
+        name = f"m-{len(yard.models.list().items)}"
+        yard.models.create(name, project="p", base_model="base-model", entity=entity)
+    first, second, third = yard.models.list().items
+    assert [model.entity for model in (first, second, third)] == ["acme", "umbrella", "acme"]
+    assert yard.models.list(after=first.id).items == (second, third)
+    assert yard.models.list(limit=1, order="desc").items == (third,)
+    assert yard.models.list(entity="umbrella").items == (second,)
+    assert yard.models.list(project="p").items == (first, third)
+
+
 def test_a_listing_looks_behind_however_many_models_the_key_may_not_see(build: Any) -> None:
     yard = build.build()
     for number in range(450):

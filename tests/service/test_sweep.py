@@ -13,7 +13,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.upload import Upload
 from modelyard.errors import Forbidden
 from modelyard.protocols import Started, Step, Trained
-from modelyard.service.sweep import GRACE, NAMING, sweep
+from modelyard.service.sweep import GRACE, NAMING, Missing, Swept, sweep
 
 
 @attrs.define
@@ -37,10 +37,11 @@ class Meanwhile:
 
 def swept(yard: Any, meanwhile: Callable[[], object] = lambda: None) -> int:
     clock = Meanwhile(yard.clock, meanwhile)
-    removed = sweep(attrs.evolve(yard.ports, clock=clock))
+    found = sweep(attrs.evolve(yard.ports, clock=clock))
     assert clock.waited in ([], [GRACE])
     assert yard.ports.settings.lease <= GRACE
-    return removed
+    assert found.missing == ()
+    return found.removed
 
 
 def orphan(yard: Any) -> str:
@@ -70,7 +71,7 @@ def test_the_rows_of_a_dataset_s_version_stay() -> None:
         platform.evaluations.objects.publish("dataset", "questions", {}, [{"q": "1"}], project="p")
         before = set(platform.ports.artifacts.names())
         platform.ports.artifacts.put([b"lost"])
-        assert platform.sweep(grace=0) == 1
+        assert platform.sweep(grace=0).removed == 1
         assert set(platform.ports.artifacts.names()) == before != set()
 
 
@@ -100,7 +101,7 @@ def test_the_file_of_an_upload_that_is_under_way_stays(yard: Any) -> None:
 def test_without_an_orphan_nobody_waits(yard: Any) -> None:
     yard.sft(2).wait()
     clock = Meanwhile(yard.clock)
-    assert sweep(attrs.evolve(yard.ports, clock=clock)) == 0
+    assert sweep(attrs.evolve(yard.ports, clock=clock)) == Swept(0)
     assert clock.waited == []
 
 
@@ -214,9 +215,28 @@ def test_a_yard_on_disk_is_swept_too(yard_on_disk: Any) -> None:
     assert yard.files() == before
 
 
+def test_a_record_that_has_lost_its_artifact_is_found_and_told(yard: Any, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint = yard.sft(2).result()
+    yard.sft(2, "other").wait()
+    ((_, file),) = checkpoint.files.items()
+    yard.ports.artifacts.remove(file["artifact"])
+    lost = orphan(yard)
+    found = sweep(attrs.evolve(yard.ports, clock=Meanwhile(yard.clock)))
+    assert found == Swept(1, (Missing("Checkpoint", checkpoint.id, "acme", file["artifact"]),))
+    assert lost not in yard.files()
+    assert checkpoint.id in caplog.text
+
+
+def test_a_record_that_goes_between_the_looks_has_lost_nothing(yard: Any) -> None:
+    checkpoint = yard.sft(2).result()
+    for file in checkpoint.files.values():
+        yard.ports.artifacts.remove(file["artifact"])
+    assert swept(yard, lambda: yard.models.delete(yard.model().id)) == 0
+
+
 def test_only_the_host_may_sweep() -> None:
     with open_platform() as platform:
-        assert platform.sweep() == 0
+        assert platform.sweep() == Swept(0)
         key = platform.keys.create("acme")
         with pytest.raises(Forbidden):
             platform.acting_as(platform.keys.authenticate(key.secret)).sweep()

@@ -625,6 +625,17 @@ def test_jobs_of_another_look_as_if_they_did_not_exist(yard: Any) -> None:
         yard.as_tenant("acme").training.list(entity="umbrella")
 
 
+def test_the_host_lists_every_entity_s_jobs_unless_one_is_named(yard: Any) -> None:
+    job = yard.sft(2)
+    other = yard.models.create("m", project="p", base_model="base-model", entity="umbrella")
+    theirs = yard.training.sft(other, yard.examples(1))
+    assert [one.id for one in yard.training.list()] == [job.id, theirs.id]
+    assert [one.id for one in yard.training.list(after=job.id)] == [theirs.id]
+    assert [one.id for one in yard.training.list(status=JobStatus.QUEUED)] == [job.id, theirs.id]
+    assert [one.id for one in yard.training.list(entity="umbrella")] == [theirs.id]
+    assert [one.id for one in yard.training.list(project="p")] == [job.id]
+
+
 def test_a_key_s_holder_is_named_in_what_it_cancels(yard: Any) -> None:
     job = yard.sft(2)
     yard.as_tenant("acme").training.cancel(job.id)

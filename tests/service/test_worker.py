@@ -12,7 +12,7 @@ from modelyard.domain.job import JobKind, JobStatus, Place, SupersededEvent, Wor
 from modelyard.domain.observed import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import GRADIENT_STEP
-from modelyard.errors import StoreBusy
+from modelyard.errors import StoreBusy, TrainingError
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
 from modelyard.service.job import enqueue
@@ -337,6 +337,19 @@ def test_whatever_a_trainer_raises_fails_its_job_alone(yard: Any, error: BaseExc
     worker.run_until_idle()
     assert other.status is JobStatus.SUCCEEDED
     assert len(yard.files()) == 1
+
+
+@pytest.mark.parametrize(("error", "traced"), [(ValueError("odd"), True), (TrainingError("too little data"), False)])
+def test_a_worker_s_log_tells_why_a_job_failed_with_a_traceback_where_nobody_foresaw_it(
+    yard: Any, error: Exception, traced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "modelyard")
+    job = yard.sft(ROWS)
+    yard.trainer.before = raising(error, "step 1")
+    yard.worker().run_next()
+    (told,) = [record for record in caplog.records if job.id in record.getMessage()]
+    assert str(error) in told.getMessage()
+    assert any(record.exc_info for record in caplog.records) is traced
 
 
 def test_an_interrupt_in_the_main_thread_gives_the_job_back_and_goes_on(yard: Any, undisturbed: str) -> None:

@@ -137,7 +137,7 @@ def test_an_entry_tells_that_it_is_deprecated_from_its_day_on(clock: ManualClock
 
 def test_orphans_are_swept_when_their_grace_is_over_and_nobody_waits_for_it(clock: ManualClock, platform: Any) -> None:
     platform.ports.artifacts.put([b"lost"])
-    assert (platform.sweep(), clock.monotonic()) == (1, 15 * 60)
+    assert (platform.sweep().removed, clock.monotonic()) == (1, 15 * 60)
 
 
 def test_an_evaluation_repeats_what_failed_after_a_pause(clock: ManualClock, faults: Faults, platform: Any) -> None:

@@ -8,10 +8,10 @@ from typing import TypeVar, cast
 
 import attrs
 
-from modelyard.backends.in_thread import in_thread
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
+from modelyard.off_loop import settled
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 
 log = logging.getLogger("modelyard.backends.fallback")
@@ -170,7 +170,7 @@ def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel
 
 async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
     """A synchronous backend's deltas, each got in a thread where that may wait."""
-    call = in_thread if backend.blocking else _in_place
+    call = settled if backend.blocking else _in_place
     deltas = await call(lambda: iter(backend.stream(request, model)))
     try:
         while (found := await call(partial(next, deltas, None))) is not None:

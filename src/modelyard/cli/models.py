@@ -17,7 +17,7 @@ COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
 @store_option
 @entity_option
 @json_option
-def models(store: Path, entity: str, as_json: bool) -> None:
+def models(store: Path, entity: str | None, as_json: bool) -> None:
     """List trainable models."""
     with opened(store) as platform:
         show_values(as_json, MODEL_COLUMNS, every(platform.models.list, entity))

@@ -10,13 +10,13 @@ import click
 
 from modelyard.compose import open_platform
 from modelyard.errors import ModelyardError
-from modelyard.report.table import text_table
+from modelyard.report.table import printable, text_table
 from modelyard.service.platform import Platform
 
 store_option = click.option(
     "--store", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The SQLite file of the platform."
 )
-entity_option = click.option("--entity", default="local", show_default=True, help="Whose.")
+entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
@@ -53,7 +53,15 @@ def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) 
     show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
 
 
-def every(listing: Callable[..., Any], entity: str) -> Iterator[Any]:
+def show_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print named values, a line each."""
+    lines = [(name, "" if value is None else printable(value)) for name, value in fields]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:{width}}  {value}".rstrip())
+
+
+def every(listing: Callable[..., Any], entity: str | None) -> Iterator[Any]:
     """Every item of a paged listing."""
     after = None
     while True:

@@ -22,7 +22,7 @@ from modelyard.domain.metric import (
     rows,
     shortened,
 )
-from modelyard.domain.pairing import student
+from modelyard.domain.pairing import clustered_rate, student
 from modelyard.domain.record import EMPTY
 from modelyard.domain.spending import Latency, RoleUsage, Spending, total_cost
 from modelyard.domain.statistics import Interval, Numbers, describe, wilson
@@ -64,7 +64,8 @@ class MetricSummary:
     """One metric of a run: `scored + unscored + scorer_errors + model_errors = trials`.
 
     `numbers` are over the rows that have a value, trials reduced first, bools as 0 and 1; None where no row has one.
-    `interval` is that of their mean: Wilson's for bools, else Student's. `pessimistic` is the mean over all rows, by
+    `interval` is that of their mean: Wilson's for bools (also of a rate of trials, `pairing.clustered_rate`), else
+    Student's. `pessimistic` is the mean over all rows, by
     `POLICY`. `texts` counts answers that are text, the most frequent first; `reasons` why trials are unscored. `worst`
     are the rows with the lowest values, the lowest first.
     """
@@ -289,18 +290,26 @@ class _Tally:
         values = [column.values[at] for at in present]
         clusters = [self.clusters[at] for at in present] if self.clusters else []
         numbers = describe(values, clusters)
-        if column.binary and not clusters:
-            interval = wilson(round(math.fsum(values)), len(values), confidence)
-        else:
-            interval = student(numbers, len(set(clusters)) if clusters else len(values), confidence)
+        groups = len(set(clusters)) if clusters else len(values)
         return attrs.evolve(
             summary,
             numbers=numbers,
-            interval=interval,
+            interval=_interval(kind, values, numbers, column.trials, groups, confidence),
             pessimistic=math.fsum(column.pessimistic(column.worst)) / self.rows,
             distribution=Distribution.of(values),
             worst=tuple(RowNote.of(row, float(value)) for row, value in leaf.worst[kind].items),
         )
+
+
+def _interval(
+    kind: Kind, values: Sequence[float], numbers: Numbers, trials: int, groups: int, confidence: float
+) -> Interval | None:
+    """That of the mean of row values, of which so many `groups` are independent."""
+    if kind is not Kind.BINARY:
+        return student(numbers, groups, confidence)
+    if groups == len(values) and all(value in (0.0, 1.0) for value in values):
+        return wilson(round(math.fsum(values)), len(values), confidence)
+    return clustered_rate(numbers, trials, groups, confidence)
 
 
 def _is_below(metric: Metric, above: Metric) -> bool:

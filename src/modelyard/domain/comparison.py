@@ -38,6 +38,7 @@ class Verdict(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     NO_DIFFERENCE = "no difference shown"
+    UNCLEAR = "unclear: rows without a value"
     NOT_COMPARED = "nothing to compare"
 
 
@@ -75,7 +76,8 @@ class MetricComparison:
     number of metrics. `all_rows` is over all rows of both runs, where a missing value counts as the worst
     (`aggregate.POLICY`, over both runs). `only_baseline`, `only_candidate` and `neither` count the rows that `paired`
     leaves out. `rows_needed` says how many rows would show a difference of this size, four times out of five. `worst`
-    are the rows on which the candidate loses most, `best` those on which it wins most.
+    are the rows on which the candidate loses most, `best` those on which it wins most, `lost` those of which only the
+    baseline has a value, the highest first.
     """
 
     metric: Metric
@@ -94,15 +96,23 @@ class MetricComparison:
     distribution: Distribution | None = None
     worst: tuple[RowDifference, ...] = ()
     best: tuple[RowDifference, ...] = ()
+    lost: tuple[RowDifference, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """Better or worse where the interval leaves out 0 and the corrected p agrees; else no difference is shown."""
+        """Better or worse where the interval leaves out 0 and the corrected p agrees; else no difference is shown.
+
+        It is unclear where the opposite is shown over all rows, because many have no value in one of the runs.
+        """
         if self.paired.difference is None:
             return Verdict.NOT_COMPARED
         if not shown(self.paired, self.corrected):
             return Verdict.NO_DIFFERENCE
-        return Verdict.BETTER if self.paired.difference > 0 else Verdict.WORSE
+        better = self.paired.difference > 0
+        everywhere = self.all_rows.difference or 0.0
+        if shown(self.all_rows, self.corrected_all_rows) and (everywhere < 0 if better else everywhere > 0):
+            return Verdict.UNCLEAR
+        return Verdict.BETTER if better else Verdict.WORSE
 
     def worse_by(self, margin: float) -> Paired | None:
         """What shows that the candidate is worse by more than `margin`; None when nothing does.
@@ -202,6 +212,7 @@ class _Both:
     columns: tuple[Column, Column]
     worst: Lowest[_Difference]
     best: Lowest[_Difference]
+    lost: Lowest[tuple[Pair, float]]
 
     @property
     def complete(self) -> bool:
@@ -215,6 +226,8 @@ class _Both:
         """The numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
         before = self._put(0, number, pair[0], values[0])
         after = self._put(1, number, pair[1], values[1])
+        if before is not None and after is None:
+            self.lost.offer(-before, (pair, float(before)))
         if before is None or after is None or before == after:
             return
         side = self.worst if after < before else self.best
@@ -261,7 +274,7 @@ class _Tally:
     def _both(self, key: tuple[Metric, Kind]) -> _Both:
         if key not in self.both:
             columns = (Column(self.terms.reduce), Column(self.terms.reduce))
-            self.both[key] = _Both(columns, Lowest(self.keep), Lowest(self.keep))
+            self.both[key] = _Both(columns, Lowest(self.keep), Lowest(self.keep), Lowest(self.keep))
         return self.both[key]
 
     def _note_failures(self, pair: Pair) -> None:
@@ -331,6 +344,9 @@ class _Tally:
             distribution=Distribution.of(differences),
             worst=tuple(RowDifference.of(*found) for found in both.worst.items),
             best=tuple(RowDifference.of(*found) for found in both.best.items),
+            lost=tuple(
+                RowDifference.of(pair, before, detail=_why_lost(pair[1], metric)) for pair, before in both.lost.items
+            ),
         )
 
     def _everywhere(self, both: _Both) -> Paired:
@@ -341,6 +357,12 @@ class _Tally:
     def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int]) -> Paired:
         clusters = [self.clusters[row] for row in at] if self.clusters else []
         return paired_values(list(zip(one, other, strict=True)), clusters, self.terms.confidence)
+
+
+def _why_lost(row: Row, metric: Metric) -> str:
+    """Why a row has no value of a metric, as far as it says."""
+    said = (reading.reason for reading in row.readings if reading.metric.scorer == metric.scorer)
+    return shortened("; ".join(dict.fromkeys(filter(None, (*row.failures, *said)))) or "there is no score")
 
 
 def _mean(values: Sequence[float]) -> float | None:

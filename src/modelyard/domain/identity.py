@@ -13,7 +13,7 @@ NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,128}")
 
 def check_name(value: str, *loc: str | int) -> str:
     """Refuse what is no name: 1 to 128 of `[A-Za-z0-9._-]`, not dots only. Raises `InvalidInput` at `loc`."""
-    if not NAME.fullmatch(value):
+    if not isinstance(value, str) or not NAME.fullmatch(value):
         raise InvalidInput([Problem(loc, "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")])
     return value
 

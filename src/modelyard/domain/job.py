@@ -135,6 +135,46 @@ class JobProgress:
         return max(now, self.updated_at)
 
 
+@attrs.frozen
+class JobSummary:
+    """A job of any kind in short. `subject` is the id of what it works on: a model, or an evaluation run. `progress` is
+    its last recorded step, or row, of `total`.
+    """
+
+    id: str
+    kind: JobKind
+    status: JobStatus
+    entity: str
+    project: str
+    subject: str
+    progress: int
+    total: int | None
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_message: str | None
+
+    @classmethod
+    def of(cls, job: Job, progress: JobProgress) -> "JobSummary":
+        """What there is to say of every kind."""
+        return cls(
+            job.id,
+            job.kind,
+            job.status,
+            job.entity,
+            job.project,
+            job.lane,
+            progress.step,
+            progress.total,
+            job.attempts,
+            job.created_at,
+            job.started_at,
+            job.ended_at,
+            job.error_message,
+        )
+
+
 def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
     """When a running job will end if it goes on as fast as since its first start; None while nobody can tell."""
     if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
@@ -209,6 +249,7 @@ RECORDS = (
         ("id",),
         unique={"idempotency": ("entity", "project", "idempotency_key")},
         indexes={
+            "all": Index(()),
             "by_place": Index(("place",), ("created_at",)),
             "by_lane": Index(("lane", "place"), ("created_at",)),
             "of_lane": Index(("lane",), ("created_at",)),

@@ -253,15 +253,14 @@ NAN = math.nan
 class Column:
     """One value a row, of one metric and kind: NaN where the row has none.
 
-    `trials` counts the values before they were reduced, `binary` says that all row values are bools. `lacking` keeps
-    what there is of rows some trials of which have no value: the values there are, and how many are missing.
+    `trials` counts the values before they were reduced. `lacking` keeps what there is of rows some trials of which have
+    no value: the values there are, and how many are missing.
     """
 
     reduce: Reducer
     values: "array[float]" = attrs.field(factory=lambda: array("d"))
     lacking: dict[int, tuple[Sequence[float], int]] = attrs.field(factory=dict)
     trials: int = 0
-    binary: bool = True
 
     def put(self, row: int, values: Sequence[float], missing: int) -> float:
         """Take the values of the trials of a row, in the order of the rows. Returns their one value."""
@@ -270,8 +269,6 @@ class Column:
         reduced = values[0] if len(values) == 1 else self.reduce(values)
         self.values.append(reduced)
         self.trials += len(values)
-        if type(reduced) is not bool:
-            self.binary = False
         if missing:
             self.lacking[row] = (values, missing)
         return reduced

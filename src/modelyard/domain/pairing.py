@@ -1,5 +1,6 @@
 """Pairs of values judged with care: for what is all 0 or 1, what does not spread, and what goes together."""
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -12,6 +13,7 @@ from modelyard.domain.statistics import (
     holm,
     mcnemar,
     paired,
+    rate_interval,
     sample_size,
     t_quantile,
     t_tail,
@@ -26,6 +28,23 @@ def student(numbers: Numbers, groups: int, confidence: float) -> Interval | None
         return None
     spread = t_quantile((1 + confidence) / 2, groups - 1) * numbers.error
     return Interval(numbers.mean - spread, numbers.mean + spread, confidence)
+
+
+def clustered_rate(numbers: Numbers, trials: int, groups: int, confidence: float) -> Interval | None:
+    """Wilson's interval of a rate whose values go together: as the trials of a row do, or the rows of a cluster.
+
+    It takes as many independent values as have this standard error, one a trial at most, and Student's t in the place
+    of the normal one, for so many rows or clusters (Korn and Graubard 1998). Where all values are the same there are as
+    many as rows or clusters. None for fewer than two of these.
+    """
+    if numbers.mean is None or numbers.error is None:
+        return None
+    varied = numbers.mean * (1 - numbers.mean)
+    if varied == 0:
+        return rate_interval(numbers.mean, groups, confidence)
+    plain_error = math.sqrt(varied / (numbers.count - 1))
+    count = min(numbers.count * (plain_error / numbers.error) ** 2, trials) if numbers.error else trials
+    return rate_interval(numbers.mean, count, confidence, t_quantile((1 + confidence) / 2, groups - 1))
 
 
 def shown(found: Paired, p: float | None) -> bool:

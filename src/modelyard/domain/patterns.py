@@ -1,8 +1,8 @@
 """Regular expressions of a simple kind, read as data: a short text that one matches, and whether one matches a text.
 
 A pattern of a client is never compiled: matching here follows sets of places, so it takes polynomial time, within a
-budget. Known are literals, classes, `. ^ $ | ( ) (?: )`, the quantifiers, and the escapes `\\d \\w \\s` with their
-opposites; everything else raises `PatternError`.
+budget. Known are literals, classes, `. ^ $ | ( ) (?: )`, the quantifiers, the escapes `\\d \\w \\s` with their
+opposites, and `\\b`; everything else raises `PatternError`.
 """
 
 import re
@@ -67,6 +67,25 @@ class Anchor:
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
         """The one place, if it was reached."""
         return starts & {len(text) if self.at_end else 0}
+
+
+@attrs.frozen
+class Boundary:
+    """The beginning or the end of a word."""
+
+    def size(self, more: int) -> int:
+        """Nothing."""
+        return 0
+
+    def text(self, more: int) -> str:
+        """Nothing."""
+        return ""
+
+    def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
+        """Those places between a character of a word and what is none."""
+        spend(len(starts))
+        word = CharacterSet(_WORD)
+        return frozenset(at for at in starts if (text[at - 1 : at] in word) is not (text[at : at + 1] in word))
 
 
 @attrs.frozen
@@ -146,7 +165,7 @@ class Repetition:
         return found
 
 
-Node = CharacterSet | Anchor | Concatenation | Alternation | Repetition
+Node = CharacterSet | Anchor | Boundary | Concatenation | Alternation | Repetition
 
 
 def matches(node: Node, text: str, spend: Spend) -> bool:
@@ -225,7 +244,7 @@ class _Reader:
         bounds = self.bounds()
         if bounds is None:
             return node
-        if isinstance(node, Anchor):
+        if isinstance(node, Anchor | Boundary):
             raise self.unknown("a repeated anchor")
         self.take("?")  # a lazy quantifier matches the same texts
         least, most = bounds
@@ -275,7 +294,9 @@ class _Reader:
             raise self.unknown("an unclosed group")
         return node
 
-    def escape(self) -> CharacterSet:
+    def escape(self) -> Node:
+        if self.take("b"):
+            return Boundary()
         character = self.next()
         if character.lower() in _CLASSES:
             self.at += 1

@@ -9,6 +9,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -28,9 +29,10 @@ MAX_WORK = 500_000
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?")
 _SLOT = re.compile(r"\{(\w{1,128})\}")
-_WORD = re.compile(r"[^\W\d_]+")
-_YES = frozenset({"yes", "true", "pass", "correct"})
-_NO = frozenset({"no", "false", "fail", "incorrect"})
+_OUT_OF = re.compile(r"(?<=[0-9])\s{0,10}(?:/|(?:out )?of)\s{0,10}[0-9.]{1,20}")
+_VERDICT = re.compile(
+    r"(?:\b(not|\w{1,10}n['’]t)\s{1,10})?\b(?:(yes|true|pass|correct)|no|false|fail|incorrect)\b", re.IGNORECASE
+)
 
 
 class Unscored(Exception):
@@ -174,15 +176,15 @@ class LlmJudge(Rule):
         return _SLOT.sub(lambda slot: text_of(values[slot[1]]), self.prompt)
 
     def read(self, answer: str) -> bool | float:
-        """The score in a judge's answer: its last number, or its first word that is a verdict. Raises `Unscored`."""
+        """The score in a judge's answer: its last number (of "7/10", 7), or its first word that is a verdict ("not"
+        before it turns it round). Raises `Unscored`.
+        """
         if self.scale == "number":
-            number = number_in(answer)
+            number = number_in(_OUT_OF.sub("", answer))
             if number is not None:
                 return number
-        else:
-            for word in _WORD.findall(answer[:MAX_OUTPUT].lower()):
-                if word in _YES or word in _NO:
-                    return word in _YES
+        elif verdict := _VERDICT.search(answer[:MAX_OUTPUT]):
+            return (verdict[1] is None) is (verdict[2] is not None)
         raise Unscored(f"the judge gave no {'number' if self.scale == 'number' else 'yes or no'}: {answer[:100]!r}")
 
 
@@ -233,8 +235,8 @@ _FITTING: Mapping[Any, tuple[Callable[[object], bool], str]] = {
 def checked_score(value: Any) -> tuple[Any, str]:
     """A score as it is kept, and what is to be said of it: why a part of it is no score, or nothing.
 
-    A score is bool, number, text, None, or a mapping of names to such. NaN and infinity become None. Raises TypeError
-    for anything else.
+    A score is bool, number, text, None, or a mapping of names to such; what has `item()`, as the scalars of array
+    libraries do, is what that answers. NaN and infinity become None. Raises TypeError for anything else.
     """
     if value is None:
         return None, "the scorer gave no score"
@@ -246,8 +248,10 @@ def checked_score(value: Any) -> tuple[Any, str]:
         return value, ""
     if isinstance(value, Integral):
         return (int(value), "") if -(2**63) <= int(value) < 2**63 else (None, "the score is beyond 64 bits")
-    if isinstance(value, Real):
+    if isinstance(value, Real | Decimal):
         return (float(value), "") if math.isfinite(value) else (None, f"the score is {float(value)}")
+    if callable(item := getattr(value, "item", None)):
+        return checked_score(item())
     raise TypeError(f"the scorer answered {type(value).__name__}; a score is a bool, a number, a text or a mapping")
 
 

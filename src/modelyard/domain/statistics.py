@@ -31,14 +31,20 @@ class Interval:
 
 def wilson(passed: int, count: int, confidence: float = CONFIDENCE) -> Interval | None:
     """Wilson's score interval of a rate (Wilson 1927); None when nothing was counted."""
-    if count == 0:
-        return None
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    rate, square = passed / count, z * z / count
+    return rate_interval(passed / count, count, confidence) if count else None
+
+
+def rate_interval(rate: float, count: float, confidence: float = CONFIDENCE, quantile: float | None = None) -> Interval:
+    """Wilson's interval of a rate that tells as much as `count` independent values of 0 or 1.
+
+    `quantile` takes the place of the normal one.
+    """
+    z = NormalDist().inv_cdf((1 + confidence) / 2) if quantile is None else quantile
+    square = z * z / count
     middle = rate + square / 2
     spread = z * math.sqrt((rate * (1 - rate) + square / 4) / count)
-    low = 0.0 if passed == 0 else (middle - spread) / (1 + square)
-    high = 1.0 if passed == count else (middle + spread) / (1 + square)
+    low = 0.0 if rate == 0 else (middle - spread) / (1 + square)
+    high = 1.0 if rate == 1 else (middle + spread) / (1 + square)
     return Interval(low, high, confidence)
 
 

@@ -27,7 +27,7 @@ def _known(_: object, __: object, reducer: str) -> None:
 
 
 def _sensible(_: object, __: object, confidence: float) -> None:
-    if not 0.5 <= confidence < 1:
+    if not isinstance(confidence, float) or not 0.5 <= confidence < 1:
         raise InvalidInput.at("confidence", msg="must be at least 0.5 and below 1, such as 0.95")
 
 

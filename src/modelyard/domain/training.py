@@ -317,6 +317,7 @@ RECORDS = (
         ("id",),
         unique={"name": ("entity", "project", "name")},
         indexes={
+            "all": Index(()),
             "by_entity": Index(("entity",), ("created_at",)),
             "by_project": Index(("entity", "project"), ("created_at",)),
         },

@@ -7,8 +7,8 @@ from typing import cast
 from modelyard.errors import BodyTooLarge
 from modelyard.http.message import Headers
 from modelyard.http.refusal import BodyTimeout, UnsupportedMedia
+from modelyard.off_loop import in_executor
 from modelyard.protocols import ArtifactStore, Clock, StoredArtifact
-from modelyard.service.flow import in_executor
 
 PATIENCE = 30.0
 PACE = 2**20

@@ -7,7 +7,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, Delta
 from modelyard.http.auth import attribution
 from modelyard.http.failures import chat_body, kind_of, report
-from modelyard.http.message import FOLLOWING, JSON_HEADER, Header, Response
+from modelyard.http.message import EVENT_STREAM, FOLLOWING, JSON_HEADER, Header, Response
 from modelyard.http.route import Auth, Body, Call, Dialect, Handler, Interface, Route
 from modelyard.protocols import Clock
 from modelyard.service.answering import Answer, Opening
@@ -17,8 +17,6 @@ from modelyard.wire.completion import Asked, ChatRequest, read_chat_request
 
 JOINED = 2**14
 """Bytes of events that are joined at most, where nothing has to be waited for between them."""
-
-EVENT_STREAM: Header = ("content-type", "text/event-stream; charset=utf-8")
 
 
 def complete(call: Call, training: bool) -> Flow[Response | None]:

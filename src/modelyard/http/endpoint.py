@@ -26,8 +26,9 @@ from modelyard.http.message import FOLLOWING, Headers, Request, Response, header
 from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.table import Table
+from modelyard.off_loop import in_executor
 from modelyard.protocols import Authenticator
-from modelyard.service.flow import aiterate, in_executor, iterate
+from modelyard.service.flow import aiterate, iterate
 from modelyard.service.platform import Platform
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

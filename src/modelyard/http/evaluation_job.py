@@ -34,7 +34,7 @@ def evaluate_model(call: Call) -> Response:
     place = _place(call, body.project_id)
     check_references(body)
     _check_can_run(call)
-    with places("body", evaluation="evaluation_ref", model="model_ref"):
+    with places("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
         run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **place)
     return json_response({"call_id": run.id})
 

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from modelyard.errors import StoreError
 from modelyard.http.incoming import Receive, Send
+from modelyard.off_loop import in_executor
 from modelyard.protocols import Executor
-from modelyard.service.flow import in_executor
 from modelyard.service.platform import Platform
 from modelyard.service.ports import log
 

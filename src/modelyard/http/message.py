@@ -77,6 +77,7 @@ class Response:
 
 
 JSON_HEADER = ("content-type", "application/json")
+EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 
 
 def json_response(value: object, status: int = 200, headers: Iterable[Header] = ()) -> Response:

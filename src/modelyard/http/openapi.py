@@ -6,6 +6,7 @@ import types
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
+from urllib.parse import quote
 
 import attrs
 
@@ -30,7 +31,8 @@ def document_route(routes: Sequence[Route]) -> Route:
         named = call.one("interface")
         if named is not None and named not in interfaces:
             raise InvalidInput.at("query", "interface", msg=f"must be one of {', '.join(interfaces)}")
-        return json_response(document([route for route in shown if named in (None, route.interface.value)]))
+        described = document([route for route in shown if named in (None, route.interface.value)])
+        return json_response(described | _mounted(call.request.root))
 
     query = (Parameter("interface", {"type": "string", "enum": interfaces}, "Show the document of one interface."),)
     own = Route("GET", PATH, Interface.BASE, Auth.PUBLIC, show, summary="Describe the interfaces.", query=query)
@@ -56,6 +58,12 @@ def document(routes: Sequence[Route]) -> Schema:
             },
         },
     }
+
+
+def _mounted(root: str) -> Schema:
+    """Where the paths begin. Below a prefix the document must say so: left out, it stands for the root of the host."""
+    address = quote(root.rstrip("/"))
+    return {"servers": [{"url": address}]} if address else {}
 
 
 # ---- operations --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from modelyard.domain.comparison import Comparison, MetricComparison, Verdict, c
 from modelyard.domain.evaluation import EvaluationRun
 from modelyard.domain.metric import Row, row_values
 from modelyard.domain.terms import TermOptions
-from modelyard.report.comparison_page import comparison_content
+from modelyard.report.comparison_page import UNPAIRED, comparison_content
 from modelyard.report.export import Format, comparison_lines
 from modelyard.report.number import (
     clusters_text,
@@ -108,6 +108,8 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
         f"{count_text(found.rows)} rows in both, {count_text(found.only_baseline)} only in the baseline, "
         f"{count_text(found.only_candidate)} only in the candidate"
     )
+    if not found.rows:
+        yield UNPAIRED
     if found.metrics:
         yield ""
         yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])

@@ -23,6 +23,7 @@ from modelyard.report.page import Html, chip, facts, folded, joined, long_table,
 from modelyard.report.strip import BETTER, PLAIN, WORSE, interval_strip, share_strip
 
 MAX_PLOTS = 24
+UNPAIRED = "no row is in both: rows are paired by all that they hold, so both runs must be of the same data"
 _CLASSES = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}
 _COLOURS = {Verdict.BETTER: BETTER, Verdict.WORSE: WORSE}
 
@@ -32,13 +33,17 @@ def comparison_content(
 ) -> Iterator[Html]:
     """The page of a comparison, with at most so many rows of a kind."""
     yield _facts(baseline, candidate, found)
-    yield section("Metrics", _metrics(found)) if found.metrics else tag("p", "There is nothing to compare.")
+    yield section("Metrics", _metrics(found)) if found.metrics else tag("p", _nothing(found))
     yield section("Not compared", _uncompared(found))
     drawn = [one for one in found.metrics if one.distribution is not None][:MAX_PLOTS]
     yield section("How the rows differ, candidate minus baseline", plots(_histogram(one) for one in drawn))
     yield section("Errors", _failures(found, most))
     yield section("Rows on which the candidate loses most", *_changed(found, "worst", most))
     yield section("Rows on which the candidate wins most", *_changed(found, "best", most))
+
+
+def _nothing(found: Comparison) -> str:
+    return "There is nothing to compare" + (f": {UNPAIRED}." if not found.rows else ".")
 
 
 def _facts(baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison) -> Html:

@@ -10,6 +10,7 @@ defer_modules(
     "evaluation_job",
     "health",
     "identity",
+    "jobs",
     "lineage",
     "logger",
     "model",

@@ -22,7 +22,7 @@ def check_not_worse(report: ComparisonReport, metric: str | None, margin: float)
 
     The message says on which metric, by how much, how sure that is, and on which rows. Raises `InvalidInput`.
     """
-    if not margin >= 0:
+    if not _is_number(margin) or not margin >= 0:
         raise InvalidInput.at("margin", msg="must be at least 0: by how much the candidate may be worse")
     lacking = _lacking(report.comparison, metric)
     if lacking:
@@ -60,7 +60,7 @@ def _told(one: MetricComparison, found: Paired, margin: float) -> str:
         [
             f"{one.name}: {difference_text(found.difference, one.kind)} ({sure}){allowed}",
             f"  over {count_text(found.count)} rows{_over(one, found)}: {split}",
-            *_rows(one.worst),
+            *(_rows(one.worst) if found is one.paired else _lost_rows(one.lost)),
         ]
     )
 
@@ -69,7 +69,7 @@ def _over(one: MetricComparison, found: Paired) -> str:
     if found is one.paired:
         return f" ({mean_text(one.baseline, one.kind)} before, {mean_text(one.candidate, one.kind)} now)"
     lost = count_text(one.only_baseline)
-    return f", {lost} of which the candidate has no value of; a missing value counts as the worst"
+    return f", {lost} of which have no value in the candidate, which counts as the worst"
 
 
 def _rows(worst: tuple[RowDifference, ...]) -> list[str]:
@@ -80,8 +80,19 @@ def _rows(worst: tuple[RowDifference, ...]) -> list[str]:
         for note in worst[:SHOWN_ROWS]
     ]
     headers = ("row", "before", "now", "inputs", "candidate's output")
-    shown = text_table(headers, lines, right=("before", "now"))
-    return ["  the rows that lose most:", *(f"    {line}" for line in shown.splitlines())]
+    return ["  the rows that lose most:", *_indented(text_table(headers, lines, right=("before", "now")))]
+
+
+def _lost_rows(lost: tuple[RowDifference, ...]) -> list[str]:
+    lines = [
+        (note.digest[:10], f"{note.baseline:g}", _cut(note.inputs), _cut(note.detail)) for note in lost[:SHOWN_ROWS]
+    ]
+    headers = ("row", "before", "inputs", "why it has no value now")
+    return ["  rows that are lost:", *_indented(text_table(headers, lines, right=("before",)))]
+
+
+def _indented(table: str) -> list[str]:
+    return [f"    {line}" for line in table.splitlines()]
 
 
 def _cut(text: str) -> str:
@@ -119,6 +130,10 @@ class Gate:
         return text_table(("metric", "at least", "found", ""), [[_shown(cell) for cell in row] for row in rows])
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _shown(cell: object) -> object:
     return f"{cell:.4g}" if isinstance(cell, float) else "–" if cell is None else cell
 
@@ -127,8 +142,11 @@ def checked_gate(report: RunReport, thresholds: Mapping[str, float], max_errors:
     """Hold a run's means against thresholds. Raises `InvalidInput`."""
     if not thresholds:
         raise InvalidInput.at("thresholds", msg="must name at least one metric")
-    if not 0 <= max_errors <= 1:
+    if not _is_number(max_errors) or not 0 <= max_errors <= 1:
         raise InvalidInput.at("max_errors", msg="must be a share of the trials, 0 to 1")
+    for name, least in thresholds.items():
+        if not _is_number(least):
+            raise InvalidInput.at("thresholds", name, msg="must be a number, the least that the metric's mean may be")
     known = {summary.name: summary for summary in report.aggregate.metrics}
     return Gate(tuple(_check(known.get(name), name, least, max_errors) for name, least in thresholds.items()))
 

@@ -29,10 +29,11 @@ AnyRun = str | EvaluationRun | HasRun
 
 
 def run_id_of(run: AnyRun) -> str:
-    """The id of a run."""
-    if isinstance(run, str):
-        return run
-    return run.id if isinstance(run, EvaluationRun) else run.run.id
+    """The id of a run. Raises `InvalidInput` for what is none."""
+    found = run if isinstance(run, str | EvaluationRun) else getattr(run, "run", None)
+    if not isinstance(found, str | EvaluationRun):
+        raise InvalidInput.at("run", msg="must be a run, its id, or the result of one")
+    return found if isinstance(found, str) else found.id
 
 
 class Comparing(ABC):

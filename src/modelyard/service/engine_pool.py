@@ -15,7 +15,7 @@ import attrs
 
 from modelyard import event_loop
 from modelyard.protocols import Clock
-from modelyard.service.flow import BlockingTalk, Book, Flow, Transact, arun, in_executor, run
+from modelyard.service.flow import BlockingTalk, Book, Flow, Transact, arun, run
 
 T = TypeVar("T")
 
@@ -281,21 +281,3 @@ def _serve_loop(begun: "SimpleQueue[Any]") -> None:
 
     with event_loop.Runner(loop_factory=event_loop.new_event_loop) as runner:
         runner.run(main())
-
-
-async def until_settled(work: Callable[[], T], gone: threading.Event) -> T:
-    """What work in the loop's executor returns; a cancelled task tells it to stop and waits until it has, however often
-    it is cancelled.
-    """
-    future = event_loop.ensure_future(in_executor(work))
-    cancelled: event_loop.CancelledError | None = None
-    while not future.done():
-        try:
-            await event_loop.wait([future])
-        except event_loop.CancelledError as error:
-            cancelled = error
-            gone.set()
-    if cancelled is not None:
-        future.exception()  # heard, so that the loop does not complain of it
-        raise cancelled
-    return future.result()

@@ -4,9 +4,9 @@ What goes wrong with a row is a result. What goes wrong with the platform under 
 raised and ends the run.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from typing import Any, ClassVar, Protocol
 
 import attrs
@@ -217,9 +217,24 @@ def calling(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flo
     return (yield Call(lambda: function(*arguments)))
 
 
+def check_takes(function: Any, arguments: Sequence[str], *loc: str) -> None:
+    """Raise `InvalidInput` at `loc` for what is no function of these arguments, as far as can be known beforehand."""
+    said = f"must be a function of {' and '.join(arguments)}"
+    if not callable(function):
+        raise InvalidInput.at(*loc, msg=said)
+    try:
+        known = signature(function)
+    except (TypeError, ValueError):  # such as a built-in one, of which nothing is known
+        return
+    try:
+        known.bind(*arguments)
+    except TypeError as wrong:
+        raise InvalidInput.at(*loc, msg=f"{said}: {wrong}") from None
+
+
 def is_async(function: Any) -> bool:
     """Whether calling it gives something to await."""
-    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - whether it is async is asked, not whether it can be called
 
 
 def _alone(awaitable: Awaitable[Any]) -> Any:

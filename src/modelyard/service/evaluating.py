@@ -18,24 +18,23 @@ from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.prediction import Prediction
 from modelyard.domain.versioned import OneObject
 from modelyard.errors import Conflict, LeaseLost
+from modelyard.off_loop import settled
 from modelyard.protocols import Tx
 from modelyard.service.asker import asked_by
-from modelyard.service.engine_pool import until_settled
+from modelyard.service.evaluation_data import RowData, kept_rows
 from modelyard.service.evaluation_job import Crew, evaluate
 from modelyard.service.evaluation_name import evaluation_ref
 from modelyard.service.evaluation_order import (
     OneModel,
     Order,
     Published,
-    RowData,
     WorkOptions,
     is_one,
-    kept_rows,
     order_of,
     rescore_order,
     several,
 )
-from modelyard.service.evaluation_progress import Progress, Told, shown
+from modelyard.service.evaluation_progress import Progress, Told, telling
 from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.evaluation_resume import again, check_portable, functions_for
 from modelyard.service.evaluation_rules import INTERRUPTED, check_idle, engine_job
@@ -97,12 +96,12 @@ class Evaluating(Watching):
         A row has `messages` (or `prompt`, a text) and whatever the scorers read, such as `expected`. `model` is a name
         that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the row; a
         trained model is held at the checkpoint of this moment. `rows` are mappings, read once and kept before the first
-        is asked, or a version of a dataset; without them, dataset, scorers and trials are those of the evaluation,
-        which must be published: the run is held at the version of this moment. An evaluation is given by its name
-        ("quiz", "quiz:v0"), by a reference, or as the version that `objects.publish` returned. `scorers` are
-        "exact_match" if nothing is said. `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how
-        often each row is asked, with another seed each time. A row on which model or scorer fails is kept with its
-        error and counted; only scored rows are in the mean.
+        is asked, a version of a dataset, or the path of a JSON Lines file; without them, dataset, scorers and trials
+        are those of the evaluation, which must be published: the run is held at the version of this moment. An
+        evaluation is given by its name ("quiz", "quiz:v0"), by a reference, or as the version that `objects.publish`
+        returned. `scorers` are "exact_match" if nothing is said. `options` are those of `chat.complete`, of
+        `WorkOptions`, and `trials`, how often each row is asked, with another seed each time. A row on which model or
+        scorer fails is kept with its error and counted; only scored rows are in the mean.
 
         Raises `InvalidInput`, `ModelNotFound`, `Forbidden` before anything is asked, and `JobFailed` for a run that
         failed or was cancelled: what was done stays, and `resume` goes on with a failed one.
@@ -110,6 +109,34 @@ class Evaluating(Watching):
         orders = self._orders(evaluation, model, rows, scorers, project, entity, options)
         results = [self._here(order, progress) for order in orders]
         return results[0] if is_one(model) else results
+
+    @overload
+    async def arun(
+        self,
+        evaluation: OneObject,
+        model: OneModel,
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Any,
+    ) -> EvaluationResult: ...
+
+    @overload
+    async def arun(
+        self,
+        evaluation: OneObject,
+        model: Sequence[OneModel],
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Any,
+    ) -> list[EvaluationResult]: ...
 
     async def arun(
         self,
@@ -134,7 +161,7 @@ class Evaluating(Watching):
             results = [self._here(order, progress, loop, gone.is_set) for order in orders]
             return results[0] if is_one(model) else results
 
-        return await until_settled(work, gone)
+        return await settled(work, gone.set)
 
     def rescore(
         self, run_id: str, scorers: Scorers, *, progress: Progress = False, **options: Unpack[WorkOptions]
@@ -161,12 +188,11 @@ class Evaluating(Watching):
         for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`, `Conflict` while it
         is worked on, and `InvalidInput` for a function that is missing or has changed.
         """
-        runner, told = self._runner(Crew()), Told()
-        job = self._abandoned(run_id, runner)
-        functions = functions_for(job, model, self._named(scorers))
-        runner = self._runner(attrs.evolve(functions, principal=self.principal, tally=told.begin))
-        hold = self._reclaimed(run_id, runner)
-        return self._drive(runner, hold, told, progress)
+        with telling(progress, self._run(run_id)) as told:
+            job = self._abandoned(run_id, self._runner(Crew()))
+            functions = functions_for(job, model, self._named(scorers))
+            runner = self._runner(attrs.evolve(functions, principal=self.principal, tally=told.begin))
+            return self._drive(runner, self._reclaimed(run_id, runner), told)
 
     # ---- by workers
 
@@ -257,9 +283,12 @@ class Evaluating(Watching):
     def _here(
         self, order: Order, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
-        told = Told()
-        crew = attrs.evolve(order.crew, principal=self.principal, loop=loop, tally=told.begin)
-        runner = self._runner(crew)
+        with telling(progress, order.run) as told:
+            runner = self._runner(attrs.evolve(order.crew, principal=self.principal, loop=loop, tally=told.begin))
+            return self._drive(runner, self._begun(order, runner), told, stop)
+
+    def _begun(self, order: Order, runner: Runner) -> Hold:
+        """A hold on the run that an order makes."""
 
         def step(tx: Tx) -> tuple[Job, JobProgress]:
             self._add(tx, order)
@@ -267,8 +296,7 @@ class Evaluating(Watching):
             assert claimed is not None
             return claimed
 
-        hold = runner.hold(*order.keep(step))
-        return self._drive(runner, hold, told, progress, stop)
+        return runner.hold(*order.keep(step))
 
     def _add(self, tx: Tx, order: Order) -> None:
         tx.add(order.run)
@@ -283,15 +311,12 @@ class Evaluating(Watching):
         handlers = {JobKind.EVALUATE: work, JobKind.RESCORE: work}
         return Runner(self.ports, handlers, lambda tx, job, event_id, now: fail(tx, job, event_id, INTERRUPTED, now))
 
-    def _drive(
-        self, runner: Runner, hold: Hold, told: Told, progress: Progress, stop: Callable[[], bool] = never
-    ) -> EvaluationResult:
+    def _drive(self, runner: Runner, hold: Hold, told: Told, stop: Callable[[], bool] = never) -> EvaluationResult:
         announce(self.ports, hold.job)
         begun = self.ports.clock.monotonic()
-        with runner.beating(), closing(runner.steps(hold, stop)) as steps, shown(progress, hold.job) as show:
+        with runner.beating(), closing(runner.steps(hold, stop)) as steps:
             for _ in steps:
-                if show is not None:
-                    told.show(show, hold.job.spec["total"], self.ports.clock.monotonic() - begun)
+                told.tell(hold.job.spec["total"], self.ports.clock.monotonic() - begun)
         if self._run(hold.job.lane).state is RunState.RUNNING:
             raise LeaseLost(f"evaluation run {hold.job.lane} was taken over; wait for it")
         return self._completed(hold.job.lane)

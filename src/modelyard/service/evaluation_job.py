@@ -193,11 +193,12 @@ class _Work:
 
     @property
     def over_budget(self) -> bool:
-        """Whether more rows have failed than the run may have."""
+        """Whether more rows have failed than the run may have; those are forgiven with which it was resumed."""
         budget = self.spec["error_budget"]
         if budget is None:
             return False
-        return bool(self.tally.failed > (budget * self.spec["total"] if isinstance(budget, float) else budget))
+        failed = self.tally.failed - self.spec.get("forgiven", 0)
+        return bool(failed > (budget * self.spec["total"] if isinstance(budget, float) else budget))
 
     def end(self) -> None:
         """Complete the run with its summary; or fail it for its errors, or as somebody has asked."""
@@ -210,7 +211,7 @@ class _Work:
             if progress.cancelled_by or run is None:
                 return cancel(tx, job, event_id, progress.cancelled_by or "deletion", now)
             if self.over_budget:
-                drained = attrs.evolve(job, result={"drained": True})
+                drained = attrs.evolve(job, result={"forgiven": self.tally.failed})
                 return fail(tx, drained, event_id, self._why(), now)
             tx.replace(run.finished(summary, now))
             return succeed(tx, job, event_id, now)
@@ -225,7 +226,8 @@ class _Work:
     def _why(self) -> str:
         return (
             f"{self.tally.failed} of {self.tally.rows} rows failed, more than the error budget of "
-            f"{self.spec['error_budget']} allows; look at their errors, correct the cause, then resume the run"
+            f"{self.spec['error_budget']} allows; look at their errors, correct the cause, then resume the run: "
+            "these rows stay as they are, and as many more may fail"
         )
 
     # ---- what there is to do
@@ -248,7 +250,8 @@ class _Work:
     def _items(self) -> Iterator[Item]:
         """What is not stored yet, in order. The first ones may have been begun before, if nobody knows better."""
         left = self.rows.items(self.left)
-        if self._resumed and not self.spec.get("drained"):
+        drained = self.hold.job.attempts == 1 and self.spec.get("drained")
+        if self._resumed and not drained:
             for item in islice(left, self.limits.concurrency):
                 yield attrs.evolve(item, unsure=item.copied is None)
         yield from left

@@ -1,9 +1,8 @@
 """What a run of the engine is asked to do: checked, resolved, and kept as the spec of a job."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, TypedDict, TypeGuard, TypeVar
 
 import attrs
@@ -17,10 +16,10 @@ from modelyard.domain.training import Checkpoint, Model
 from modelyard.domain.versioned import ObjectKind, ObjectVersion, OneObject
 from modelyard.errors import Forbidden, InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json_text import checked_dumps
-from modelyard.formats.rows import dump_row, in_chunks
 from modelyard.protocols import Tx
 from modelyard.service.asker import asked_by
 from modelyard.service.engine import Limits
+from modelyard.service.engine_row import check_takes
 from modelyard.service.evaluation_job import Crew
 from modelyard.service.evaluation_name import evaluation_ref
 from modelyard.service.judging import PlatformModel
@@ -36,9 +35,6 @@ ModelFunction = Callable[[Mapping[str, Any]], Any]
 
 OneModel = str | CatalogueEntry | Model | Checkpoint | ModelFunction
 """What is judged: a name or reference, a value of the platform, or a function of the row."""
-
-RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str
-"""Rows as they come; or the version of a dataset, or the reference of one."""
 
 
 class WorkOptions(TypedDict, total=False):
@@ -56,8 +52,14 @@ class WorkOptions(TypedDict, total=False):
     error_budget: float | None
 
 
-_WHOLE = {"concurrency": (1, 1000), "scorer_concurrency": (1, 1000), "retries": (0, 100), "trials": (1, 1000)}
-_WORK = frozenset({*_WHOLE, "timeout", "error_budget"})
+_WHOLE = {
+    "concurrency": (1, 1000),
+    "scorer_concurrency": (1, 1000),
+    "retries": (0, 100),
+    "trials": (1, 1000),
+    "seed": (-(2**63), 2**63 - 1),
+}
+_WORK = frozenset(WorkOptions.__annotations__)
 _SEED_BYTES = 6
 
 
@@ -108,11 +110,11 @@ def order_of(
     Raises `InvalidInput`, `ModelNotFound`, `Forbidden`, `StorageFull`.
     """
     ports.require_room()
-    work = {name: options[name] for name in options if name in _WORK}
-    chat = {name: value for name, value in options.items() if name not in _WORK and name != "seed"}
-    seed = _seed(ports, options.get("seed"))
-    limits = _limits(work, seed)
-    held, ref = _model(ports, principal, model, place, chat, options.get("seed"))
+    seed = options.get("seed")
+    work = {name: options[name] for name in options if name in _WORK or name == "trials"}
+    chat = {name: options[name] for name in options if name not in work and name != "seed"}
+    limits = _limits({**work, "seed": _fresh_seed(ports) if seed is None else seed})
+    held, ref = _model(ports, principal, model, place, chat, seed)
     spec = {
         "model": held,
         "model_ref": str(ref),
@@ -136,7 +138,9 @@ def rescore_order(
 ) -> Order:
     """The order of a rescoring: a new run, in the place of its source. Raises as `order_of`."""
     ports.require_room()
-    limits = _limits(options, 0)
+    if unknown := options.keys() - _WORK:
+        raise InvalidInput([Problem((name,), "is no option of a rescoring") for name in sorted(unknown)])
+    limits = _limits(options)
     place = (source.entity, source.project)
     judged_by = _judged_by(ports, principal, place, scorers, limits, options.get("error_budget"))
     spec = {"source": source.id, "total": total, **judged_by}
@@ -230,6 +234,7 @@ def _model(
 ) -> tuple[str | None, ObjectRef]:
     """The name that completions take, None for a function, and the reference."""
     if callable(model):
+        check_takes(model, ("row",), "model")
         if chat:
             raise InvalidInput(
                 [Problem((name,), "is an option of a completion; a function takes none") for name in chat]
@@ -253,7 +258,7 @@ def _name_of(ports: Ports, model: str | CatalogueEntry | Model | Checkpoint) -> 
     return f"{model.entity}/{model.project}/{model.name}" if isinstance(model, Model) else model
 
 
-def _limits(work: Mapping[str, Any], seed: int) -> Limits:
+def _limits(work: Mapping[str, Any]) -> Limits:
     problems = [
         Problem((name,), f"must be a whole number from {least} to {most}")
         for name, (least, most) in _WHOLE.items()
@@ -267,15 +272,15 @@ def _limits(work: Mapping[str, Any], seed: int) -> Limits:
     if problems:
         raise InvalidInput(problems)
     names = {field.name for field in attrs.fields(Limits)}
-    return Limits(**{name: value for name, value in work.items() if name in names}, seed=seed)
+    return Limits(**{name: value for name, value in work.items() if name in names})
 
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float)
 
 
-def _seed(ports: Ports, seed: int | None) -> int:
-    return int.from_bytes(ports.randomness(_SEED_BYTES), "big") if seed is None else seed
+def _fresh_seed(ports: Ports) -> int:
+    return int.from_bytes(ports.randomness(_SEED_BYTES), "big")
 
 
 # ---- what was published ----
@@ -286,7 +291,7 @@ class Published:
     """What a version of an evaluation says: its dataset, the references of its scorers, how often a row is asked."""
 
     ref: ObjectRef
-    dataset: str
+    dataset: ObjectVersion
     scorers: Sequence[str]
     trials: int
 
@@ -300,52 +305,5 @@ class Published:
         except NotFound as unknown:
             raise NotFound(unknown.kind, unknown.id, "publish it, or give rows and scorers") from None
         content = version.content
-        return cls(version.ref, content["dataset"], tuple(content.get("scorers", ())), content.get("trials", 1))
-
-
-# ---- rows ----------------------------------------------------------------------------------------------------------
-
-
-def kept_rows(ports: Ports, principal: Principal, orders: Sequence[Order], rows: RowData) -> Iterator[Order]:
-    """The orders, with the rows that they are about: kept once for each, because each run ends when it does."""
-    if isinstance(rows, str):
-        rows = Objects(ports, principal).resolve(ObjectKind.DATASET, rows)
-    if isinstance(rows, ObjectVersion):
-        return (_with_rows(order, rows.rows or 0, dataset=_artifact_of(rows)) for order in orders)
-    if not isinstance(rows, Iterable):
-        raise InvalidInput.at("rows", msg="must be mappings, one for each row, or a version of a dataset")
-    return _spooled(ports, orders, rows)
-
-
-def _spooled(ports: Ports, orders: Sequence[Order], rows: Iterable[Mapping[str, Any]]) -> Iterator[Order]:
-    count = 0
-
-    def lines() -> Iterator[bytes]:
-        nonlocal count
-        for count, row in enumerate(rows, 1):
-            yield dump_row(row, count - 1)
-
-    names = [ports.artifacts.put(in_chunks(lines())).name]
-    try:
-        names += [_copy(ports, names[0]) for _ in orders[1:]]
-        for order in orders:
-            yield _with_rows(order, count, artifact=names.pop())
-    finally:
-        for name in names:
-            ports.artifacts.remove(name)
-
-
-def _copy(ports: Ports, name: str) -> str:
-    with ports.artifacts.open(name) as file:
-        return ports.artifacts.put(iter(partial(file.read, 2**16), b"")).name
-
-
-def _with_rows(order: Order, count: int, **source: str) -> Order:
-    spec = {**order.job.spec, **source, "total": count * order.job.spec["trials"]}
-    return attrs.evolve(order, job=attrs.evolve(order.job, spec=spec))
-
-
-def _artifact_of(dataset: ObjectVersion) -> str:
-    if dataset.kind is not ObjectKind.DATASET or dataset.rows_artifact is None:
-        raise InvalidInput.at("rows", msg="must be rows, or a version of a dataset that has not been deleted")
-    return dataset.rows_artifact
+        dataset = objects.resolve(ObjectKind.DATASET, content["dataset"])
+        return cls(version.ref, dataset, tuple(content.get("scorers", ())), content.get("trials", 1))

@@ -6,14 +6,18 @@ from typing import Any
 
 from modelyard.domain.job import Job, JobKind
 from modelyard.errors import Conflict, InvalidInput, Problem
+from modelyard.service.engine_row import check_takes
 from modelyard.service.evaluation_job import Crew
 from modelyard.service.evaluation_order import ModelFunction, crew_of
 from modelyard.service.scorers import NamedScorer
 
 
 def again(job: Job, job_id: str, asker: Mapping[str, Any], now: datetime) -> Job:
-    """A new job that goes on, for an asker, where one that failed has ended."""
-    spec = {**job.spec, "asker": asker, "resumed": True, "drained": job.result.get("drained", False)}
+    """A new job that goes on, for an asker, where one that failed has ended.
+
+    One that failed by its error budget had brought what was under way to its end, and its failures are forgiven.
+    """
+    spec = {**job.spec, **job.result, "asker": asker, "resumed": True, "drained": "forgiven" in job.result}
     return Job(job_id, job.kind, job.entity, job.project, job.lane, now, spec)
 
 
@@ -43,6 +47,10 @@ def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[Named
             )
     if needs_model(job) and model is None:
         problems.append(Problem(("model",), "the run was begun with a function as its model; give it again"))
+    if model is not None and not needs_model(job):
+        problems.append(Problem(("model",), "the run needs no function: it goes on with the model that it names"))
     if problems:
         raise InvalidInput(problems)
+    if model is not None:
+        check_takes(model, ("row",), "model")
     return crew_of(model, scorers)

@@ -14,10 +14,10 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobEvent
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import JobFailed, NotFound
+from modelyard.off_loop import in_executor
 from modelyard.protocols import Snapshot, Tx
 from modelyard.service.evaluation_result import EvaluationResult
 from modelyard.service.evaluation_rules import engine_job, latest_job
-from modelyard.service.flow import in_executor
 from modelyard.service.job import announce, files_of, request_cancel
 from modelyard.service.listing import check_window, every, maybe, window
 from modelyard.service.place import Sight

@@ -15,6 +15,7 @@ import attrs
 
 from modelyard import event_loop
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.off_loop import outlast
 from modelyard.protocols import AsyncBackend, Backend, ServedModel, Store, Tx
 from modelyard.service.ports import log
 from modelyard.service.source import Source
@@ -217,11 +218,6 @@ class Close:
         await talk.close(self.source)
 
 
-async def in_executor(function: Callable[[], T]) -> T:
-    """Run a function that may wait in the loop's default executor."""
-    return await event_loop.get_running_loop().run_in_executor(None, function)
-
-
 # ---- the drivers -----------------------------------------------------------------------------------------------
 
 
@@ -352,14 +348,13 @@ class AsyncTalk(Talk[T]):
     async def wait(self, work: Awaitable[R]) -> R:
         """The outcome of work that a cancelled task must not leave behind: it is cancelled when the work is over."""
         future = event_loop.ensure_future(work)
-        while not future.done():
-            try:
-                await event_loop.wait([future])
-            except event_loop.CancelledError as error:
-                self.cancelled = error
-                for source in self.sources:
-                    source.stopping = True
+        await outlast(future, self._stop)
         return future.result()
+
+    def _stop(self, cancelled: "event_loop.CancelledError") -> None:
+        self.cancelled = cancelled
+        for source in self.sources:
+            source.stopping = True
 
     async def close(self, source: Source) -> None:
         """Stop a source's work."""

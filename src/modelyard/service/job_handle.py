@@ -9,10 +9,10 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import ENDED, Job, JobStatus
 from modelyard.domain.training import Checkpoint, TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
+from modelyard.off_loop import in_executor
 from modelyard.protocols import Tx
 from modelyard.report.plot import Plot
 from modelyard.report.progress import Show, progress_bar
-from modelyard.service.flow import in_executor
 from modelyard.service.job import announce, request_cancel
 from modelyard.service.ports import Ports
 from modelyard.service.runner import never

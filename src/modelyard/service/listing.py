@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+from modelyard.domain.identity import Principal
 from modelyard.domain.page import Order, Page, check_limit
 from modelyard.domain.record import KEY, by_class
 from modelyard.domain.schema import RECORDS
@@ -115,6 +116,24 @@ def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
 def everything(_: object) -> bool:
     """Keeps all."""
     return True
+
+
+def listed_entity(principal: Principal, entity: str | None, project: str | None) -> str | None:
+    """Whose records to list: of the entity that is named, of the caller's where only a project is, else (None) of every
+    entity that the caller may see. Raises `Forbidden`.
+    """
+    own = principal.scope.entity if project is None else principal.entity
+    named = own if entity is None else entity
+    if named is not None:
+        principal.require(named, project)
+    return named
+
+
+def listed_index(entity: str | None, project: str | None) -> tuple[str, ...]:
+    """The narrowest index for such a listing, and the values to look up in it."""
+    if entity is None:
+        return ("all",)
+    return ("by_entity", entity) if project is None else ("by_project", entity, project)
 
 
 def read_page(

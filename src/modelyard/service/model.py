@@ -18,7 +18,7 @@ from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.report.plot import Plot
 from modelyard.service.job import announce
 from modelyard.service.lineage import checkpoint_lineage
-from modelyard.service.listing import everything, maybe, read_page
+from modelyard.service.listing import everything, listed_entity, listed_index, maybe, read_page
 from modelyard.service.model_rules import (
     Gone,
     add_log,
@@ -116,13 +116,12 @@ class Models(Promotions):
         limit: int = DEFAULT_LIMIT,
         order: Order = "asc",
     ) -> Page[Model]:
-        """Models of an entity, or of one project of it, in the order of their creation.
+        """Models in the order of their creation: all that the caller may see, those of an entity, or of one project.
 
         `after` is the id of a model, which may have been deleted since. Raises `Forbidden`, `NotFound`.
         """
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity, project)
-        index, *where = ("by_entity", entity) if project is None else ("by_project", entity, project)
+        entity = listed_entity(self.principal, entity, project)
+        index, *where = listed_index(entity, project)
         cursor = None if after is None else partial(model_place, index, self.principal.scope, entity, after)
         keep = everything if self.principal.scope.projects is None else self._sees
         return read_page(self.ports, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)

@@ -164,10 +164,10 @@ def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> Non
 # ---- where a listing goes on -------------------------------------------------------------------------------------
 
 
-def model_place(index: str, scope: Scope, entity: str, model_id: str, snapshot: Snapshot) -> Cursor:
-    """The cursor behind a model of an entity, which may have been deleted. Raises `NotFound`."""
+def model_place(index: str, scope: Scope, entity: str | None, model_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a model of an entity, or of any, which may have been deleted. Raises `NotFound`."""
     model = maybe(snapshot, Model, model_id) or maybe(snapshot, Tombstone, model_id)
-    if model is None or model.entity != entity or not scope.covers(model.entity, model.project):
+    if model is None or entity not in (None, model.entity) or not scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
     if isinstance(model, Tombstone) and model.parent:
         raise NotFound("Model", model_id)

@@ -10,8 +10,9 @@ from modelyard.domain import base_model as base_model_domain
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
+from modelyard.off_loop import in_executor
 from modelyard.protocols import Executor
-from modelyard.service import base_model, erasure, evaluation, identity, model
+from modelyard.service import base_model, erasure, evaluation, identity, jobs, model
 from modelyard.service import health as health_service
 from modelyard.service import sweep as sweep_service
 from modelyard.service import training as training_service
@@ -19,7 +20,6 @@ from modelyard.service import usage as usage_service
 from modelyard.service import worker as worker_service
 from modelyard.service.catalogue import Catalogue
 from modelyard.service.completion import Chat
-from modelyard.service.flow import in_executor
 from modelyard.service.ports import Ports
 
 R = TypeVar("R")
@@ -50,8 +50,8 @@ class Life:
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `keys`, `usage` and `health`. It is a
-    context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage` and `health`. It
+    is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
     """
 
     def __init__(self, ports: Ports, principal: Principal, life: Life) -> None:
@@ -86,6 +86,11 @@ class Platform:
     def evaluations(self) -> "evaluation.Evaluations":
         """Evaluation runs."""
         return self._resource(evaluation.Evaluations)
+
+    @property
+    def jobs(self) -> "jobs.Jobs":
+        """The queue of both."""
+        return self._resource(jobs.Jobs)
 
     @property
     def keys(self) -> "identity.Keys":
@@ -168,8 +173,9 @@ class Platform:
         self._require_host()
         return erasure.erase_entity(self.ports, check_name(entity, "entity"))
 
-    def sweep(self, grace: float = 15 * 60.0) -> int:
-        """Remove artifacts that no record names, as a crash may leave them; returns how many went.
+    def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.Swept":
+        """Remove artifacts that no record names, as a crash may leave them, and find the records whose artifacts are
+        gone, as a copy without them leaves.
 
         Takes `grace` seconds where there are any, to tell them from those whose record is about to come; while a
         running job has recorded nothing in that time it removes nothing, and may be called again later.

@@ -104,8 +104,9 @@ class Runner:
             log.warning("job %s goes back into the queue: %s", hold.job.id, busy)
             self._settle(hold, self._crash)
         except Exception as error:  # noqa: BLE001 - whatever a job's work raises fails the job, not the worker
-            log.info("job %s failed", hold.job.id, exc_info=True)
             message = sentence(error)
+            unforeseen = not isinstance(error, ModelyardError)
+            log.info("job %s failed: %s", hold.job.id, message, exc_info=unforeseen)
             self._settle(hold, lambda tx, job, event_id, now: fail(tx, job, event_id, message, now))
         finally:
             self.drop(hold)

@@ -13,7 +13,7 @@ from modelyard.domain.scorer import RULES, LlmJudge, OwnRule, Rule, rule_of
 from modelyard.domain.versioned import ObjectKind, ObjectVersion
 from modelyard.errors import InvalidInput
 from modelyard.formats.fields import below
-from modelyard.service.engine_row import FunctionScorer, Retries, RowScorer, Verdict, lacking, verdict_of
+from modelyard.service.engine_row import FunctionScorer, Retries, RowScorer, Verdict, check_takes, lacking, verdict_of
 from modelyard.service.flow import Flow
 from modelyard.service.judging import JudgeScorer, PlatformModel
 from modelyard.service.objects import Objects
@@ -113,7 +113,9 @@ def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScore
     if not callable(scorer):
         raise InvalidInput.at("scorers", msg=f"must be functions, or declarative: {', '.join(sorted(RULES))}")
     own = getattr(scorer, "__name__", type(scorer).__name__)
-    return NamedScorer(_checked_name(name or own), function=scorer)
+    named_so = NamedScorer(_checked_name(name or own), function=scorer)
+    check_takes(scorer, ("output", "row"), "scorers", named_so.name)
+    return named_so
 
 
 def _read(version: ObjectVersion) -> NamedScorer:

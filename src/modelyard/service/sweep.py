@@ -1,12 +1,16 @@
-"""Removing artifacts that no record names: what a crash between a file and its record has left behind.
+"""Artifacts and the records that name them, compared: what a crash has left behind goes, and what is gone is told.
 
 A file is there before the record that names it, so one look cannot tell an orphan from a file whose record is about to
 come. An orphan is what two looks, `GRACE` apart, have both seen without a record. A running job may take longer
 between its files and their record; so nothing is removed unless each job that was running at the first look has
 since recorded something, which it does only after the record of all that it put before, or has lost or left its claim.
+
+A record's files are removed after it. So one whose file is missing in both looks has lost it to something else: a disk,
+a person, a copy of the store without its artifacts.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -18,7 +22,7 @@ from modelyard.protocols import Snapshot
 from modelyard.service.erasure import artifacts_of
 from modelyard.service.evaluation_rules import resumable
 from modelyard.service.listing import every
-from modelyard.service.ports import Ports
+from modelyard.service.ports import Ports, log
 
 NAMING = (
     (Checkpoint, "all"),
@@ -34,44 +38,78 @@ GRACE = 15 * 60.0
 """Seconds that a file may be without its record: the largest body is read and checked in far less."""
 
 
-def sweep(ports: Ports, grace: float = GRACE) -> int:
-    """Remove the orphans among the artifacts, which takes `grace` seconds, a lease at least; answers how many went."""
+@attrs.frozen
+class Missing:
+    """A record that names an artifact which is gone: what kind of record, its id, whose, and the artifact."""
+
+    kind: str
+    id: str
+    entity: str
+    artifact: str
+
+
+@attrs.frozen
+class Swept:
+    """How many artifacts without a record were removed, and which records have lost theirs."""
+
+    removed: int
+    missing: tuple[Missing, ...] = ()
+
+
+def sweep(ports: Ports, grace: float = GRACE) -> Swept:
+    """Remove the orphans among the artifacts, and find the records without theirs.
+
+    Takes `grace` seconds where there are any of either, a lease at least.
+    """
     first = _look(ports)
-    if not first.orphans:
-        return 0
+    if not first.orphans and not first.missing:
+        return Swept(0)
     ports.clock.sleep(max(grace, ports.settings.lease))
     second = _look(ports)
+    missing = tuple(sorted(first.missing & second.missing, key=attrs.astuple))
+    for one in missing:
+        log.warning("%s %s of %s has lost its artifact %s", one.kind, one.id, one.entity, one.artifact)
     if first.running.items() & second.running.items():
-        return 0
+        return Swept(0, missing)
     orphans = first.orphans & second.orphans
     for name in orphans:
         ports.artifacts.remove(name)
-    return len(orphans)
+    return Swept(len(orphans), missing)
 
 
 @attrs.frozen
 class _Look:
-    """The artifacts without a record, and the claim and last event of each running job."""
+    """The artifacts without a record, the records without their artifact, and the claim and last event of each running
+    job.
+    """
 
     orphans: frozenset[str]
+    missing: frozenset[Missing]
     running: Mapping[str, tuple[int, int]]
 
 
 def _look(ports: Ports) -> _Look:
     """The files first and then the records: a record that came in between is seen, a file that did is not."""
     kept = frozenset(ports.artifacts.names())
-    named, running = ports.store.read(lambda snapshot: (frozenset(_named(snapshot)), _running(snapshot)))
-    return _Look(kept - named, running)
+    return ports.store.read(lambda snapshot: _compared(kept, snapshot))
 
 
-def _named(snapshot: Snapshot) -> Iterator[str]:
+def _compared(kept: frozenset[str], snapshot: Snapshot) -> _Look:
+    orphans, missing = set(kept), set()
+    for record in _naming(snapshot):
+        for name in artifacts_of(record):
+            orphans.discard(name)
+            if name not in kept:
+                missing.add(Missing(type(record).__name__, record.id, record.entity, name))
+    return _Look(frozenset(orphans), frozenset(missing), _running(snapshot))
+
+
+def _naming(snapshot: Snapshot) -> Iterator[Any]:
     for cls, index in NAMING:
-        for record in every(snapshot, cls, index):
-            yield from artifacts_of(record)
+        yield from every(snapshot, cls, index)
     for place in Place:
-        for job in every(snapshot, Job, "by_place", place):
-            if not job.ended or resumable(job):
-                yield from artifacts_of(job)
+        jobs = every(snapshot, Job, "by_place", place)
+        yield from (job for job in jobs if not job.ended or resumable(job))
 
 
 def _running(snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:

@@ -19,7 +19,7 @@ from modelyard.formats.training import read_examples
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.service.job import announce, asked_before, enqueue, files_of
 from modelyard.service.job_handle import JobHandle, cancel_job
-from modelyard.service.listing import Cursor, cursor_at, maybe, read_page
+from modelyard.service.listing import Cursor, cursor_at, listed_entity, listed_index, maybe, read_page
 from modelyard.service.model_view import named_model
 from modelyard.service.ports import Ports
 from modelyard.service.training_data import (
@@ -166,18 +166,21 @@ class Training:
         limit: int = DEFAULT_LIMIT,
         order: Order = "asc",
     ) -> Page[TrainingJob]:
-        """Jobs of an entity in the order of their creation: all, or those of a project, a model, a status.
+        """Jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a model,
+        a status.
 
         `model` may also be the id of a model that was deleted. Raises `Forbidden`, `NotFound`, `InvalidInput`.
         """
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity, project)
+        entity = listed_entity(self.principal, entity, project)
         lane = None if model is None else self._lane(model)
         sees = visible(self.principal)
 
         def keep(job: Job) -> bool:
             return (
-                sees(job) and job.entity == entity and project in (None, job.project) and status in (None, job.status)
+                sees(job)
+                and entity in (None, job.entity)
+                and project in (None, job.project)
+                and status in (None, job.status)
             )
 
         index, *where = _index(entity, project, lane, status)
@@ -286,13 +289,13 @@ def _check_rows(config: SFTConfig, rows: int) -> None:
     config.learning_rates(rows)
 
 
-def _index(entity: str, project: str | None, lane: str | None, status: JobStatus | None) -> tuple[str, ...]:
+def _index(entity: str | None, project: str | None, lane: str | None, status: JobStatus | None) -> tuple[str, ...]:
     """The narrowest index for a listing, and the values to look up in it."""
     if lane is not None:
         return "of_lane", lane
-    if status is not None:
+    if status is not None and entity is not None:
         return "by_status", entity, status
-    return ("by_entity", entity) if project is None else ("by_project", entity, project)
+    return listed_index(entity, project)
 
 
 def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:

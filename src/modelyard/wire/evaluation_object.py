@@ -190,11 +190,13 @@ class DatasetVersionObject(VersionObject):
 
 @attrs.frozen
 class ScorerObject(VersionObject):
-    """A version of a scorer. `score_op` is the reference of the op that holds its source code, where it has any."""
+    """A version of a scorer. `score_op` is the reference of the op that holds its source code, or of itself where it
+    needs none.
+    """
 
     name: str
     description: str | None
-    score_op: str | None
+    score_op: str
 
 
 @attrs.frozen
@@ -231,7 +233,7 @@ class OpObject(VersionObject):
 
 _MEMBERS: Mapping[ObjectKind, Mapping[str, Any]] = {
     ObjectKind.DATASET: {},
-    ObjectKind.SCORER: {"score_op": None},
+    ObjectKind.SCORER: {},
     ObjectKind.MODEL: {"source_code": "", "attributes": None},
     ObjectKind.EVALUATION: {
         "dataset": "",
@@ -266,6 +268,15 @@ def version_object(version: ObjectVersion) -> dict[str, Any]:
     content = version.content
     if version.kind is ObjectKind.OP:
         return {**place, "code": content.get("source_code", "")}
-    rows = {"rows": str(version.rows_ref)} if version.kind is ObjectKind.DATASET else {}
     shown = {"name": version.object_id, "description": None, **_MEMBERS[version.kind]}
-    return {**place, **{name: plain(content.get(name, default)) for name, default in shown.items()}, **rows}
+    members = {name: plain(content.get(name, default)) for name, default in shown.items()}
+    return {**place, **members, **_references(version)}
+
+
+def _references(version: ObjectVersion) -> dict[str, str]:
+    """The references without which no client takes an object of this kind."""
+    if version.kind is ObjectKind.DATASET:
+        return {"rows": str(version.rows_ref)}
+    if version.kind is ObjectKind.SCORER:
+        return {"score_op": version.content.get("score_op", str(version.ref))}
+    return {}

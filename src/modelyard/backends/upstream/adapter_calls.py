@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
-from modelyard.backends.in_thread import in_thread
 from modelyard.backends.upstream.address import Address, httpx
 from modelyard.errors import BackendError
+from modelyard.off_loop import settled
 from modelyard.protocols import Clock
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Work:
 
     async def aperform(self) -> Any:
         """In the loop's executor; a cancelled task waits for its end."""
-        return await in_thread(self.function)
+        return await settled(self.function)
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.backends.in_thread import in_thread
+from modelyard.off_loop import settled
 
 
 def fails() -> None:
@@ -16,16 +16,18 @@ def fails() -> None:
 
 def test_the_outcome_is_the_functions_own() -> None:
     async def main() -> None:
-        assert await in_thread(threading.get_ident) != threading.get_ident()
+        assert await settled(threading.get_ident) != threading.get_ident()
         with pytest.raises(LookupError, match="not there"):
-            await in_thread(fails)
+            await settled(fails)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_a_task_that_is_cancelled_twice_ends_with_its_work_and_nothing_is_left_unheard(failing: bool) -> None:
-    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+def test_a_task_that_is_cancelled_twice_tells_its_work_to_stop_and_ends_with_it(
+    failing: bool,
+) -> None:
+    begun, go_on, ended, told = (threading.Event() for _ in range(4))
     unheard: list[Any] = []
 
     def work() -> None:
@@ -37,12 +39,13 @@ def test_a_task_that_is_cancelled_twice_ends_with_its_work_and_nothing_is_left_u
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
-        task = asyncio.create_task(in_thread(work))
+        task = asyncio.create_task(settled(work, told.set))
         await asyncio.to_thread(begun.wait, 10)
         for _ in range(2):
             task.cancel()
             await asyncio.sleep(0)
         await asyncio.sleep(0)
+        assert told.is_set()
         assert not task.done()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
