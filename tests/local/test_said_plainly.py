@@ -1,14 +1,17 @@
 """What cannot be done is refused in words of whoever asked for it."""
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from modelyard import History, Message, Role, SampledChoice, Trajectory, TrajectoryGroup, open_platform
 from modelyard.backends.local.backend import LocalBackend
 from modelyard.backends.local.networks import Room
 from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, ToolChoice, ToolMode
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, JobFailed
 from modelyard.testing.backend import deltas_of, request_for
 
 FAULTS: list[tuple[Mapping[str, Any], str]] = [
@@ -43,3 +46,27 @@ def test_a_room_that_could_hold_nothing_is_none(name: str) -> None:
     assert Room(**{name: least})
     with pytest.raises(InvalidInput, match=f"{name}: must be {least} or more"):
         Room(**{name: least - 1})
+
+
+STRICT = "{% for one in messages %}{{ raise_exception('odd') if one.content == 'odd' else one.content }}{% endfor %}"
+
+
+def test_a_row_that_the_template_refuses_is_told_by_its_number(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "strict")
+    (copy / "chat_template.jinja").write_text(STRICT)
+
+    def row(said: str) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": "yes"}]}
+
+    def attempt(said: str) -> Trajectory:
+        choice = SampledChoice(Message(Role.ASSISTANT, "yes"), logprobs=())
+        return Trajectory((History((Message(Role.USER, said), choice)),), float(len(said)))
+
+    with open_platform() as platform:
+        platform.add_base_model(copy, id="strict")
+        platform.models.create("m", project="p", base_model="strict")
+        with pytest.raises(JobFailed, match=r"failed: data\.2\.messages: do not fit .* odd"):
+            platform.training.sft("p/m", [row("a"), row("b"), row("odd")]).wait()
+        groups = [TrajectoryGroup((attempt("a"), attempt("bc"))), TrajectoryGroup((attempt("a"), attempt("odd")))]
+        with pytest.raises(JobFailed, match=r"failed: data\.1\.trajectories\.1\.messages: do not fit"):
+            platform.training.rl("p/m", groups).wait()

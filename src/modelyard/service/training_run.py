@@ -18,7 +18,15 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Checkpoint, Dataset, Model
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.errors import ArtifactMissing, CallerError, ModelyardError, RecordNotFound, StoreError, TrainingError
+from modelyard.errors import (
+    ArtifactMissing,
+    CallerError,
+    MissingExtra,
+    ModelyardError,
+    RecordNotFound,
+    StoreError,
+    TrainingError,
+)
 from modelyard.formats.training import read_examples, read_groups
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 from modelyard.service.hold import Hold
@@ -304,6 +312,8 @@ def trainer_border() -> Iterator[None]:
         yield
     except (TrainingError, CallerError, StoreError):
         raise
+    except MissingExtra as error:
+        raise TrainingError(str(error)) from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit) and threading.current_thread() is threading.main_thread():
             raise

@@ -8,10 +8,15 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from transformers.utils import logging as transformers_logging
+from modelyard.errors import MissingExtra
+
+try:
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging as transformers_logging
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
 
 Size = Literal["nano", "micro", "mini"]
 Architecture = Literal["qwen3", "llama"]

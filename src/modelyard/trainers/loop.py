@@ -6,6 +6,7 @@ and what is reported are the same for all.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Protocol
 
@@ -13,7 +14,7 @@ import attrs
 
 from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import AssistantTurns, RLConfig, SFTConfig
-from modelyard.errors import TrainingError
+from modelyard.errors import InvalidInput, TrainingError
 from modelyard.protocols import SavedState, Started, Step, Trained, TrainItem
 from modelyard.trainers.losses import (
     Credit,
@@ -111,12 +112,27 @@ def imitate(
 
     The data are read twice, so that a bad row is refused before the first step.
     """
-    left_out = [_left_out(learner.imitated(example, config.assistant_turns)) for example in data]
+    left_out = [_looked_at(learner, config, number, example) for number, example in enumerate(data)]
     rates = config.learning_rates(len(left_out))
     yield Started(len(rates))
     batches = _batches(data, config.rows_per_batch, resume_step)
     steps = (_imitated(learner, config, rates, number, batch) for number, batch in batches)
     yield from _items(learner, steps, len(rates), _length_metrics(sum(left_out)), save_every)
+
+
+def _looked_at(learner: Learner, config: SFTConfig, number: int, example: Example) -> int:
+    """How many turns of an example are too long. Raises `TrainingError`, and `InvalidInput` with its number."""
+    with _found_at("data", number):
+        return _left_out(learner.imitated(example, config.assistant_turns))
+
+
+@contextmanager
+def _found_at(*place: str | int) -> Iterator[None]:
+    """Bad input that is found within was at this place."""
+    try:
+        yield
+    except InvalidInput as bad:
+        raise InvalidInput([attrs.evolve(one, loc=(*place, *one.loc)) for one in bad.problems]) from bad
 
 
 def _left_out(turns: Iterable[Turn]) -> int:
@@ -235,7 +251,8 @@ def _survey(learner: Learner, data: Iterable[TrajectoryGroup], config: RLConfig)
     for place, group in enumerate(data):
         groups.append([])
         for member, trajectory in enumerate(group.trajectories):
-            sampled = learner.sampled(trajectory, config.allow_training_without_logprobs)
+            with _found_at("data", place, "trajectories", member):
+                sampled = learner.sampled(trajectory, config.allow_training_without_logprobs)
             groups[-1].append((trajectory.reward, sampled.tokens))
             lengths[place, member] = sampled.length
             left_out += _left_out(sampled.turns)

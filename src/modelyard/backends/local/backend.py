@@ -51,14 +51,14 @@ class LocalBackend:
         """Answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing`, `BackendError`."""
         with self._answering(request, model) as answering:
             while active := answering.active:
-                answering.engine.wait(active[0].sequence, _enough(active[0], request))
+                answering.engine.wait(active[0].sequence, active[0].due - 1)
                 yield from _told(active)
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """The same on an event loop."""
         with await _entered(lambda: self._answering(request, model)) as answering:
             while active := answering.active:
-                await answering.engine.await_(active[0].sequence, _enough(active[0], request))
+                await answering.engine.await_(active[0].sequence, active[0].due - 1)
                 for delta in _told(active):
                     yield delta
 
@@ -104,11 +104,6 @@ async def _entered(make: "Callable[[], loaded.Answering]") -> "loaded.Answering"
 def _given_up(made: "asyncio.Future[loaded.Answering]") -> None:
     if not made.cancelled() and made.exception() is None:
         made.result().__exit__()
-
-
-def _enough(speaker: "speech.Speaker", request: CompletionRequest) -> int:
-    """Up to how many tokens nothing is to be told: all of them, when nobody reads along."""
-    return speaker.told if request.streamed else speaker.sequence.max_tokens
 
 
 def _told(speakers: "Sequence[speech.Speaker]") -> Iterator[Delta]:

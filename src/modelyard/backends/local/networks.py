@@ -8,7 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import attrs
-import torch
+
+from modelyard.errors import BackendError, InvalidInput, MissingExtra, Overloaded
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
 
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
@@ -17,7 +23,6 @@ from modelyard.causal_lm.graphs import usual_recorder
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import FULL_FILE, Network, out_of_memory
 from modelyard.causal_lm.tensors import read_tensors
-from modelyard.errors import BackendError, InvalidInput, Overloaded
 from modelyard.protocols import ServedModel
 
 log = logging.getLogger("modelyard.backends.local")

@@ -9,9 +9,14 @@ from modelyard.backends.local.sequence import Sampled, Sequence, State
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, ToolCall, ToolCallDelta
 from modelyard.formats.tool_calls import ToolReader
 
+UNTOLD = 64
+"""Tokens at most that were sampled and not told, where nobody reads along: who goes away pays for what was told."""
+
 
 class Speaker:
-    """Tells one choice of a request, from what its sequence has sampled so far."""
+    """Tells one choice of a request, from what its sequence has sampled so far: token by token where somebody reads
+    along, or where a stop string may end it.
+    """
 
     def __init__(
         self,
@@ -25,6 +30,12 @@ class Speaker:
         self._index, self._request, self._bytes, self._tools = index, request, token_bytes, tools
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ended, self._calls = False, 0
+        self._at_once = 1 if request.streamed or request.stop else UNTOLD
+
+    @property
+    def due(self) -> int:
+        """How many tokens there must be for the next to be told, if it goes on."""
+        return self.told + self._at_once
 
     @property
     def ended(self) -> bool:
@@ -32,15 +43,15 @@ class Speaker:
         return self._ended
 
     def tell(self) -> Iterator[Delta]:
-        """What has come since it was asked last: token by token where somebody reads along.
+        """What has come since it was asked last.
 
         Raises what the sequence failed with, behind its tokens. Meanwhile another thread may step: so whether it is
         over is looked at first, and then its tokens, which are complete if it was.
         """
-        sequence, streamed = self.sequence, self._request.streamed
+        sequence = self.sequence
         over = sequence.state is State.ENDED
-        while (over or streamed) and self.told < len(sequence.sampled):
-            yield from self._next(self.told + 1 if streamed else len(sequence.sampled))
+        while self.due <= len(sequence.sampled) or (over and self.told < len(sequence.sampled)):
+            yield from self._next(min(self.due, len(sequence.sampled)))
         if over and not self._ended:
             self._ended = True
             if sequence.failure is not None:

@@ -5,8 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import torch
-from torch import Tensor
+from modelyard.errors import BackendError, MissingExtra, TrainingError
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
 
 from modelyard.causal_lm.chat import Chat
 from modelyard.causal_lm.lora import CONFIG_FILE, LoraShape
@@ -15,7 +20,6 @@ from modelyard.causal_lm.tensors import read_tensors
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.training import Example, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.errors import BackendError, TrainingError
 from modelyard.formats.base_folder import check_unchanged
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
