@@ -114,7 +114,7 @@ class _Views:
         """The same without what predictions took."""
         found = snapshot.select(Prediction, _GLANCED, "by_row", run_id, after=after, limit=limit)
         rest = (None, None, None, None, None, 0, self.whole)
-        return [_new(PredictionView, (id, row, trial, "", error, *rest)) for id, row, trial, error in found]
+        return [_new(PredictionView, (key, row, trial, "", error, *rest)) for key, row, trial, error in found]
 
     def whole(self, prediction_id: str) -> Prediction | None:
         """A prediction, or None once it is deleted; it stays at hand until there are more than in a page."""
