@@ -88,6 +88,8 @@ def test_a_requirement_is_judged_and_its_numbers_are_told(client: Any, aliases: 
         ("prod", {}, ["body", "step"]),
         ("prod", {"step": "1"}, ["body", "step"]),
         ("prod", {"step": -1}, ["body", "step"]),
+        ("prod", {"step": 1, "not_worse": {"evaluation": "e"}}, ["body", "not_worse"]),
+        ("prod", {"step": 1, "require": {"evaluation": "e", "margn": 0.1}}, ["body", "require", "margn"]),
         ("prod", {"step": 1, "require": {}}, ["body", "require", "evaluation"]),
         ("prod", {"step": 1, "require": {"evaluation": "e", "margin": -1}}, ["body", "require", "margin"]),
         ("prod", {"step": 1, "require": {"evaluation": "e", "confidence": 1}}, ["body", "require", "confidence"]),

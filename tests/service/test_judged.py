@@ -95,6 +95,7 @@ def test_every_prediction_is_read_with_its_own_scores_in_their_order(
 def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size: int, looking: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
+        patch.setattr(service, "MANY", size)
         run = add_run(platform, trials)
         viewed = list(StoredRun(platform.ports, run).numbers(looking))
         whole = one_by_one(platform, run)
@@ -103,6 +104,34 @@ def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size
                 assert getattr(view, name) == getattr(prediction, name)
             expected = [tuple(getattr(score, name) for name in ScoreView._fields) for score in scores]
             assert list(said) == expected
+
+
+@ONCE
+@given(TRIALS, PAGES)
+def test_a_glance_says_what_a_view_says_of_values_and_errors(platform: Platform, trials: Trials, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "MANY", size)
+        run = add_run(platform, trials)
+        stored = StoredRun(platform.ports, run)
+        for (glance, seen), (view, said) in zip(stored.values(), stored.numbers(), strict=True):
+            assert (glance.id, glance.row_digest, glance.trial, glance.error) == (*view[:3], view.error)
+            assert (glance.inputs, glance.output) == (view.inputs, view.output)
+            assert [score[:8] for score in seen] == [score[:8] for score in said]
+
+
+def test_values_are_read_from_the_indexes_alone(tmp_path: Path) -> None:
+    asked: list[str] = []
+    with open_platform(tmp_path / "yard.db") as platform:
+        readers = platform.ports.store._readers  # type: ignore[attr-defined]
+        reader = readers._borrow()
+        reader.set_trace_callback(asked.append)
+        readers._give_back(reader)
+        list(StoredRun(platform.ports, add_run(platform, [("a", 0, [0])])).values())
+        reader.set_trace_callback(None)
+        selects = [sql for sql in asked if "SELECT" in sql and "run_id" in sql]
+        told = [str(line) for sql in selects for line in reader.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(told) == 3
+    assert all("USING COVERING INDEX" in line for line in told)
 
 
 def test_a_view_of_what_is_deleted_has_neither_inputs_nor_output(platform: Platform) -> None:
@@ -208,12 +237,14 @@ def forget(path: Path) -> None:
     """Take out of a file what the migration brings."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP INDEX scores_by_row")
+        connection.execute("DROP INDEX predictions_by_row")
+        connection.execute("CREATE INDEX predictions_by_row ON predictions (run_id, row_digest, trial, id)")
         connection.execute("CREATE INDEX scores_by_prediction ON scores (prediction_id, created_at, id)")
         connection.execute("CREATE INDEX scores_by_entity ON scores (entity, created_at, id)")
         connection.execute("CREATE INDEX predictions_by_entity ON predictions (entity, started_at, id)")
         for column in ("row_digest", "trial"):
             connection.execute(f"ALTER TABLE scores DROP COLUMN {column}")
-        connection.execute("DELETE FROM modelyard_migrations WHERE name = '0002_rows_of_scores'")
+        connection.execute("DELETE FROM modelyard_migrations WHERE name > '0002'")
         connection.execute("PRAGMA user_version=1")
 
 

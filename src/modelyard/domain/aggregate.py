@@ -286,9 +286,10 @@ class _Tally:
     def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: Kind) -> MetricSummary:
         column, confidence = leaf.columns[kind], self.terms.confidence
         column.fill(self.rows)
-        present = [at for at, value in enumerate(column.values) if not math.isnan(value)]
-        values = [column.values[at] for at in present]
-        clusters = [self.clusters[at] for at in present] if self.clusters else []
+        values = column.present
+        clusters = [
+            one for one, value in zip(self.clusters, column.values, strict=bool(self.clusters)) if value == value
+        ]
         numbers = describe(values, clusters)
         groups = len(set(clusters)) if clusters else len(values)
         return attrs.evolve(

@@ -28,11 +28,10 @@ class Distribution:
             return None
         low, high = min(values), max(values)
         step = round_step(max((high - low) / BARS, _LEAST)) if high > low else abs(low) or 1.0
-        places = [round(value / step) for value in values]
-        first = min(places)
-        counts = [0] * (max(places) - first + 1)
-        for place in places:
-            counts[place - first] += 1
+        first = round(low / step)
+        counts = [0] * (round(high / step) - first + 1)
+        for value in values:
+            counts[round(value / step) - first] += 1
         return cls(first, step, tuple(counts))
 
     @property

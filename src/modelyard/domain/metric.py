@@ -278,13 +278,18 @@ class Column:
         self.values.extend([NAN] * (row - len(self.values)))
 
     @property
+    def present(self) -> "array[float]":
+        """The values that there are."""
+        return array("d", (value for value in self.values if value == value))
+
+    @property
     def worst(self) -> float:
         """What a missing value counts as when all trials count: 0 (False), or the lowest one where that is below."""
         return min((value for value in self.values if value < 0), default=0.0)
 
-    def pessimistic(self, worst: float) -> list[float]:
+    def pessimistic(self, worst: float) -> "array[float]":
         """One value a row where every missing trial counts as `worst`."""
-        found = [worst if value != value else value for value in self.values]
+        found = array("d", (worst if value != value else value for value in self.values))
         for row, (values, missing) in self.lacking.items():
             found[row] = self.reduce([*values, *[worst] * missing])
         return found

@@ -112,7 +112,10 @@ class Score:
 
 
 class PredictionView(NamedTuple):
-    """As much of a prediction as numbers need; `whole` looks its inputs and its output up, when asked for."""
+    """As much of a prediction as numbers need; `whole` looks its inputs and its output up, when asked for.
+
+    Where values alone are read, nothing is known of its model and of what it took.
+    """
 
     id: str
     row_digest: str
@@ -141,7 +144,7 @@ class PredictionView(NamedTuple):
 
 
 class ScoreView(NamedTuple):
-    """As much of a score as numbers need, and its place."""
+    """As much of a score as numbers need, and its place; where values alone are read, nothing of what it took."""
 
     id: str
     row_digest: str
@@ -166,7 +169,7 @@ RECORDS = (
             "by_project": Index(("entity", "project"), ("started_at",)),
             "by_run": Index(("run_id",), ("started_at",)),
             "open_first": Index(("run_id",), ("finished_at",)),
-            "by_row": Index(("run_id",), ("row_digest", "trial")),
+            "by_row": Index(("run_id",), ("row_digest", "trial"), also=("error",)),
             "by_entity": Index(("entity",), ("project", "started_at")),
         },
     ),
@@ -177,7 +180,11 @@ RECORDS = (
         indexes={
             "by_project": Index(("entity", "project"), ("created_at",)),
             "by_run": Index(("run_id",), ("created_at",)),
-            "by_row": Index(("run_id",), ("row_digest", "trial", "prediction_id")),
+            "by_row": Index(
+                ("run_id",),
+                ("row_digest", "trial", "prediction_id"),
+                also=("created_at", "scorer", "value", "error"),
+            ),
             "by_prediction": Index(("run_id", "row_digest", "trial", "prediction_id")),
             "by_entity": Index(("entity",), ("project", "created_at")),
         },

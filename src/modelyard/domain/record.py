@@ -22,11 +22,13 @@ def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
 class Index:
     """A listing order: records that agree on `where`, sorted by `order`.
 
-    The record's key is appended to `order`, so every page cursor is total and none rests on an insertion order.
+    The record's key is appended to `order`, so every page cursor is total and none rests on an insertion order. A store
+    may keep `also` in the index, so that what is selected of these fields and those is read without the records.
     """
 
     where: tuple[str, ...]
     order: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -48,7 +50,7 @@ class Record:
         for columns in self.unique.values():
             used += columns
         for index in self.indexes.values():
-            used += [*index.where, *index.order]
+            used += [*index.where, *index.order, *index.also]
         if KEY in self.unique:
             raise TypeError(f"{self.cls.__name__} has a unique key by the name of its own, {KEY!r}")
         unknown = set(used) - names

@@ -7,13 +7,13 @@ from modelyard.domain.page import Page
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
 from modelyard.http.training import MODEL, PAGING, paging
-from modelyard.wire.converter import structure
 from modelyard.wire.promotion import (
     AliasPage,
     PromotionCreate,
     PromotionObject,
     PromotionPage,
     alias_object,
+    promotion_asked,
     promotion_object,
 )
 from modelyard.wire.training import places
@@ -31,7 +31,7 @@ def list_aliases(call: Call) -> Response:
 
 def promote(call: Call) -> Response:
     """Let an alias point to a checkpoint, if that meets what is required; again, nothing changes."""
-    body = structure(PromotionCreate, call.body, "body")
+    body = promotion_asked(call.body)
     with places("path"):
         alias = check_alias(call.params["alias"])
     with places("body", "require"):

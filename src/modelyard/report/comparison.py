@@ -24,7 +24,7 @@ from modelyard.report.number import (
     span_text,
 )
 from modelyard.report.page import fragment, page, tag
-from modelyard.report.reader import Reader, judged_on
+from modelyard.report.reader import Reader, compared_on
 from modelyard.report.saving import save_report
 from modelyard.report.table import printable, text_table
 
@@ -54,7 +54,7 @@ class ComparisonReport:
         **options: Unpack[TermOptions],
     ) -> "ComparisonReport":
         """The report of a candidate beside a baseline, which `readers` read. Raises `InvalidInput`."""
-        before, after = (judged_on(reader, options) for reader in readers)
+        before, after = (compared_on(reader, options) for reader in readers)
         return cls(baseline, candidate, compare(before, after, **options), readers)
 
     def metric(self, name: str) -> MetricComparison:

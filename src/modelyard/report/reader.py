@@ -20,7 +20,16 @@ class Reader(Protocol):
         """
         ...
 
+    def values(self) -> Iterator[Judged]:
+        """The same at a glance: values and errors, not what they took."""
+        ...
+
 
 def judged_on(reader: Reader, terms: TermOptions) -> Iterator[Judged]:
     """What there is to judge on these terms: inputs are looked at where rows are clustered by one of them."""
     return reader.numbers(looking=terms.get("cluster_by") is not None)
+
+
+def compared_on(reader: Reader, terms: TermOptions) -> Iterator[Judged]:
+    """What there is to compare on these terms."""
+    return reader.values() if terms.get("cluster_by") is None else judged_on(reader, terms)

@@ -13,7 +13,7 @@ import attrs
 from modelyard.domain.metric import Judged, WholeJudged
 from modelyard.domain.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.protocols import Snapshot
-from modelyard.service.listing import BATCH, Cursor, cursor_at, every, maybe, selected
+from modelyard.service.listing import BATCH, MANY, Cursor, cursor_at, every, maybe, selected
 from modelyard.service.ports import Ports
 
 P = TypeVar("P", bound=Prediction | PredictionView)
@@ -32,13 +32,17 @@ class StoredRun:
 
     def whole(self) -> Iterator[WholeJudged]:
         """With everything that is known of them."""
-        return self._judged(WHOLE)
+        return self._judged(WHOLE, BATCH)
 
     def numbers(self, looking: bool = False) -> Iterator[Judged]:
         """As much as numbers need. Inputs and outputs are looked up one by one where they are asked for; when
         `looking`, they are read along, so that those of the rows at hand are there.
         """
-        return self._judged(Depth(_Views(self.ports, looking), _score_views))
+        return self._judged(Depth(_Views(self.ports, looking), _score_views), BATCH if looking else MANY)
+
+    def values(self) -> Iterator[Judged]:
+        """As much as a comparison needs, which a store has in its indexes: values and errors, not what they took."""
+        return self._judged(Depth(_Views(self.ports, looking=False).glances, _score_glances), MANY)
 
     def digests(self) -> Iterator[str]:
         """The digests of its rows, each once, in their order."""
@@ -49,9 +53,9 @@ class StoredRun:
         """The scorer of each of its scores, in the order in which they were made."""
         return map(_first, selected(self.ports, Score, ("scorer",), "by_run", self.run_id))
 
-    def _judged(self, depth: "Depth[P, S]") -> Iterator[tuple[P, Sequence[S]]]:
+    def _judged(self, depth: "Depth[P, S]", size: int) -> Iterator[tuple[P, Sequence[S]]]:
         after: Cursor | None = None
-        while page := self.ports.store.read(partial(_page, depth, self.run_id, after, BATCH)):
+        while page := self.ports.store.read(partial(_page, depth, self.run_id, after, size)):
             yield from page
             after = _behind(page[-1])
 
@@ -83,6 +87,8 @@ WHOLE: Depth[Prediction, Score] = Depth(partial(_records, Prediction), partial(_
 _new = tuple.__new__
 """Makes a named tuple without counting its values, which takes half the time; there is one for every record."""
 
+_GLANCED = ("id", "row_digest", "trial", "error")
+_SCORE_GLANCED = ScoreView._fields[:-3]
 _VIEWED = PredictionView._fields[:-1]
 _values = attrgetter(*_VIEWED)
 
@@ -104,6 +110,12 @@ class _Views:
             found = list(map(_values, page))
         return [_new(PredictionView, (*values, self.whole)) for values in found]
 
+    def glances(self, snapshot: Snapshot, run_id: str, after: Cursor | None, limit: int) -> list[PredictionView]:
+        """The same without what predictions took."""
+        found = snapshot.select(Prediction, _GLANCED, "by_row", run_id, after=after, limit=limit)
+        rest = (None, None, None, None, None, 0, self.whole)
+        return [_new(PredictionView, (key, row, trial, "", error, *rest)) for key, row, trial, error in found]
+
     def whole(self, prediction_id: str) -> Prediction | None:
         """A prediction, or None once it is deleted; it stays at hand until there are more than in a page."""
         if prediction_id not in self._at_hand:
@@ -117,6 +129,11 @@ class _Views:
 def _score_views(snapshot: Snapshot, run_id: str, after: Cursor | None, limit: int) -> list[ScoreView]:
     found = snapshot.select(Score, ScoreView._fields, "by_row", run_id, after=after, limit=limit)
     return [_new(ScoreView, values) for values in found]
+
+
+def _score_glances(snapshot: Snapshot, run_id: str, after: Cursor | None, limit: int) -> list[ScoreView]:
+    found = snapshot.select(Score, _SCORE_GLANCED, "by_row", run_id, after=after, limit=limit)
+    return [_new(ScoreView, (*values, None, None, None)) for values in found]
 
 
 # ---- a page --------------------------------------------------------------------------------------------------------

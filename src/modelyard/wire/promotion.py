@@ -7,7 +7,9 @@ import attrs
 
 from modelyard.domain.alias import Alias, Change, NotWorse, Promotion
 from modelyard.domain.statistics import CONFIDENCE
+from modelyard.errors import InvalidInput, Problem
 from modelyard.wire.constraint import Length, Within
+from modelyard.wire.converter import structure
 from modelyard.wire.evaluation import plain
 from modelyard.wire.training_answer import Listed, time_text
 
@@ -42,6 +44,25 @@ class PromotionCreate:
 
     step: int = attrs.field(validator=Within(0))
     require: Requirement | None = None
+
+
+def promotion_asked(value: object) -> PromotionCreate:
+    """What a body asks for. Raises `InvalidInput`, also for a member that is not known: a requirement that is misspelt
+    must not be a promotion without one.
+    """
+    asked = structure(PromotionCreate, value, "body")
+    problems = _unknown(PromotionCreate, value, "body")
+    if asked.require is not None and isinstance(value, Mapping):
+        problems += _unknown(Requirement, value["require"], "body", "require")
+    if problems:
+        raise InvalidInput(problems)
+    return asked
+
+
+def _unknown(cls: type[attrs.AttrsInstance], value: object, *loc: str) -> list[Problem]:
+    known = {field.name for field in attrs.fields(cls)}
+    names = [name for name in value if name not in known] if isinstance(value, Mapping) else []
+    return [Problem((*loc, name), f"is not known; there is {', '.join(sorted(known))}", "unknown") for name in names]
 
 
 @attrs.frozen

@@ -51,7 +51,22 @@ def _rows_of_scores(database: Database) -> None:
     database.table("scores").create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration("0002_rows_of_scores", _rows_of_scores),)
+def _values_by_row(database: Database) -> None:
+    """What two runs are compared by is read from the indexes by row alone."""
+    also = {
+        "predictions": ["run_id", "row_digest", "trial", "id", "error"],
+        "scores": ["run_id", "row_digest", "trial", "prediction_id", "id", "created_at", "scorer", "value", "error"],
+    }
+    for table, columns in also.items():
+        if database[table].exists():
+            database.conn.execute(f'DROP INDEX "{table}_by_row"')
+            database.table(table).create_index(columns, f"{table}_by_row")
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration("0002_rows_of_scores", _rows_of_scores),
+    Migration("0003_values_by_row", _values_by_row),
+)
 """Every change since `INITIAL`, oldest first."""
 
 
@@ -139,7 +154,7 @@ def _create_table(database: Database, plan: Plan) -> None:
     for name, index in record.indexes.items():
         columns = index.where + record.order_of(name)
         if not any(other[: len(columns)] == columns for other in ordered):
-            table.create_index(columns, f"{record.table}_by_{name.removeprefix('by_')}")
+            table.create_index(columns + index.also, f"{record.table}_by_{name.removeprefix('by_')}")
             ordered.add(columns)
 
 
