@@ -84,7 +84,7 @@ class LoadedModel:
         if self._form is None or not request.tools or request.tool_choice.mode is ToolMode.NONE:
             return None
         names = {tool.name for tool in request.tools}
-        return ToolReader(self._form, f"call-{request.sampling.seed}-{index}", names)
+        return ToolReader(self._form, f"{request.sampling.seed}-{len(request.messages)}-{index}", names)
 
 
 @attrs.frozen(eq=False)

@@ -1,6 +1,7 @@
 """Sampled tokens as deltas: text as soon as its characters are whole, log-probabilities and ids as asked for."""
 
 import codecs
+import hashlib
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from typing import Any
@@ -83,7 +84,10 @@ class Speaker:
         numbered = enumerate(calls, self._calls)
         self._calls += len(calls)
         content = "".join(one for one in found if isinstance(one, str))
-        return [content, *(ToolCallDelta(number, call.id, call.name, call.arguments) for number, call in numbered)]
+        return [
+            content,
+            *(ToolCallDelta(number, _short(call.id), call.name, call.arguments) for number, call in numbered),
+        ]
 
     def _said(self, text: str, fresh: Many[Sampled], first: bool, last: bool) -> Delta:
         request = self._request
@@ -104,3 +108,8 @@ class Speaker:
     def _entry(self, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
         raw = self._bytes[token]
         return TokenLogprob(raw.decode(errors="replace"), logprob, tuple(raw), top, token)
+
+
+def _short(id: str) -> str:
+    """Nine letters and digits, which is all that templates of Mistral take for the id of a call."""
+    return hashlib.sha256(id.encode()).hexdigest()[:9]
