@@ -17,6 +17,7 @@ import pytest
 import modelyard
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
+from modelyard.errors import MissingExtra
 from modelyard.executors.inline import InlineExecutor
 from modelyard.system import SystemClock
 from modelyard.testing.clock import ManualClock
@@ -159,6 +160,9 @@ def suppress_missing(*packages: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in packages:
+            raise
+    except MissingExtra as error:
+        if error.package not in packages:
             raise
 
 
