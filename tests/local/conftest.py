@@ -3,6 +3,7 @@
 Without torch one test of this folder says so, and nothing else of it is collected.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -32,6 +33,13 @@ def _one_thread() -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frozen() -> None:
+    """What was imported is never garbage: to look at all of torch again and again takes seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

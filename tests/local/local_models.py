@@ -62,7 +62,7 @@ def alone(folder: Path, *answers: Answer) -> list[list[int]]:
     bank = AdapterBank(network.model, 5, 8)
     for one in answers:
         copy = asked(one.prompt, one.max_tokens, one.sampling, slot=one.slot)
-        found += answered(Engine(network, bank, frozenset({END})), copy)
+        found += answered(Engine(network, bank, frozenset({END}), rows=1), copy)
     return found
 
 

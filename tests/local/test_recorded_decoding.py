@@ -62,7 +62,7 @@ def test_nothing_is_recorded_twice_and_few_shapes_are_told_apart(folder: Path, r
 
 
 def test_rows_that_grow_are_recorded_anew(folder: Path, recorder: Recorder) -> None:
-    wanted = [asked(prompt, 150, Sampling(seed=n)) for n, prompt in enumerate([[*range(10, 200)], [5, 6], [7] * 120])]
+    wanted = [asked(prompt, 70, Sampling(seed=n)) for n, prompt in enumerate([[*range(10, 240)], [5, 6], [7] * 200])]
     engine = engine_of(folder, rows=4, recorder=lambda: recorder)
     assert answered(engine, *wanted) == alone(folder, *wanted)
     assert engine.rows.cache.length == 512
