@@ -38,7 +38,7 @@ class StoredRun:
         """As much as numbers need. Inputs and outputs are looked up one by one where they are asked for; when
         `looking`, they are read along, so that those of the rows at hand are there.
         """
-        return self._judged(Depth(_Views(self.ports, looking), _score_views), BATCH if looking else MANY)
+        return self._judged(Depth(_Views(self.ports, looking), _score_views), BATCH)
 
     def values(self) -> Iterator[Judged]:
         """As much as a comparison needs, which a store has in its indexes: values and errors, not what they took."""
