@@ -77,6 +77,6 @@ def test_what_a_configuration_makes_the_tokenizer_raise_is_told_as_the_folders_f
     backend = LocalBackend([base_model(copy, "tiny")])
     with (
         open_platform(backend=backend) as platform,
-        pytest.raises(BackendError, match=r"num_attention_heads.*expected"),
+        pytest.raises(BackendError, match="'kept' cannot be loaded"),
     ):
         platform.chat.complete(model="tiny", messages="ping", max_tokens=2)

@@ -118,7 +118,7 @@ class AdapterBank:
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, Tensor]) -> None:
         """Put an adapter's weights into a slot that no row of a pass under way uses. Raises `BackendError`."""
         if shape.rank > self.rank:
-            raise BackendError(f"an adapter of rank {shape.rank} does not fit: the host made Room for {self.rank}")
+            raise BackendError(f"an adapter of rank {shape.rank} does not fit; the host's Room takes up to {self.rank}")
         left = set(weights)
         self._widen(shape.rank)
         for name, layer in self.layers.items():

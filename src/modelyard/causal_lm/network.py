@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from modelyard.causal_lm import head
 from modelyard.causal_lm.cache import RowCache
 from modelyard.errors import BackendError, Overloaded
-from modelyard.formats.base_folder import context_length
+from modelyard.formats.base_config import context_length
 
 FULL_FILE = "model.safetensors"
 """The file of a checkpoint that holds all weights of a network; those that two layers share are there once."""

@@ -8,10 +8,8 @@ import hashlib
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,11 @@ import attrs
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Quantization
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.formats.base_config import CONFIG, check_config, context_length
 from modelyard.formats.safetensors import read_shapes
 from modelyard.formats.tool_calls import format_of
 
-CONFIG, TOKENIZER, TEMPLATE = "config.json", "tokenizer.json", "chat_template.jinja"
+TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -33,10 +32,6 @@ MAX_JSON = 64 * 2**20
 """Bytes of a JSON file at most: tokenizers of large vocabularies take about 20 MB."""
 
 _CHUNK = 2**20
-_CAUSAL = "ForCausalLM"
-_UNSCALED = "original_max_position_embeddings"
-_AUTO = "transformers.models.auto.configuration_auto"
-_TABLE = "transformers.models.auto.auto_mappings"
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many have been read."""
@@ -101,10 +96,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     if not folder.is_dir():
         raise InvalidInput.at("path", msg=f"{folder} is no folder; give one with a model in the transformers format")
     config = _json(folder, CONFIG)
-    architecture = _architecture(config)
-    _check_family(config)
-    _check_attention(config)
-    _check_kind(config)
+    check_config(config)
     form = format_of(_template(folder))
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
@@ -112,9 +104,9 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     names = [CONFIG, TOKENIZER, *(name for name in optional if (folder / name).is_file()), *weights]
     return BaseFolder(
         path=str(folder.resolve()),
-        architecture=architecture,
+        architecture=config["architectures"][0],
         context_length=context_length(config),
-        vocabulary_size=_positive(config, "vocab_size"),
+        vocabulary_size=config["vocab_size"],
         parameters=sum(math.prod(shape) for _, shape in shapes),
         tool_format="" if form is None else form.name,
         dtypes=frozenset(dtype for dtype, _ in shapes),
@@ -168,119 +160,6 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
         raise _refused(name, "must hold an object")
     if "auto_map" in value:
         raise _refused(name, "wants code from the folder to be run (auto_map), which is never done")
-    return value
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    named = config.get("architectures")
-    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
-        raise _refused(CONFIG, "must name one class in `architectures`")
-    if not named[0].endswith(_CAUSAL):
-        raise _refused(
-            CONFIG, f"is of a {named[0]}; only causal language models of classes named ...{_CAUSAL} are served"
-        )
-    return named[0]
-
-
-def _check_family(config: Mapping[str, Any]) -> None:
-    family, known = config.get("model_type"), _families()
-    if not isinstance(family, str):
-        raise _refused(CONFIG, "must say model_type, the family of this model in transformers")
-    if known is not None and family not in known:
-        raise _refused(
-            CONFIG,
-            f"is of model_type {family[:100]!r}, which this transformers does not know; install one that does, or "
-            "choose another base model",
-        )
-
-
-def _families() -> Container[str] | None:
-    """What the transformers that is installed knows, as far as it tells without loading torch: None for nothing. Some
-    versions have no such table, and tell when the model is loaded.
-    """
-    with_those_of_the_host = _AUTO in sys.modules
-    module, name = (_AUTO, "CONFIG_MAPPING") if with_those_of_the_host else (_TABLE, "CONFIG_MAPPING_NAMES")
-    try:
-        known: Container[str] = getattr(import_module(module), name)
-    except (ImportError, AttributeError):
-        return None
-    return known
-
-
-def _check_attention(config: Mapping[str, Any]) -> None:
-    """Each token must see all before it: what attends otherwise needs a cache of its own."""
-    layers = config.get("layer_types", config.get("attention_layers"))
-    if not isinstance(layers, list):
-        reaches = [config[name] for name in _WINDOWS if type(config.get(name)) is int]
-        used = reaches and config.get("use_sliding_window", True)
-        layers = ["sliding_attention"] if used and min(reaches) < _positive(config, "max_position_embeddings") else []
-    odd = sorted({str(kind) for kind in layers if kind not in ("full_attention", "global")})
-    if odd:
-        raise _refused(CONFIG, f"asks for {', '.join(odd)}; only models with full attention in every layer are served")
-
-
-_WINDOWS = ("sliding_window", "keep_window_size")
-
-_ODD: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "final_logit_softcapping": ("caps its logits", (None,)),
-    "logits_scaling": ("scales its logits", (None, 1)),
-    "logit_scale": ("scales its logits", (None, 1)),
-    "kv_lora_rank": ("keeps compressed keys (MLA)", (None,)),
-    "alibi": ("weighs keys by their distance (ALiBi)", (None, False)),
-    "type_vocab_size": ("sees what comes behind a token", (None,)),
-    "decoder_layers": ("answers an encoder", (None,)),
-    **dict.fromkeys(
-        ("state_size", "mamba_d_state", "mamba_n_heads", "ssm_state_size", "attn_layer_period", "block_types"),
-        ("keeps a state in the place of keys", (None,)),
-    ),
-    "quantization_config": ("has quantized weights", (None,)),
-}
-"""What a configuration says of a model that is computed in another way than the rest, and where it does not mean it."""
-
-
-def _check_kind(config: Mapping[str, Any]) -> None:
-    for name, (what, harmless) in _ODD.items():
-        if name in config and config[name] not in harmless:
-            raise _refused(
-                CONFIG, f"is of a model that {what} ({name}), which is not served; choose another base model"
-            )
-
-
-def context_length(config: Mapping[str, Any]) -> int:
-    """How many tokens a model of this configuration is served and trained with. Raises `InvalidInput`.
-
-    Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
-    before, and what is read beside it, would be wrong.
-    """
-    most = _positive(config, "max_position_embeddings")
-    return min([most, *(length for rope in _ropes(config) for length in _unscaled(config, rope))])
-
-
-def _ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """How positions are scaled: in all layers, or in those of one kind each."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
-        raise _refused(CONFIG, "says how positions are scaled (rope_parameters, rope_scaling), which must be an object")
-    return [one for one in rope.values() if isinstance(one, Mapping)] or [rope]
-
-
-def _unscaled(config: Mapping[str, Any], rope: Mapping[str, Any]) -> list[int]:
-    """Up to where longrope leaves positions as they are; nothing where they are scaled in another way."""
-    kind = rope.get("rope_type", rope.get("type"))
-    if kind == "su":
-        raise _refused(CONFIG, "asks for scaled positions of type 'su', which transformers now calls 'longrope'")
-    if kind != "longrope":
-        return []
-    told = [_positive(where, _UNSCALED) for where in (rope, config) if where.get(_UNSCALED) is not None]
-    if not told:
-        raise _refused(CONFIG, f"asks for longrope, and must say {_UNSCALED}: the context ends there")
-    return told
-
-
-def _positive(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if type(value) is not int or value < 1:
-        raise _refused(CONFIG, f"must say {name}, a whole number above 0")
     return value
 
 

@@ -33,7 +33,7 @@ def supervised_loss(new: Sequence[Sequence[float]]) -> Loss:
     """Mean negative log-probability over the batch's trained tokens; a batch without any has loss 0."""
     tokens = sum(map(len, new))
     share = 1 / tokens if tokens else 0.0
-    value = -math.fsum(share * logprob for row in new for logprob in row)
+    value = math.fsum(-share * logprob for row in new for logprob in row)
     derivatives = tuple((-share,) * len(row) for row in new)
     return Loss(value, derivatives, {"loss": value, "num_trainable_tokens": float(tokens)})
 

@@ -18,7 +18,8 @@ from modelyard.backends.sampling import check_bias
 from modelyard.causal_lm.chat import Chat
 from modelyard.domain.base_model import BaseModel
 from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Tool, ToolMode
-from modelyard.formats.base_folder import CONFIG, check_unchanged
+from modelyard.formats.base_config import CONFIG
+from modelyard.formats.base_folder import check_unchanged
 from modelyard.formats.tool_calls import FORMATS, ToolReader
 from modelyard.protocols import ServedModel
 
