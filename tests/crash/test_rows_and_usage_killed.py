@@ -40,7 +40,8 @@ def evaluate(path):
         rows = [{"prompt": "word " * (at + 1), "expected": "?"} for at in range(int(sys.argv[2]))]
         platform.evaluations.run("e", "echo", rows, project="p", concurrency=int(sys.argv[3]))
 
-ended = {}
+moments, ended = Moments({}, told=False), {}
+evaluate(f"{sys.argv[1]}/undisturbed.db")  # loads all that it takes
 for moment in json.loads(sys.argv[4]):
     child = os.fork()
     if not child:

@@ -24,7 +24,7 @@ def test_the_catalogue_needs_no_key_and_ignores_one(client: Any) -> None:
 def test_ten_thousand_entries_are_listed_in_order_and_each_one_answers(client_for: Any) -> None:
     names = [f"model-{number:05d}" for number in range(10_000)]
     with open_platform(backend=EchoBackend(names)) as platform:
-        listed = client_for(platform).send("GET", PATH, key="").json["data"]
+        listed = client_for(platform).send("GET", PATH, key="", check=False).json["data"]
         assert [entry["id"] for entry in listed] == names
         assert platform.chat.complete(model=names[-1], messages="last").text == "last"
 
