@@ -223,7 +223,7 @@ class Overloaded(BackendError):
 
 
 class QueueFull(Overloaded):
-    """More requests wait for a model than it takes in: send fewer at once."""
+    """More is asked of a model at once than it takes in, requests or checkpoints: send fewer at once."""
 
     code = "queue_full"
 

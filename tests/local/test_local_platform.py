@@ -21,7 +21,7 @@ from modelyard.backends.local.backend import LocalBackend
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
 from modelyard.domain.completion import FinishReason, Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, Overloaded
+from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, QueueFull
 from modelyard.testing.backend import deltas_of, request_for, served
 from modelyard.testing.loopback import LoopbackGuard
 
@@ -218,7 +218,7 @@ def test_when_every_slot_is_in_use_more_are_refused_until_one_is_left(
     monkeypatch.setattr(_local(four_steps.ports.backend)._loaded["tiny"]._networks, "_adapters", AdapterSlots(1))
     with four_steps.chat.stream(model="local/p/m:step1", messages="sea", max_tokens=12, seed=3) as stream:
         next(stream)
-        with pytest.raises(Overloaded, match="every adapter slot"):
+        with pytest.raises(QueueFull, match="every adapter slot"):
             _text(four_steps, 2)
         _text(four_steps, 1)
         _text(four_steps, 0)

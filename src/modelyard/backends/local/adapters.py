@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from modelyard.errors import Overloaded
+from modelyard.errors import QueueFull
 
 Load = Callable[[int], None]
 """Puts an adapter into the slot of this number."""
@@ -25,7 +25,7 @@ class AdapterSlots:
     def pinned(self, checkpoint: str, load: Load) -> Iterator[int]:
         """The slot of a checkpoint, loaded when it is not there, which stays as it is within the context.
 
-        Several who ask at once load it once. Raises `Overloaded` when every slot is in use, and what `load` raises.
+        Several who ask at once load it once. Raises `QueueFull` when every slot is in use, and what `load` raises.
         """
         slot = self._pin(checkpoint, load)
         try:
@@ -71,4 +71,4 @@ class AdapterSlots:
             if not self._pins[checkpoint]:
                 del self._slots[checkpoint], self._pins[checkpoint]
                 return slot
-        raise Overloaded("every adapter slot of this model is in use; try again later, or ask for a larger Room")
+        raise QueueFull("every adapter slot of this model is in use; try again later, or ask for a larger Room")
