@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence as Answer
-from modelyard.causal_lm.lora import PREFIX, AdapterBank, LoraShape
+from modelyard.causal_lm.lora import PREFIX, AdapterBank, LoraShape, linear_layers
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Sampling
 
@@ -104,10 +104,10 @@ def continuous_batching(model: Any, rows: int, tokens: int) -> Iterator[Callable
 
 def adapter(network: Network, seed: int, rank: int = 16) -> tuple[LoraShape, dict[str, torch.Tensor]]:
     """A random adapter of all projections, which changes every answer."""
-    shape = LoraShape(rank=rank, alpha=2 * rank)
+    shape = LoraShape(rank=rank, alpha=2 * rank).around(network.model)
     draw = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, module in network.model.named_modules():
+    for name, module in linear_layers(network.model):
         if name.rpartition(".")[2] in shape.targets:
             weights[f"{PREFIX}{name}.lora_A.weight"] = torch.randn(rank, module.in_features, generator=draw) / rank
             weights[f"{PREFIX}{name}.lora_B.weight"] = torch.randn(module.out_features, rank, generator=draw) / rank

@@ -95,19 +95,9 @@ CONFIGS = [
     ({"max_position_embeddings": None}, "max_position_embeddings"),
     ({"vocab_size": True}, "vocab_size"),
     ({"vocab_size": 0}, "vocab_size"),
-    ({"sliding_window": 64}, "sliding_attention"),
-    ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
-    ({"final_logit_softcapping": 30.0}, "caps its logits"),
-    ({"logit_scale": 0.0625}, "scales its logits"),
-    ({"kv_lora_rank": 512}, "compressed keys"),
-    ({"state_size": 16}, "keeps a state"),
-    ({"attention_layers": ["global", "local"]}, "asks for local"),
-    ({"keep_window_size": 64}, "sliding_attention"),
-    ({"alibi": True}, "ALiBi"),
     ({"type_vocab_size": 2}, "sees what comes behind"),
     ({"decoder_layers": 2}, "answers an encoder"),
-    ({"state_size": 16, "max_position_embeddings": None}, "keeps a state"),
-    ({"architectures": ["GPT2LMHeadModel"]}, r"classes named \.\.\.ForCausalLM"),
+    ({"architectures": ["XLMWithLMHeadModel"]}, r"classes named \.\.\.ForCausalLM"),
     ({"rope_scaling": {"type": "su"}}, "now calls 'longrope'"),
     ({"quantization_config": {"quant_method": "awq"}}, "quantized weights"),
     ({"rope_scaling": {"type": "longrope"}}, "original_max_position_embeddings"),
@@ -124,23 +114,29 @@ def test_a_model_that_would_be_served_wrongly_or_not_at_all_is_refused(
     assert refused.value.problems[0].loc == ("path", "config.json")
 
 
-WINDOWS = [
-    {"sliding_window": 64, "use_sliding_window": False},
-    {"sliding_window": 128},
-    {"sliding_window": 64, "layer_types": ["full_attention"]},
-    {"keep_window_size": 128},
-    {"attention_layers": ["global"], "window_size": 64},
+HARMLESS = [
+    {"quantization_config": None, "type_vocab_size": None},
+    {"sliding_window": 64},
+    {"layer_types": ["full_attention", "linear_attention"], "final_logit_softcapping": 30.0},
+    {"architectures": ["GPT2LMHeadModel"]},
+    {"max_position_embeddings": 128, "n_positions": 64},
 ]
 
 
-@pytest.mark.parametrize("entries", WINDOWS)
-def test_a_window_that_is_not_used_does_no_harm(changed: Callable[..., Path], entries: dict[str, Any]) -> None:
+@pytest.mark.parametrize("entries", HARMLESS)
+def test_whatever_is_causal_and_of_plain_weights_is_taken(
+    changed: Callable[..., Path], entries: dict[str, Any]
+) -> None:
     assert read_base_folder(changed(**entries)).context_length == 128
 
 
-def test_what_says_nothing_odd_does_no_harm(changed: Callable[..., Path]) -> None:
-    entries = {"final_logit_softcapping": None, "logits_scaling": 1.0, "quantization_config": None, "alibi": False}
-    assert read_base_folder(changed(**entries)).context_length == 128
+def test_the_context_is_found_by_the_names_that_older_families_have_for_it(changed: Callable[..., Path]) -> None:
+    folder = changed(n_positions=64)
+    config = folder / "config.json"
+    fields = json.loads(config.read_text())
+    del fields["max_position_embeddings"]
+    config.write_text(json.dumps(fields))
+    assert read_base_folder(folder).context_length == 64
 
 
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 64}

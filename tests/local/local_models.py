@@ -12,7 +12,7 @@ import torch
 
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence as Answer
-from modelyard.causal_lm.lora import TARGETS, AdapterBank, LoraShape
+from modelyard.causal_lm.lora import AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.completion import Sampling
@@ -101,4 +101,4 @@ def adapter_weights(folder: Path, shape: LoraShape, seed: int, scale: float = 0.
     return weights
 
 
-SHAPE = LoraShape(rank=4, alpha=8, targets=TARGETS)
+SHAPE = LoraShape(4, 8, ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"))

@@ -18,10 +18,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from modelyard import open_platform
 from modelyard.backends.local.engine import Engine
-from modelyard.causal_lm.lora import AdapterBank
+from modelyard.causal_lm.lora import CONFIG_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
-from modelyard.errors import BackendError, InvalidInput
+from modelyard.errors import InvalidInput
 from modelyard.formats.base_folder import read_base_folder
+from modelyard.trainers.local.rows import Row
+from modelyard.trainers.local.scoring import Scorer
+from modelyard.trainers.local.trained import adapter_around, all_weights
 
 SHAPE = {
     "vocab_size": 259,
@@ -58,19 +61,47 @@ SERVED: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_moe", EXPERTS),
 ]
 
+WINDOWS: list[tuple[str, dict[str, Any]]] = [
+    ("mistral", WINDOW),
+    ("qwen3", QWEN_WINDOW),
+    ("qwen2", {**QWEN_WINDOW, "layer_types": ["full_attention", "sliding_attention"]}),
+    ("phi3", WINDOW),
+    ("gemma2", WINDOW),
+    ("gemma3_text", {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+]
+"""Some layers, or all, see but the last tokens; in some, what they see and the logits are capped too."""
+
+OWN_LOGITS: list[tuple[str, dict[str, Any]]] = [
+    ("gemma2", {**GROUPED, "layer_types": ["full_attention"] * 2, "final_logit_softcapping": 3.0}),
+    ("cohere", {**GROUPED, "logit_scale": 0.25}),
+    ("granite", {**GROUPED, "logits_scaling": 8.0, "embedding_multiplier": 2.0}),
+    ("gpt2", {}),
+]
+
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+COMPRESSED = {
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"), 8),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "num_key_value_heads": 2,
+    "v_head_dim": 16,
+}
+
+APART: list[tuple[str, dict[str, Any]]] = [
+    ("mamba", {"state_size": 4}),
+    ("bloom", {}),
+    ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "window_size": 8, "num_layers": 2}),
+    ("llama4_text", {**GROUPED, "num_local_experts": 2, "attention_chunk_size": 8, "intermediate_size_mlp": 64}),
+    ("qwen3_next", {**EXPERTS, **LINEAR, "layer_types": ["linear_attention", "full_attention"]}),
+    ("deepseek_v3", COMPRESSED),
+]
+"""What they keep of a sequence does not lie in rows."""
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("mistral", WINDOW, "sliding_attention"),
-    ("qwen2", QWEN_WINDOW, "sliding_attention"),
-    ("qwen3", QWEN_WINDOW, "sliding_attention"),
-    ("phi3", WINDOW, "sliding_attention"),
-    ("gemma2", WINDOW, "sliding_attention"),
-    ("gemma2", {**GROUPED, "layer_types": ["full_attention"] * 2}, "caps its logits"),
-    ("gemma3_text", WINDOW, "sliding_attention"),
-    ("llama4_text", {**GROUPED, "num_local_experts": 2, "attention_chunk_size": 8}, "chunked_attention"),
-    ("qwen3_next", GROUPED, "linear_attention"),
-    ("mamba", {}, "keeps a state"),
-    ("jamba", GROUPED, "keeps a state"),
-    ("cohere", GROUPED, "scales its logits"),
+    ("bert", {"is_decoder": True}, "sees what comes behind a token"),
+    ("trocr", {"decoder_layers": 1, "d_model": 32, "decoder_attention_heads": 2}, "answers an encoder"),
 ]
 
 Made = Callable[[str, dict[str, Any]], Path]
@@ -105,12 +136,17 @@ def generated(model: Any, prompt: list[int], count: int) -> list[int]:
     return found[len(prompt) :]
 
 
-@pytest.mark.parametrize(("family", "options"), SERVED, ids=lambda one: one if isinstance(one, str) else "")
+def named(one: object) -> str:
+    return one if isinstance(one, str) else ""
+
+
+@pytest.mark.parametrize(("family", "options"), [*SERVED, *WINDOWS, *OWN_LOGITS, *APART], ids=named)
 def test_what_is_registered_answers_as_transformers_does(made: Made, family: str, options: dict[str, Any]) -> None:
     """Short ones beside long ones, below and above where windows and scaled positions would tell."""
     folder = made(family, options)
     longest = read_base_folder(folder).context_length
     network = Network(folder)
+    assert network.in_rows == ((family, options) not in APART)
     engine = Engine(network, AdapterBank(network.model, 1, 8), frozenset())
     lengths = (5, 20, longest // 2, longest - 24)
     beside = [(prompt * longest)[:length] for prompt, length in zip(prompts(4), lengths, strict=True)]
@@ -120,7 +156,7 @@ def test_what_is_registered_answers_as_transformers_does(made: Made, family: str
     assert answered(engine, *asked_for) == expected
 
 
-@pytest.mark.parametrize(("family", "options", "told"), REFUSED, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize(("family", "options", "told"), REFUSED, ids=named)
 def test_what_would_be_answered_wrongly_is_refused_when_it_is_registered(
     made: Made, family: str, options: dict[str, Any], told: str
 ) -> None:
@@ -197,8 +233,103 @@ def test_adding_a_base_model_knows_the_families_without_loading_transformers(mad
     assert loaded == "False"
 
 
-def test_a_window_that_no_configuration_tells_is_found_when_the_network_loads(made: Made) -> None:
-    """Here what the configuration says is hidden from the check at registration."""
-    folder = made("mistral", WINDOW)
-    with pytest.raises(BackendError, match="MistralForCausalLM makes its logits in a way of its own"):
-        Network(folder)
+def test_a_window_without_effect_is_served_as_the_whole_model_computes(made: Made) -> None:
+    """Llama knows no window, and the cache that transformers makes for a configuration with one keeps no more than it:
+    so there is none to go on from.
+    """
+    network = Network(made("llama", {**GROUPED, "sliding_window": 16}))
+    assert (network.in_rows, network.keeps) == (False, False)
+    prompt = (prompts(1)[0] * 99)[:60]
+    (found,) = answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), asked(prompt, 8))
+    for place, token in enumerate(found):
+        with torch.no_grad():
+            scores = network.model(torch.tensor([[*prompt, *found[:place]]]), use_cache=False).logits[0, -1]
+        assert int(scores.argmax()) == token
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "options"), [SERVED[0], *WINDOWS[-2:], *OWN_LOGITS[2:], *APART[:1], *APART[-2:]], ids=named
+)
+def test_what_is_trained_is_what_transformers_computes_in_one_pass_and_in_many(
+    made: Made, family: str, options: dict[str, Any]
+) -> None:
+    """Rows of three lengths, padded, layers kept and recomputed: the log-probabilities of the whole model, row by row,
+    and their derivatives."""
+    network = Network(made(family, options))
+    whole = deepcopy(network.model).requires_grad_(True)
+    trained, scorer = all_weights(network.model), Scorer(network)
+    rows = [
+        Row(tuple((prompt * 100)[:size]), (3, size - 1), (None,) * 2)
+        for prompt, size in zip(prompts(3), (5, 40, 90), strict=True)
+    ]
+    expected = torch.cat([_logprobs(whole, row) for row in rows])
+    expected.sum().backward()
+    derivatives = [weights.grad for weights in whole.parameters()]
+    for recomputed in (False, True):
+        network.model.zero_grad()
+        found, _ = scorer.logprobs(rows, recomputed)
+        found.sum().backward()
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+        for weights, derivative in zip(trained.parameters, derivatives, strict=True):
+            if derivative is None:
+                assert weights.grad is None
+            else:
+                assert weights.grad is not None
+                scale = float(derivative.abs().max()) or 1.0
+                torch.testing.assert_close(weights.grad / scale, derivative / scale, atol=2e-3, rtol=1e-2)
+
+
+def _logprobs(model: Any, row: Row) -> torch.Tensor:
+    scores = model(torch.tensor([row.ids]), use_cache=False).logits[0].log_softmax(-1)
+    return torch.stack([scores[place - 1, row.ids[place]] for place in row.places])
+
+
+ADAPTED: list[tuple[str, dict[str, Any], set[str]]] = [
+    ("phi3", {**GROUPED, "sliding_window": None}, {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}),
+    ("gpt_neox", {}, {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+    (*APART[1], {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+    (*APART[0], {"in_proj", "x_proj", "dt_proj", "out_proj"}),
+    (*APART[4], {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+]
+
+
+@pytest.mark.parametrize(("family", "options", "targets"), ADAPTED, ids=named)
+def test_an_adapter_finds_the_layers_of_a_family_and_is_served_as_it_was_trained(
+    made: Made, family: str, options: dict[str, Any], targets: set[str]
+) -> None:
+    folder = made(family, options)
+    network, serving = Network(folder), Network(folder)
+    trained = adapter_around(network.model, LoraShape(rank=4, alpha=8), 0, "base")
+    shape = LoraShape.from_config(trained.beside[CONFIG_FILE])
+    assert set(shape.targets) == targets
+    row = Row(tuple(prompts(1)[0]) * 3, (9, 30), (None,) * 2)
+    plain, _ = Scorer(network).logprobs([row])
+    trained.load({name: torch.randn_like(weights) * 0.1 for name, weights in trained.named.items()})
+    expected, _ = Scorer(network).logprobs([row])
+    assert (expected - plain).abs().max() > 0.1
+    engine = Engine(serving, AdapterBank(serving.model, 2, 8), frozenset(), rows=2)
+    engine.load(1, shape, trained.named)
+    for place, wanted in zip(row.places, expected.tolist(), strict=True):
+        one = asked(row.ids[:place], 1, slot=1, top_logprobs=259)
+        beside = asked(row.ids[:place], 1)
+        answered(engine, one, beside)
+        assert dict(one.sampled[0].top)[row.ids[place]] == pytest.approx(wanted, abs=2e-3)
+
+
+def test_a_checkpoint_of_a_model_with_states_is_trained_and_served_beside_its_base(made: Made) -> None:
+    folder = made(*APART[4])
+    examples = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "zz"}]}]
+    with open_platform() as yard:
+        yard.add_base_model(folder, id="hybrid")
+        yard.models.create("m", project="p", base_model="hybrid")
+        yard.training.sft("p/m", examples * 4, learning_rate=0.05).result()
+        before, after = (
+            yard.chat.complete(model=name, messages="a", max_tokens=8, temperature=0, logprobs=True)
+            for name in ("hybrid", "local/p/m")
+        )
+        again = yard.chat.complete(model="hybrid", messages="a", max_tokens=8, temperature=0, logprobs=True)
+    assert before.choices[0].logprobs == again.choices[0].logprobs
+    assert before.choices[0].logprobs != after.choices[0].logprobs

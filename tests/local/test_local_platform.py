@@ -301,33 +301,22 @@ def test_a_model_with_more_rows_than_its_tokenizer_has_tokens_can_say_any_of_the
     assert max(token for delta in deltas for token in delta.token_ids) >= 259
 
 
-def test_a_model_that_makes_its_logits_otherwise_is_refused_when_it_loads(folder: Path, tmp_path: Path) -> None:
-    """Where nothing in the configuration told it. Served as if it were an ordinary one it would answer wrongly."""
-    from transformers import GraniteConfig, GraniteForCausalLM
+def test_a_model_whose_logits_no_head_explains_is_refused_when_it_loads(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Served as if it were an ordinary one it would answer wrongly."""
+    from transformers import LlamaForCausalLM
 
-    for path in folder.iterdir():
-        if "model" not in path.name and path.name != "config.json":
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-    config = GraniteConfig(
-        vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        eos_token_id=2,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        logits_scaling=8.0,
-        bos_token_id=None,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    network = GraniteForCausalLM(config)
-    with torch.no_grad():
-        network.get_output_embeddings().weight.mul_(30)
-    network.save_pretrained(tmp_path)
-    backend = LocalBackend([attrs.evolve(base_model(folder, "tiny"), path=str(tmp_path), digests={})])
-    with pytest.raises(BackendError, match="GraniteForCausalLM makes its logits in a way of its own"):
+    plain = LlamaForCausalLM.forward
+
+    def odd(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = plain(self, *args, **kwargs)
+        found.logits = found.logits + torch.randn_like(found.logits)
+        return found
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", odd)
+    backend = LocalBackend([base_model(folders(architecture="llama"), "tiny")])
+    with pytest.raises(BackendError, match="LlamaForCausalLM cannot be run here: it makes its logits in a way of its"):
         deltas_of(backend, request_for("tiny"))
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from local_models import SHAPE, TOKEN_BYTES, adapter_weights, alone, answered, asked, engine_of, passes, prompts
@@ -19,7 +20,6 @@ from tape import Recorder
 from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm import graphs
 from modelyard.causal_lm.graphs import _rounded, usual_recorder
-from modelyard.causal_lm.lora import LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Sampling
 
@@ -110,7 +110,7 @@ def test_one_recording_serves_whichever_adapter_all_rows_have(folder: Path, reco
 
 
 def test_another_adapter_in_a_slot_is_used_at_once_also_when_it_is_wider(folder: Path, recorder: Recorder) -> None:
-    wide = LoraShape(rank=8, alpha=16)
+    wide = attrs.evolve(SHAPE, rank=8, alpha=16)
     engine = adapted(folder, recorder, slots=2)
     answered(engine, asked([5, 6, 7], 6, slot=1))
     for shape, seed in ((SHAPE, 7), (wide, 8), (SHAPE, 9)):

@@ -10,6 +10,7 @@ from local_models import END, SHAPE, adapter_weights, answered, asked, prompts
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from tape import Recorder
 from torch import nn
+from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
 from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm import head
@@ -33,6 +34,27 @@ def test_logits_are_exact_sums_of_the_products_of_what_is_there(dtype: torch.dty
     assert found.dtype is torch.float32
     torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
     assert (layer(hidden).double() - exact).abs().max() > 1e-4
+
+
+def test_logits_that_a_model_scales_are_exact_sums_too() -> None:
+    shape = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model: Any = GraniteForCausalLM(GraniteConfig(**shape, intermediate_size=8, logits_scaling=8.0))
+    model.to(BF16).requires_grad_(False)
+    hidden = torch.randn(2, 5, 64, dtype=BF16)
+    exact = hidden.double() @ model.lm_head.weight.double().T / 8
+    found = head.OwnHead(model)(hidden)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("cap", "own"), [(30.0, True), (None, False)])
+def test_a_cap_that_16_bits_would_hide_is_found(tmp_path: Path, cap: float | None, own: bool) -> None:
+    """All logits of this model are far below it."""
+    shape = {"vocab_size": 259, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
+    config = Gemma2Config(**shape, intermediate_size=8, num_key_value_heads=1, final_logit_softcapping=cap)
+    torch.manual_seed(0)
+    Gemma2ForCausalLM(config).save_pretrained(tmp_path)
+    assert (Network(tmp_path, dtype=BF16)._own_head is not None) == own
 
 
 def test_gradients_reach_the_hidden_states() -> None:

@@ -5,12 +5,16 @@ use are always the first ones, so that a step works on views and copies nothing.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+
+Mask: TypeAlias = Tensor | Mapping[str, Tensor] | None
+"""What attention adds to each key (rows x 1 x tokens x keys): one for all layers, one for each kind of layer, or None
+where the model's own is right."""
 
 
 class RowCache(Cache):
@@ -23,6 +27,7 @@ class RowCache(Cache):
     ) -> None:
         self.layers: list[Any] = []  # what transformers looks at in caches of its own
         self._heads, self._size = key_heads(config), head_size(config)
+        self._windows = windows(config)
         count = (rows * length if most is None else most) * self._heads * self._size
         layers = range(config.num_hidden_layers)
         self._memory = [[torch.zeros(count, dtype=dtype, device=device) for _ in layers] for _ in ("keys", "values")]
@@ -37,11 +42,11 @@ class RowCache(Cache):
         """How many tokens a row can hold."""
         return self.keys[0].shape[2]
 
-    def begin(self, first: int, starts: Sequence[int], width: int) -> tuple[Tensor, Tensor | None]:
+    def begin(self, first: int, starts: Sequence[int], width: int) -> tuple[Tensor, Mask]:
         """Say what the next pass is about: rows from `first` on get `width` tokens each, behind their first `starts`.
 
-        Returns the tokens' positions (rows x tokens) and the mask for attention (rows x 1 x tokens x keys): None where
-        all rows begin at the same place, for then the model's own is right, and mostly it needs none.
+        Returns the tokens' positions (rows x tokens) and the mask for attention: None where all rows begin at the same
+        place, for then the model's own is right, and mostly it needs none.
         Positions beyond the end of a row are padding, put at its end.
         """
         device, seen = self.keys[0].device, min(max(starts) + width, self.length)
@@ -53,7 +58,7 @@ class RowCache(Cache):
         positions = positions.clamp(max=self.length - 1)
         return positions, self.begin_at(first, positions, seen)
 
-    def begin_at(self, first: int, positions: Tensor, seen: int) -> Tensor:
+    def begin_at(self, first: int, positions: Tensor, seen: int) -> Mask:
         """Say that rows from `first` on get tokens at these positions (rows x tokens), all of them before `seen`.
         Returns the mask. What it does depends on no position, so that a pass can be recorded.
         """
@@ -61,7 +66,8 @@ class RowCache(Cache):
         self._rows = slice(first, first + count)
         rows = torch.arange(first, first + count, device=positions.device)
         self._places = (rows[:, None], slice(None), positions)
-        return _causal(positions, seen, self.keys[0].dtype)
+        masks = {kind: _causal(positions, seen, window, self.keys[0].dtype) for kind, window in self._windows.items()}
+        return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Keep the new keys and values (rows x heads x tokens x size); returns all that the rows see."""
@@ -115,10 +121,44 @@ class RowCache(Cache):
         return laid_out[0], laid_out[1]
 
 
-def _causal(positions: Tensor, seen: int, dtype: torch.dtype) -> Tensor:
-    """What attention adds: 0 for the keys that a token may look at. Rows x 1 x tokens x keys."""
-    hidden = torch.arange(seen, device=positions.device) > positions[:, None, :, None]
+def _causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype) -> Tensor:
+    """0 for the keys that a token may look at: those up to its own, of which a window leaves the last ones."""
+    keys, own = torch.arange(seen, device=positions.device), positions[:, None, :, None]
+    hidden = keys > own
+    if window is not None:
+        hidden |= keys <= own - window
     return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, -torch.inf)
+
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+_OTHERWISE = (
+    "kv_lora_rank",  # compressed keys (MLA)
+    "keep_window_size",
+    "attention_chunk_size",
+    *("state_size", "mamba_d_state", "mamba_n_heads", "ssm_state_size", "attn_layer_period", "block_types"),
+)
+
+
+def suits(config: Any) -> bool:
+    """Whether each layer of a model keeps keys and values of each token, and weighs them by nothing but themselves, as
+    far as its configuration tells."""
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
+    otherwise = [name for name in _OTHERWISE if getattr(config, name, None) is not None]
+    return kinds <= {_FULL, _SLIDING, "global"} and not otherwise and not getattr(config, "alibi", False)
+
+
+def narrower(config: Any) -> int | None:
+    """The window of a model, where it is narrower than the longest sequence."""
+    window: int | None = getattr(config, "sliding_window", None)
+    return None if window is None or window >= getattr(config, "max_position_embeddings", math.inf) else window
+
+
+def windows(config: Any) -> Mapping[str, int | None]:
+    """How many tokens up to its own a token sees in each kind of layer that the model has: None for all of them."""
+    window = narrower(config)
+    kinds = getattr(config, "layer_types", None) or [_FULL if window is None else _SLIDING]
+    return {kind: window if kind == _SLIDING else None for kind in sorted(set(kinds))}
 
 
 def head_size(config: Any) -> int:

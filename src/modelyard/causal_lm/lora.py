@@ -15,7 +15,7 @@ from torch.nn import functional
 from modelyard.errors import BackendError
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-TARGETS = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+TARGETS = ("down_proj", "gate_proj", "gate_up_proj", "k_proj", "o_proj", "q_proj", "qkv_proj", "up_proj", "v_proj")
 """The projections of attention and feed-forward layers, by the names that nearly all architectures give them."""
 
 _ODD = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
@@ -26,11 +26,19 @@ PREFIX = "base_model.model."
 
 @attrs.frozen
 class LoraShape:
-    """The rank of an adapter, what its product is scaled with (alpha / rank), and which projections it changes."""
+    """The rank of an adapter, what its product is scaled with (alpha / rank), and which layers it changes: if none are
+    named, those of a model that have names among `TARGETS`, or all its linear layers where none has.
+    """
 
     rank: int = 16
     alpha: int = 32
-    targets: tuple[str, ...] = TARGETS
+    targets: tuple[str, ...] = ()
+
+    def around(self, model: nn.Module) -> "LoraShape":
+        """This shape with the names that it has in a model: none where the model has no such layer."""
+        leaves = {name.rpartition(".")[2] for name, _ in linear_layers(model)}
+        named = leaves & set(self.targets or TARGETS) or (set() if self.targets else leaves)
+        return attrs.evolve(self, targets=tuple(sorted(named)))
 
     def config(self, base_model: str) -> bytes:
         """The adapter's configuration file: equal adapters give equal bytes."""
@@ -76,19 +84,54 @@ class Selection:
     rows: Tensor | None = None
 
 
-class BankedLinear(nn.Module):
+def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """The layers that an adapter may change, by their names: all linear ones but the head."""
+    embeddings = getattr(model, "get_output_embeddings", lambda: None)()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not embeddings:
+            yield name, module
+
+
+class Around(nn.Module):
+    """Stands in for a linear layer. Some layers look at the weights of others."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+
+    @property
+    def weight(self) -> Tensor:
+        """Those of the layer itself."""
+        return self.base.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """That of the layer itself."""
+        return self.base.bias
+
+
+def put_in(model: nn.Module, name: str, layer: Around) -> None:
+    """Put a layer in the place of the one that it stands in for."""
+    parent, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, layer)
+
+
+class BankedLinear(Around):
     """A linear layer with the adapters of every slot beside it."""
 
     def __init__(self, base: nn.Linear, slots: int, selection: Selection) -> None:
-        super().__init__()
-        self.base, self.selection = base, selection
+        super().__init__(base)
+        self.selection = selection
         self.down = base.weight.new_zeros(slots, 0, base.in_features)
         self.up = base.weight.new_zeros(slots, base.out_features, 0)
 
-    def widen(self, more: int) -> None:
-        """Make room for adapters of so much higher a rank; those that are there stay."""
-        self.down = functional.pad(self.down, (0, 0, 0, more))
-        self.up = functional.pad(self.up, (0, more))
+    def widen(self, rank: int) -> bool:
+        """Make room for adapters of this rank; those that are there stay. Returns whether there was less."""
+        more = rank - self.down.shape[1]
+        if more > 0:
+            self.down = functional.pad(self.down, (0, 0, 0, more))
+            self.up = functional.pad(self.up, (0, more))
+        return more > 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x tokens x features."""
@@ -105,61 +148,56 @@ class BankedLinear(nn.Module):
 class AdapterBank:
     """Room for `slots` adapters of up to `rank` in a network, which it changes in place.
 
-    Every slot takes as much memory as the largest adapter that has come: none, while none has.
+    A layer takes as much memory, for every slot, as the largest adapter of it that has come: none, while none has.
     """
 
-    def __init__(self, model: nn.Module, slots: int, rank: int, targets: Sequence[str] = TARGETS) -> None:
+    def __init__(self, model: nn.Module, slots: int, rank: int) -> None:
         self.selection, self.slots, self.rank = Selection(), slots, rank
         self.version = 0
         """Grows when adapters come to lie elsewhere."""
-        self._wide = 0
-        self.layers = dict(_put_in(model, slots, targets, self.selection))
+        self._model, self._plain = model, dict(linear_layers(model))
+        self._device = next(model.parameters()).device
+        self._layers: dict[str, BankedLinear] = {}
 
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, Tensor]) -> None:
         """Put an adapter's weights into a slot that no row of a pass under way uses. Raises `BackendError`."""
         if shape.rank > self.rank:
             raise BackendError(f"an adapter of rank {shape.rank} does not fit; the host's Room takes up to {self.rank}")
-        left = set(weights)
-        self._widen(shape.rank)
-        for name, layer in self.layers.items():
-            pair = [f"{PREFIX}{name}.lora_{side}.weight" for side in "AB"]
+        pairs = {name: _pair(name) for name in self._plain}
+        changed = {name: pair for name, pair in pairs.items() if all(side in weights for side in pair)}
+        left = weights.keys() - {side for pair in changed.values() for side in pair}
+        if left:
+            raise BackendError(f"the adapter changes {min(left)!r}, which this base model does not have")
+        for layer in self._layers.values():
             layer.down[slot].zero_()
             layer.up[slot].zero_()
-            if pair[0] in weights and pair[1] in weights:
-                _copy(layer, slot, weights[pair[0]], weights[pair[1]], shape)
-                left -= set(pair)
-        if left:
-            raise BackendError(f"the adapter changes {sorted(left)[0]!r}, which this base model does not have")
+        for name, (down, up) in changed.items():
+            _copy(self._widened(name, shape.rank), slot, weights[down], weights[up], shape)
 
-    def _widen(self, rank: int) -> None:
-        if rank > self._wide:
-            self.version += 1
-            for layer in self.layers.values():
-                layer.widen(rank - layer.down.shape[1])
-            self._wide = rank
+    def _widened(self, name: str, rank: int) -> BankedLinear:
+        """The layer of this name with room for an adapter. Until there is one, a layer is left as it is."""
+        layer = self._layers.get(name)
+        if layer is None:
+            layer = self._layers[name] = BankedLinear(self._plain[name], self.slots, self.selection)
+            put_in(self._model, name, layer)
+        self.version += layer.widen(rank)
+        return layer
 
     def select(self, slots: Sequence[int]) -> None:
         """Say which slot each row of the next pass uses."""
         if len(set(slots)) == 1:
             self.selection.uniform, self.selection.rows = slots[0], None
         else:
-            device = next(iter(self.layers.values())).down.device
-            self.selection.rows = torch.tensor(slots, device=device)
+            self.selection.rows = torch.tensor(slots, device=self._device)
 
     def look_up(self, slots: Tensor) -> None:
         """Say where the next pass finds them, at whatever time it is made: one for all rows, one for each, or none."""
         self.selection.uniform, self.selection.rows = 0, slots if len(slots) else None
 
 
-def _put_in(
-    model: nn.Module, slots: int, targets: Sequence[str], selection: Selection
-) -> Iterator[tuple[str, BankedLinear]]:
-    for name, module in list(model.named_modules()):
-        parent, _, leaf = name.rpartition(".")
-        if isinstance(module, nn.Linear) and leaf in targets:
-            layer = BankedLinear(module, slots, selection)
-            setattr(model.get_submodule(parent), leaf, layer)
-            yield name, layer
+def _pair(name: str) -> tuple[str, str]:
+    """The names of a layer's two matrices in an adapter's file."""
+    return f"{PREFIX}{name}.lora_A.weight", f"{PREFIX}{name}.lora_B.weight"
 
 
 def _copy(layer: BankedLinear, slot: int, down: Tensor, up: Tensor, shape: LoraShape) -> None:

@@ -1,6 +1,7 @@
 """The network of a base model, loaded from its folder and never changed: adapters and caches are put beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from modelyard.causal_lm import head
-from modelyard.causal_lm.cache import RowCache
+from modelyard.causal_lm.cache import Mask, RowCache, narrower, suits
+from modelyard.causal_lm.own_cache import OwnCache
 from modelyard.errors import BackendError, Overloaded
 from modelyard.formats.base_config import context_length
 
@@ -44,6 +46,9 @@ class Network:
             raise _not_loaded(folder, fault) from fault
         self.config = self.model.config
         self.device, self.dtype = self.model.device, self.model.dtype
+        self._own_head: head.OwnHead | None = None
+        self.in_rows, self.keeps = False, False
+        """Whether many sequences can lie side by side in the rows of one cache; else whether each can have its own."""
         self._check()
 
     @property
@@ -54,9 +59,9 @@ class Network:
     @property
     def body(self) -> Any:
         """What maps tokens to hidden states."""
-        return getattr(self.model, self.model.base_model_prefix)
+        return getattr(self.model, head.body_name(self.model))
 
-    def hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: Any) -> Tensor:
+    def hidden(self, ids: Tensor, positions: Tensor, mask: Mask, cache: Any) -> Tensor:
         """Hidden states of new tokens (rows x tokens) at these positions.
 
         Positions and `mask` are those that `cache` gives when the pass begins.
@@ -66,33 +71,88 @@ class Network:
         )
         return states.last_hidden_state
 
+    def own_cache(self) -> OwnCache:
+        """A cache for one sequence."""
+        return OwnCache(self.body, self.keeps)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits in 32-bit floats, whatever the weights are."""
+        if self._own_head is not None:
+            found: Tensor = self._own_head(hidden)
+            return found
         return head.logits(self.model.get_output_embeddings(), hidden)
 
+    # ---- how it is run
+
     def _check(self) -> None:
-        """Whether hidden states, cache and head, each used for itself, make what the whole model does: some
-        architectures cap or scale their logits, or attend in ways of their own. Raises `BackendError`.
+        """Whether hidden states and head, each used for itself, make what the whole model does, and whether they do so
+        with a cache. Raises `BackendError` where they do not.
         """
         ids = torch.arange(min(CHECKED, self.context_length), device=self.device)[None] * 7919 % self.config.vocab_size
         try:
-            with torch.inference_mode():
-                found, whole = self._in_two_passes(ids), self.model(ids).logits[0, [0, -1]].float()
+            with torch.inference_mode(), _narrow(self.config, ids.shape[1] // 3):
+                whole = self.model(ids, use_cache=False).logits[0].float()
+                self._choose_head(self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
+                self.in_rows = suits(self.config) and self._found_right(self._in_rows, ids, whole)
+                self.keeps = not self.in_rows and self._found_right(self._in_own_cache, ids, whole)
         except Exception as fault:
             kind = Overloaded if out_of_memory(fault) else BackendError
             raise kind(f"{type(self.model).__name__} cannot be run here: {first_line(fault)}") from fault
-        # In 16 bits deep networks, and experts chosen by a hair, differ by some hundredths; what is wrong by far more.
-        tolerance = 1e-3 if self.dtype is torch.float32 else 0.15
-        if float((found - whole).abs().max()) > tolerance * max(1.0, float(whole.abs().max())):
-            raise BackendError(f"{type(self.model).__name__} makes its logits in a way of its own, which is not served")
 
-    def _in_two_passes(self, ids: Tensor) -> Tensor:
+    def _choose_head(self, states: Tensor, whole: Tensor) -> None:
+        """The head alone, or all that the model does behind its body, where that is more."""
+        found, own = self.logits(states), head.OwnHead(self.model)
+        more = self._tried(own, states)
+        if more is not None and float((more - found).abs().max()) > 1e-5 * float(found.abs().max()):
+            self._own_head, found = own, more
+        if not self._alike(found, whole):
+            raise BackendError("it makes its logits in a way of its own")
+
+    def _tried(self, way: Callable[[Tensor], Tensor], given: Tensor) -> Tensor | None:
+        """What comes of it, or nothing where it is not for this model."""
+        try:
+            return way(given)
+        except Exception as fault:
+            if out_of_memory(fault):
+                raise
+            return None
+
+    def _found_right(self, way: Callable[[Tensor], Tensor], ids: Tensor, whole: Tensor) -> bool:
+        found = self._tried(way, ids)
+        return found is not None and self._alike(found, whole[[0, -1]])
+
+    def _alike(self, found: Tensor, whole: Tensor) -> bool:
+        """In 16 bits deep networks, and experts chosen by a hair, differ by some hundredths; what is wrong by more."""
+        tolerance = 1e-3 if self.dtype is torch.float32 else 0.15
+        return float((found - whole).abs().max()) <= tolerance * max(1.0, float(whole.abs().max()))
+
+    def _in_rows(self, ids: Tensor) -> Tensor:
         """Logits of the first and the last token of a row, as serving computes them: the last when the others are in
         the cache, beside a row that begins."""
         cache = RowCache(self.config, 2, ids.shape[1], self.dtype, self.device)
         self.hidden(ids[:, :-1], *cache.begin(0, [0], ids.shape[1] - 1), cache)
         ends = ids[:, [0, -1]].T
         return self.logits(self.hidden(ends.flip(0), *cache.begin(0, [ids.shape[1] - 1, 0], 1), cache))[:, 0].flip(0)
+
+    def _in_own_cache(self, ids: Tensor) -> Tensor:
+        """The same two, the last by itself."""
+        cache = OwnCache(self.body)
+        first = cache.read(ids[:, :-1])[0, :1]
+        return self.logits(torch.cat([first, cache.read(ids[:, cache.seen :])[0, -1:]]))
+
+
+@contextmanager
+def _narrow(config: Any, window: int) -> Iterator[None]:
+    """Makes the window, where there is one, so narrow that it tells in a short text."""
+    own = narrower(config)
+    if own is None:
+        yield
+        return
+    config.sliding_window = min(own, max(1, window))
+    try:
+        yield
+    finally:
+        config.sliding_window = own
 
 
 def out_of_memory(fault: BaseException) -> bool:

@@ -11,7 +11,8 @@ from modelyard.errors import InvalidInput
 
 CONFIG = "config.json"
 
-_CAUSAL = "ForCausalLM"
+_CAUSAL, _OTHER = ("ForCausalLM", "LMHeadModel"), "WithLMHeadModel"
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _UNSCALED = "original_max_position_embeddings"
 _AUTO = "transformers.models.auto.configuration_auto"
 _TABLE = "models/auto/auto_mappings.py"
@@ -21,7 +22,6 @@ def check_config(config: Mapping[str, Any]) -> None:
     """Raise `InvalidInput` for a model that would be answered wrongly or not at all, as far as it can be told here."""
     _check_class(config)
     _check_family(config)
-    _check_attention(config)
     _check_kind(config)
     context_length(config)
     _positive(config, "vocab_size")
@@ -35,8 +35,8 @@ def _check_class(config: Mapping[str, Any]) -> None:
     named = config.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         raise _refused("must name one class in `architectures`")
-    if not named[0].endswith(_CAUSAL):
-        raise _refused(f"is of a {named[0]}; only causal language models of classes named ...{_CAUSAL} are served")
+    if not named[0].endswith(_CAUSAL) or named[0].endswith(_OTHER):
+        raise _refused(f"is of a {named[0]}; only causal language models of classes named ...{_CAUSAL[0]} are served")
 
 
 def _check_family(config: Mapping[str, Any]) -> None:
@@ -68,35 +68,12 @@ def _families() -> Container[str] | None:
     return known
 
 
-def _check_attention(config: Mapping[str, Any]) -> None:
-    """Each token must see all before it: what attends otherwise needs a cache of its own."""
-    layers = config.get("layer_types") or config.get("attention_layers")
-    if not isinstance(layers, list):
-        reaches = [config[name] for name in _WINDOWS if type(config.get(name)) is int]
-        used = reaches and config.get("use_sliding_window", True)
-        layers = ["sliding_attention"] if used and min(reaches) < _positive(config, "max_position_embeddings") else []
-    odd = sorted({str(kind) for kind in layers if kind not in ("full_attention", "global")})
-    if odd:
-        raise _refused(f"asks for {', '.join(odd)}; only models with full attention in every layer are served")
-
-
-_WINDOWS = ("sliding_window", "keep_window_size")
-
 _ODD: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "final_logit_softcapping": ("caps its logits", (None,)),
-    "logits_scaling": ("scales its logits", (None, 1)),
-    "logit_scale": ("scales its logits", (None, 1)),
-    "kv_lora_rank": ("keeps compressed keys (MLA)", (None,)),
-    "alibi": ("weighs keys by their distance (ALiBi)", (None, False)),
     "type_vocab_size": ("sees what comes behind a token", (None,)),
     "decoder_layers": ("answers an encoder", (None,)),
-    **dict.fromkeys(
-        ("state_size", "mamba_d_state", "mamba_n_heads", "ssm_state_size", "attn_layer_period", "block_types"),
-        ("keeps a state in the place of keys", (None,)),
-    ),
     "quantization_config": ("has quantized weights", (None,)),
 }
-"""What a configuration says of a model that is computed in another way than the rest, and where it does not mean it."""
+"""What a configuration says of a model that is no causal one of plain weights, and where it does not mean it."""
 
 
 def _check_kind(config: Mapping[str, Any]) -> None:
@@ -111,7 +88,7 @@ def context_length(config: Mapping[str, Any]) -> int:
     Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
     before, and what is read beside it, would be wrong.
     """
-    most = _positive(config, "max_position_embeddings")
+    most = _positive(config, next((name for name in _LENGTHS if name in config), _LENGTHS[0]))
     return min([most, *(length for rope in _ropes(config) for length in _unscaled(config, rope))])
 
 

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from modelyard.backends.local.apart import Apart
 from modelyard.backends.local.lead import Follower, Lead
 from modelyard.backends.local.passes import Passes, side_by_side
 from modelyard.backends.local.rows import Rows
@@ -45,8 +46,13 @@ class Engine:
         recorder: NewRecorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
-        self.rows = Rows(network, rows, memory)
-        self._passes = Passes(network, bank, self.rows, rows, recorder)
+        self.rows: Rows | Apart
+        self._passes: Passes | Apart
+        if network.in_rows:
+            self.rows = Rows(network, rows, memory)
+            self._passes = Passes(network, bank, self.rows, rows, recorder)
+        else:
+            self.rows = self._passes = Apart(network, bank, rows, memory)
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()
         self._lead = Lead()

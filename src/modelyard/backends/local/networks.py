@@ -18,7 +18,6 @@ except ImportError as error:
 
 from modelyard.backends.local.adapters import AdapterSlots
 from modelyard.backends.local.engine import Engine
-from modelyard.causal_lm.cache import bytes_per_token
 from modelyard.causal_lm.graphs import usual_recorder
 from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import FULL_FILE, Network, out_of_memory
@@ -107,12 +106,9 @@ class Networks:
         self._tuned_engines[place] = self._engine(Network(self._folder, self._device, weights=weights), 0)
 
     def _engine(self, network: Network, adapters: int) -> Engine:
-        bank, room, config = AdapterBank(network.model, adapters + 1, self._room.rank), self._room, network.config
-        whole = network.context_length * bytes_per_token(config, network.dtype)
-        if room.memory < whole:
-            log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", self._folder, whole)
+        bank, room = AdapterBank(network.model, adapters + 1, self._room.rank), self._room
         try:
-            return Engine(
+            engine = Engine(
                 network,
                 bank,
                 self._end_tokens,
@@ -126,6 +122,17 @@ class Networks:
                 raise
             told = f"there are no {room.memory} bytes for keys and values; ask the host for a smaller Room(memory=...)"
             raise Overloaded(told) from fault
+        self._tell(network, engine)
+        return engine
+
+    def _tell(self, network: Network, engine: Engine) -> None:
+        """What a host would want to know."""
+        name, whole = self._folder.name, engine.rows.whole
+        if whole > self._room.memory:
+            log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)
+        if not network.in_rows:
+            how = "with a cache for each" if network.keeps else "read from its beginning for each token"
+            log.warning("%s is answered one sequence at a time, %s, which is slow: its layers keep no keys", name, how)
 
 
 def _load_adapter(engine: Engine, model: ServedModel, slot: int) -> None:

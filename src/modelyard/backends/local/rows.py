@@ -33,7 +33,10 @@ class Rows:
     """
 
     def __init__(self, network: Network, most: int, memory: int) -> None:
-        self._most, self._tokens = most, memory // bytes_per_token(network.config, network.dtype)
+        each = bytes_per_token(network.config, network.dtype)
+        self._most, self._tokens = most, memory // each
+        self.whole = network.context_length * each
+        """Bytes that one sequence takes at its longest."""
         self.longest = min(self._tokens, network.context_length)
         """How many tokens a sequence can have when nothing else runs."""
         self.running: list[Sequence] = []
@@ -49,14 +52,7 @@ class Rows:
 
     def bound(self, sequence: Sequence) -> None:
         """Let its answer end where memory does. Raises `ContextLengthExceeded` when there is none for a token of it."""
-        prompt = len(sequence.prompt)
-        if prompt >= self.longest:
-            msg = (
-                f"This model's maximum context length is {self.longest} tokens, as there is memory for no more here. "
-                f"The messages have {prompt}; shorten them, or ask the host for a larger Room(memory=...)."
-            )
-            raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
-        sequence.max_tokens = min(sequence.max_tokens, self.longest - prompt)
+        bound(sequence, self.longest)
 
     def admit(self, sequence: Sequence) -> bool:
         """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
@@ -182,6 +178,18 @@ class Rows:
         self.cache.copy(row, target, sequence.cached)
         self._kept[target] = (sequence.slot, sequence.tokens[: sequence.cached])
         self._kept.move_to_end(target)
+
+
+def bound(sequence: Sequence, longest: int) -> None:
+    """Let an answer end where its sequence has so many tokens. Raises `ContextLengthExceeded` when none is left."""
+    prompt = len(sequence.prompt)
+    if prompt >= longest:
+        msg = (
+            f"This model's maximum context length is {longest} tokens, as there is memory for no more here. "
+            f"The messages have {prompt}; shorten them, or ask the host for a larger Room(memory=...)."
+        )
+        raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
+    sequence.max_tokens = min(sequence.max_tokens, longest - prompt)
 
 
 def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelyard.causal_lm.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, LoraShape
+from modelyard.causal_lm.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Around, LoraShape, linear_layers, put_in
 from modelyard.causal_lm.network import FULL_FILE
 from modelyard.causal_lm.tensors import tensor_bytes
 from modelyard.errors import TrainingError
@@ -84,12 +84,12 @@ def all_weights(model: nn.Module) -> Trained:
 # ---- an adapter --------------------------------------------------------------------------------------------------
 
 
-class TrainedLinear(nn.Module):
+class TrainedLinear(Around):
     """base(x) + scale x (x A^T) B^T, in which A and B learn. B begins at 0, so that nothing is changed at first."""
 
     def __init__(self, base: nn.Linear, shape: LoraShape, generator: torch.Generator) -> None:
-        super().__init__()
-        self.base, self.scale = base, shape.alpha / shape.rank
+        super().__init__(base)
+        self.scale = shape.alpha / shape.rank
         bound = 1 / math.sqrt(base.in_features)
         drawn = torch.rand(shape.rank, base.in_features, generator=generator) * 2 * bound - bound
         device = base.weight.device
@@ -125,22 +125,17 @@ def adapter_around(model: nn.Module, shape: LoraShape, seed: int, base_model: st
 
     The weights have the names that peft and vLLM know. Raises `TrainingError` when there is nothing to put it around.
     """
+    found = shape.around(model)
+    if not found.targets:
+        raise TrainingError(
+            f"this base model has no linear layer{' named ' if shape.targets else ''}{', '.join(shape.targets)}, so an "
+            "adapter has no place; add it again under another id with tuning='full', if it is small"
+        )
     generator = torch.Generator().manual_seed(seed)
     named: dict[str, nn.Parameter] = {}
-    for name, layer in _put_around(model, shape, generator):
-        named[f"{PREFIX}{name}.lora_A.weight"], named[f"{PREFIX}{name}.lora_B.weight"] = layer.down, layer.up
-    if not named:
-        raise TrainingError(
-            f"this base model has no linear layer named {', '.join(shape.targets)}, so an adapter has no place; add it "
-            "again under another id with tuning='full', if it is small"
-        )
-    return Trained(named, WEIGHTS_FILE, {CONFIG_FILE: shape.config(base_model)})
-
-
-def _put_around(model: nn.Module, shape: LoraShape, generator: torch.Generator) -> Iterator[tuple[str, TrainedLinear]]:
-    for name, module in list(model.named_modules()):
-        parent, _, leaf = name.rpartition(".")
-        if isinstance(module, nn.Linear) and leaf in shape.targets:
-            layer = TrainedLinear(module, shape, generator)
-            setattr(model.get_submodule(parent), leaf, layer)
-            yield name, layer
+    for name, layer in list(linear_layers(model)):
+        if name.rpartition(".")[2] in found.targets:
+            around = TrainedLinear(layer, found, generator)
+            put_in(model, name, around)
+            named[f"{PREFIX}{name}.lora_A.weight"], named[f"{PREFIX}{name}.lora_B.weight"] = around.down, around.up
+    return Trained(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)})

@@ -1,0 +1,128 @@
+"""Sequences with caches of their own are answered as those that lie side by side in rows; and what goes wrong with one
+goes wrong with it alone.
+
+A network that could be served in rows is served apart here, so that the two can be compared.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from local_models import SHAPE, _loaded, adapter_weights, alone, answered, asked, engine_of, prompts
+
+from modelyard.backends.local.apart import Apart
+from modelyard.backends.local.engine import Engine
+from modelyard.causal_lm.own_cache import OwnCache
+from modelyard.domain.completion import Sampling
+from modelyard.errors import BackendError, ContextLengthExceeded
+
+TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
+
+
+@pytest.fixture
+def apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes engines as `engine_of` does."""
+
+    def engine(keeps: bool = True, **options: Any) -> Engine:
+        with monkeypatch.context() as changed:
+            changed.setattr(_loaded(folder), "in_rows", False)
+            changed.setattr(_loaded(folder), "keeps", keeps)
+            made = engine_of(folder, **options)
+        assert isinstance(made.rows, Apart)
+        return made
+
+    return engine
+
+
+def test_answers_are_those_of_rows(apart: Any, folder: Path) -> None:
+    wanted = [asked(prompt, 3 + 2 * n, Sampling(seed=n)) for n, prompt in enumerate(prompts(9))]
+    assert answered(apart(rows=4), *wanted) == alone(folder, *wanted)
+
+
+def test_each_has_its_adapter(apart: Any, folder: Path) -> None:
+    engines = [apart(), engine_of(folder)]
+    for engine in engines:
+        for slot in (1, 2):
+            engine.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
+    found, expected = (
+        answered(engine, *(asked(prompt, 8, slot=n % 3) for n, prompt in enumerate(prompts(6)))) for engine in engines
+    )
+    assert found == expected
+
+
+def test_caches_take_what_was_reckoned_and_go_with_their_answers(apart: Any) -> None:
+    engine = apart(ends=frozenset())
+    wanted = [asked(prompt, 20) for prompt in prompts(3)]
+    for one in wanted:
+        engine.submit(one)
+    engine.wait(wanted[0], 10)
+    taken = {one.length - 1: cache.nbytes for one, cache in engine.rows._caches.items()}
+    assert taken == {tokens: tokens * TOKEN_BYTES for tokens in taken}
+    assert len(taken) == 3
+    for one in wanted:
+        engine.cancel(one)
+    assert not engine.rows._caches
+
+
+def test_memory_is_never_exceeded_and_those_for_whom_there_is_none_wait(
+    apart: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, most = TOKEN_BYTES * 100, [0]
+    engine = apart(memory=memory, ends=frozenset())
+    read = OwnCache.read
+
+    def watching(cache: OwnCache, ids: torch.Tensor) -> torch.Tensor:
+        states = read(cache, ids)
+        most[0] = max(most[0], sum(one.nbytes for one in engine.rows._caches.values()))
+        return states
+
+    monkeypatch.setattr(OwnCache, "read", watching)
+    wanted = [asked([*range(5, 25)], 40, Sampling(seed=n)) for n in range(5)]
+    found = answered(engine, *wanted)
+    assert memory // 2 < most[0] <= memory
+    assert found == answered(
+        engine_of(folder, ends=frozenset()), *[asked(one.prompt, 40, one.sampling) for one in wanted]
+    )
+
+
+def test_what_can_never_fit_is_refused_with_the_numbers(apart: Any) -> None:
+    engine = apart(memory=TOKEN_BYTES * 30)
+    with pytest.raises(ContextLengthExceeded, match=r"context length is 30 tokens.*The messages have 30; shorten"):
+        engine.submit(asked([5] * 30))
+    (found,) = answered(engine, fitting := asked([5] * 25, 100))
+    assert fitting.length <= 30
+    assert found
+
+
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 9])
+def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
+    apart: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Also between two that go on: those that were ahead are not read on from where they are not."""
+    engine, calls = apart(ends=frozenset()), [0]
+    read = OwnCache.read
+
+    def failing(cache: OwnCache, ids: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        if calls[0] == at:
+            raise RuntimeError("a card fell out")
+        return read(cache, ids)
+
+    wanted = [asked(prompt, 12) for prompt in prompts(3)]
+    expected = answered(engine_of(folder, ends=frozenset()), *[asked(one.prompt) for one in wanted])
+    monkeypatch.setattr(OwnCache, "read", failing)
+    found = answered(engine, *wanted)
+    failed = [one for one in wanted if one.failure is not None]
+    assert len(failed) <= 1
+    assert all(isinstance(one.failure, BackendError) for one in failed)
+    assert calls[0] > at
+    for one, answer, right in zip(wanted, found, expected, strict=True):
+        assert answer == right or one in failed
+
+
+def test_a_network_without_a_cache_reads_all_each_time(apart: Any, folder: Path) -> None:
+    wanted = [asked(prompt, 6) for prompt in prompts(3)]
+    engine = apart(keeps=False)
+    assert answered(engine, *wanted) == alone(folder, *wanted)
+    assert engine.rows.whole == 0
