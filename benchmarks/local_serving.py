@@ -57,7 +57,7 @@ def figures(folder: Path, size: str, rounds: int) -> dict[str, Any]:
         "arrivals": arrivals(model, 40 * rounds),
         "adapters": adapters(model, folder, rounds),
         "JSON mode": json_mode(model, rounds),
-        "memory of a row": memory(model),
+        "memory": memory(model),
         "platform": through_the_platform(model, folder, rounds),
     }
 
@@ -301,20 +301,18 @@ def json_mode(model: Path, rounds: int) -> dict[str, Any]:
 
 
 def memory(model: Path) -> dict[str, Any]:
-    """What a row of the cache takes, as computed beforehand and as its tensors are."""
+    """What keys and values take of what was granted: no more than all rows at their longest can use."""
     from _answering import engine_of
 
     from modelyard.causal_lm.cache import bytes_per_token
     from modelyard.causal_lm.network import Network
 
-    network = Network(model)
-    cache = engine_of(network, 32).rows.cache
-    tensors = (*cache.keys, *cache.values)
-    return {
-        "tokens": cache.length,
-        "computed bytes": cache.length * bytes_per_token(network.config, network.dtype),
-        "measured bytes": sum(tensor.untyped_storage().nbytes() for tensor in tensors) // tensors[0].shape[0],
-    }
+    network, granted = Network(model), 2**26
+    taken = {}
+    for rows in ROWS:
+        cache = engine_of(network, rows, granted).rows.cache
+        taken[f"{rows} rows, bytes"] = sum(one.untyped_storage().nbytes() for one in (*cache.keys, *cache.values))
+    return {"granted bytes": granted, "bytes of a token": bytes_per_token(network.config, network.dtype), **taken}
 
 
 # ---- the whole way -----------------------------------------------------------------------------------------------
