@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from local_models import answered, asked, prompts
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from modelyard import open_platform
@@ -116,16 +116,20 @@ def made(folders: Callable[..., Path], tmp_path: Path) -> Made:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**deepcopy({**SHAPE, **options})))
-        with torch.no_grad():
-            for weights in model.parameters():
-                weights.mul_(8 if weights.ndim > 1 else 1)
-        for path in folders("nano").iterdir():
-            if path.name not in ("config.json", "generation_config.json", "model.safetensors"):
-                shutil.copy(path, tmp_path)
-        model.save_pretrained(tmp_path)
-        return tmp_path
+        return _saved(model, folders("nano"), tmp_path)[0]
 
     return make
+
+
+def _saved(model: Any, words: Path, folder: Path) -> tuple[Path, Any]:
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(8 if weights.ndim > 1 else 1)
+    for path in words.iterdir():
+        if path.name not in ("config.json", "generation_config.json", "model.safetensors"):
+            shutil.copy(path, folder)
+    model.save_pretrained(folder)
+    return folder, model.eval()
 
 
 def generated(model: Any, prompt: list[int], count: int) -> list[int]:
@@ -191,7 +195,7 @@ def add(folder: Path, **changes: str) -> None:
 
 def test_a_family_that_transformers_does_not_know_is_refused_when_it_is_added(made: Made) -> None:
     folder = made("llama", GROUPED)
-    with pytest.raises(InvalidInput, match="model_type 'llama-next', which this transformers does not know") as refused:
+    with pytest.raises(InvalidInput, match="model_type 'llama-next', of which this transformers knows no") as refused:
         add(folder, model_type="llama-next")
     assert refused.value.problems[0].loc == ("path", "config.json")
 
@@ -223,7 +227,6 @@ print("transformers" in sys.modules)
 
 
 def test_adding_a_base_model_knows_the_families_without_loading_transformers(made: Made, folder: Path) -> None:
-    pytest.importorskip("transformers.models.auto.auto_mappings", reason="this transformers tells only with torch")
     other = made("llama", GROUPED)
     path = other / "config.json"
     path.write_text(path.read_text().replace('"llama"', '"llama-next"'))
@@ -245,6 +248,66 @@ def test_a_window_without_effect_is_served_as_the_whole_model_computes(made: Mad
         with torch.no_grad():
             scores = network.model(torch.tensor([[*prompt, *found[:place]]]), use_cache=False).logits[0, -1]
         assert int(scores.argmax()) == token
+
+
+# ---- models that also see ----------------------------------------------------------------------------------------
+
+VISION = dict.fromkeys(("hidden_size", "intermediate_size", "out_hidden_size"), 16)
+VISION |= dict.fromkeys(("num_hidden_layers", "num_attention_heads", "depth", "num_heads"), 1)
+SEEING: list[tuple[str, dict[str, Any]]] = [
+    ("gemma3", {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+    ("qwen3_5", {**GROUPED, **LINEAR, "layer_types": ["linear_attention", "full_attention"]}),
+]
+
+
+@pytest.fixture
+def seeing(folders: Callable[..., Path], tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
+    """The folder of a model with a part that sees, and the model."""
+
+    def make(family: str, options: dict[str, Any]) -> tuple[Path, Any]:
+        torch.manual_seed(0)
+        vision = {**VISION, "image_size": 28, "patch_size": 14}
+        config = CONFIG_MAPPING[family](text_config=deepcopy({**SHAPE, **options}), vision_config=vision)
+        return _saved(AutoModelForImageTextToText.from_config(config), folders("nano"), tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize(("family", "options"), SEEING, ids=named)
+def test_of_a_model_that_also_sees_the_language_model_answers_and_learns(
+    seeing: Any, family: str, options: dict[str, Any]
+) -> None:
+    folder, theirs = seeing(family, options)
+    read = read_base_folder(folder)
+    assert (read.architecture.endswith("ForConditionalGeneration"), read.context_length) == (True, 256)
+    assert read.vocabulary_size == 259
+    network = Network(folder)
+    wanted = [asked((prompt * 9)[:size], 12) for prompt, size in zip(prompts(3), (5, 20, 60), strict=True)]
+    expected = [generated(theirs, one.prompt, one.max_tokens) for one in wanted]
+    assert answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), *wanted) == expected
+    trained = adapter_around(network.model, LoraShape(rank=4, alpha=8), 0, "base")
+    row = Row(tuple(wanted[1].prompt), (5, 9), (None,) * 2)
+    found, _ = Scorer(network).logprobs([row])
+    torch.testing.assert_close(found, _logprobs(theirs, row), atol=1e-4, rtol=1e-4)
+    found.sum().backward()
+    assert all(weights.grad is not None for weights in trained.parameters)
+
+
+def test_what_a_configuration_leaves_to_its_family_transformers_tells(seeing: Any) -> None:
+    folder, _ = seeing(*SEEING[0])
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for name in ("max_position_embeddings", "vocab_size"):
+        del config["text_config"][name]
+    path.write_text(json.dumps(config))
+    read = read_base_folder(folder)
+    assert (read.context_length, read.vocabulary_size) == (131_072, 262_208)
+
+
+def test_a_family_without_a_causal_language_model_is_refused_when_it_is_added(seeing: Any) -> None:
+    folder, _ = seeing(*SEEING[0])
+    with pytest.raises(InvalidInput, match="'mistral3', of which this transformers knows no causal language model"):
+        add(folder, model_type="mistral3")
 
 
 # ---- training ----------------------------------------------------------------------------------------------------

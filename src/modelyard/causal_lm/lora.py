@@ -85,10 +85,11 @@ class Selection:
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The layers that an adapter may change, by their names: all linear ones but the head."""
-    embeddings = getattr(model, "get_output_embeddings", lambda: None)()
+    """The layers that an adapter may change, by their names: all linear ones of what reads text, but the head."""
+    reading = set(getattr(model, "get_decoder", lambda: model)().modules())
+    head = getattr(model, "get_output_embeddings", lambda: None)()
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module is not embeddings:
+        if isinstance(module, nn.Linear) and module in reading and module is not head:
             yield name, module
 
 

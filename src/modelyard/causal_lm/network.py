@@ -44,7 +44,7 @@ class Network:
             self.model = model.eval().requires_grad_(False).to(device)
         except Exception as fault:
             raise _not_loaded(folder, fault) from fault
-        self.config = self.model.config
+        self.config = self.model.config.get_text_config(decoder=True)
         self.device, self.dtype = self.model.device, self.model.dtype
         self._own_head: head.OwnHead | None = None
         self.in_rows, self.keeps = False, False

@@ -1,10 +1,10 @@
 """The configuration of a causal language model (transformers' `config.json`): whether what it asks for is served."""
 
+import ast
 import sys
 from collections.abc import Container, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 from modelyard.errors import InvalidInput
@@ -12,10 +12,11 @@ from modelyard.errors import InvalidInput
 CONFIG = "config.json"
 
 _CAUSAL, _OTHER = ("ForCausalLM", "LMHeadModel"), "WithLMHeadModel"
+_SEEING = "ForConditionalGeneration"
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _UNSCALED = "original_max_position_embeddings"
 _AUTO = "transformers.models.auto.configuration_auto"
-_TABLE = "models/auto/auto_mappings.py"
+_TABLE, _TABLE_FILE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "models/auto/modeling_auto.py"
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -24,7 +25,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     _check_family(config)
     _check_kind(config)
     context_length(config)
-    _positive(config, "vocab_size")
+    vocabulary_size(config)
 
 
 def _refused(msg: str) -> InvalidInput:
@@ -35,7 +36,8 @@ def _check_class(config: Mapping[str, Any]) -> None:
     named = config.get("architectures")
     if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
         raise _refused("must name one class in `architectures`")
-    if not named[0].endswith(_CAUSAL) or named[0].endswith(_OTHER):
+    causal = named[0].endswith(_CAUSAL) and not named[0].endswith(_OTHER)
+    if not (causal or (named[0].endswith(_SEEING) and "text_config" in config)):
         raise _refused(f"is of a {named[0]}; only causal language models of classes named ...{_CAUSAL[0]} are served")
 
 
@@ -45,32 +47,71 @@ def _check_family(config: Mapping[str, Any]) -> None:
         raise _refused("must say model_type, the family of this model in transformers")
     if known is not None and family not in known:
         raise _refused(
-            f"is of model_type {family[:100]!r}, which this transformers does not know; install one that does, or "
-            "choose another base model",
+            f"is of model_type {family[:100]!r}, of which this transformers knows no causal language model; install "
+            "one that does, or choose another base model",
         )
 
 
 def _families() -> Container[str] | None:
-    """What the transformers that is installed knows, as far as it tells without being imported, which takes seconds:
-    None for nothing. Some versions have no such table, and tell when the model is loaded.
+    """Those that the transformers that is installed has causal language models of, as far as it tells without being
+    imported, which takes seconds: None for nothing.
     """
-    known: Container[str] | None
-    if _AUTO in sys.modules:
-        known = sys.modules[_AUTO].CONFIG_MAPPING  # with those of the host
-        return known
     package = find_spec("transformers")
     if package is None or package.origin is None:
         return None
     try:
-        known = run_path(str(Path(package.origin).parent / _TABLE)).get("CONFIG_MAPPING_NAMES")
-    except (OSError, ImportError):
+        found = _named_in_table(ast.parse((Path(package.origin).parent / _TABLE_FILE).read_bytes()))
+    except (OSError, SyntaxError, ValueError):
         return None
-    return known
+    taught = sys.modules[_AUTO].CONFIG_MAPPING._extra_content if _AUTO in sys.modules else ()  # by the host
+    return found and {*found, *taught}
+
+
+def _named_in_table(tree: ast.Module) -> set[str]:
+    """The first of each pair that the table is made of."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _TABLE:
+            assert isinstance(statement.value, ast.Call)
+            return {name for name, _ in ast.literal_eval(statement.value.args[0])}
+    return set()
+
+
+# ---- the language model ------------------------------------------------------------------------------------------
+
+
+def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a configuration says of the language model: in one of a model that also sees or hears, it has a part of its
+    own. What is left to the defaults of its family is added, as far as transformers is there to tell.
+    """
+    own = config.get("text_config")
+    said = own if isinstance(own, Mapping) else config
+    if "vocab_size" in said and any(name in said for name in _LENGTHS):
+        return said
+    return {**_defaults(config), **said}
+
+
+def _defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    if find_spec("transformers") is None:
+        return {}
+    from transformers import AutoConfig  # noqa: PLC0415 - where it is needed it is worth its second
+
+    fields = {name: value for name, value in config.items() if name != "model_type"}
+    try:
+        told: Mapping[str, Any] = AutoConfig.for_model(config["model_type"], **fields).get_text_config().to_dict()
+    except Exception:  # noqa: BLE001 - what the configuration lacks is told instead
+        return {}
+    return told
+
+
+def vocabulary_size(config: Mapping[str, Any]) -> int:
+    """How many tokens there are. Raises `InvalidInput`."""
+    return _positive(language_model(config), "vocab_size")
 
 
 _ODD: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "type_vocab_size": ("sees what comes behind a token", (None,)),
     "decoder_layers": ("answers an encoder", (None,)),
+    "is_encoder_decoder": ("answers an encoder", (None, False)),
     "quantization_config": ("has quantized weights", (None,)),
 }
 """What a configuration says of a model that is no causal one of plain weights, and where it does not mean it."""
@@ -88,8 +129,9 @@ def context_length(config: Mapping[str, Any]) -> int:
     Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
     before, and what is read beside it, would be wrong.
     """
-    most = _positive(config, next((name for name in _LENGTHS if name in config), _LENGTHS[0]))
-    return min([most, *(length for rope in _ropes(config) for length in _unscaled(config, rope))])
+    said = language_model(config)
+    most = _positive(said, next((name for name in _LENGTHS if name in said), _LENGTHS[0]))
+    return min([most, *(length for rope in _ropes(said) for length in _unscaled(said, rope))])
 
 
 def _ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ import attrs
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Quantization
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.formats.base_config import CONFIG, check_config, context_length
+from modelyard.formats.base_config import CONFIG, check_config, context_length, vocabulary_size
 from modelyard.formats.safetensors import read_shapes
 from modelyard.formats.tool_calls import format_of
 
@@ -106,7 +106,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         path=str(folder.resolve()),
         architecture=config["architectures"][0],
         context_length=context_length(config),
-        vocabulary_size=config["vocab_size"],
+        vocabulary_size=vocabulary_size(config),
         parameters=sum(math.prod(shape) for _, shape in shapes),
         tool_format="" if form is None else form.name,
         dtypes=frozenset(dtype for dtype, _ in shapes),

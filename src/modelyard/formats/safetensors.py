@@ -16,6 +16,9 @@ from modelyard.formats.json_text import dumps, loads
 
 MAX_HEADER = 2**20
 _ALIGNMENT = 8
+_METADATA = "__metadata__"
+"""The one entry of a header that is no tensor."""
+
 _ITEM_SIZES: Mapping[str, int] = {
     "F64": 8,
     "F32": 4,
@@ -53,7 +56,11 @@ def _size(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def write(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
-    """The bytes of a file; equal tensors in the same order give equal bytes."""
+    """The bytes of a file; equal tensors in the same order give equal bytes. Raises ValueError for a name that the
+    format has for something else.
+    """
+    if _METADATA in tensors:
+        raise ValueError(f"no tensor can have the name {_METADATA}")
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in tensors.items():
@@ -106,7 +113,7 @@ def _entries(header: bytes, size: int) -> Mapping[str, Entry]:
         raise ValueError(f"no safetensors file: its header {wrong}") from None
     if not isinstance(listed, dict):
         raise ValueError("no safetensors file: its header is no object")
-    listed.pop("__metadata__", None)
+    listed.pop(_METADATA, None)
     entries = dict(sorted(((name, _entry(name, one)) for name, one in listed.items()), key=lambda item: item[1][2]))
     _check_offsets(entries, size - 8 - len(header))
     return entries

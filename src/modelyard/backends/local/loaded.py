@@ -18,7 +18,7 @@ from modelyard.backends.sampling import check_bias
 from modelyard.causal_lm.chat import Chat
 from modelyard.domain.base_model import BaseModel
 from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Tool, ToolMode
-from modelyard.formats.base_config import CONFIG
+from modelyard.formats.base_config import CONFIG, vocabulary_size
 from modelyard.formats.base_folder import check_unchanged
 from modelyard.formats.tool_calls import FORMATS, ToolReader
 from modelyard.protocols import ServedModel
@@ -35,7 +35,7 @@ class LoadedModel:
         self.chat = Chat(folder)
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
         self._grammars: Grammars | None = None
-        vocabulary = json.loads((folder / CONFIG).read_bytes())["vocab_size"]
+        vocabulary = vocabulary_size(json.loads((folder / CONFIG).read_bytes()))
         self._bytes = [*self.chat.token_bytes, *[b""] * (vocabulary - len(self.chat.token_bytes))]
         self._networks = Networks(folder, device, room, self.chat.end_tokens)
         self._lock = threading.Lock()

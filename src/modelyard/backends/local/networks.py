@@ -132,7 +132,9 @@ class Networks:
             log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)
         if not network.in_rows:
             how = "with a cache for each" if network.keeps else "read from its beginning for each token"
-            log.warning("%s is answered one sequence at a time, %s, which is slow: its layers keep more than keys", name, how)
+            log.warning(
+                "%s is answered one sequence at a time, %s, which is slow: its layers keep more than keys", name, how
+            )
 
 
 def _load_adapter(engine: Engine, model: ServedModel, slot: int) -> None:

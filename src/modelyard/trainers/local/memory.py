@@ -104,7 +104,7 @@ def need_of(network: Network, scorer: Scorer, parameters: Sequence[nn.Parameter]
     weights = sum(parameter.nbytes for parameter in network.model.parameters())
     few, many = (_kept_bytes(network, tokens) for tokens in (_SAMPLE, 2 * _SAMPLE))
     squared = max(0.0, (many - 2 * few) / (2 * _SAMPLE**2))
-    inputs = scorer.layers.count * network.config.get_text_config().hidden_size * network.dtype.itemsize
+    inputs = scorer.layers.count * network.config.hidden_size * network.dtype.itemsize
     kept = many / (2 * _SAMPLE) - squared * 2 * _SAMPLE
     return Need(
         weights + copies * sum(parameter.nbytes for parameter in parameters),

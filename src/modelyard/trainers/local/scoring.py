@@ -20,7 +20,7 @@ class Scorer:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self.layers = Layers(network.body)
+        self.layers = Layers(network.model.get_decoder())
         self.vocabulary = int(network.model.get_input_embeddings().weight.shape[0])
 
     def logprobs(self, rows: Sequence[Row], recomputed: bool = False) -> tuple[Tensor, Tensor]:
