@@ -213,5 +213,5 @@ def test_a_graph_is_recorded_aside_after_the_call_was_made_once(monkeypatch: pyt
 
     recording = recorder(call)
     recording.replay()
-    assert done == ["waits for the main one", "called on aside", "main waits", "called on graph", "replayed"]
+    assert done == ["waits for the main one", "called on aside", "called on graph", "main waits", "replayed"]
     assert recording.states is result

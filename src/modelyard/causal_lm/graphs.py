@@ -60,11 +60,11 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         with _RECORDING, torch.cuda.device(self._device):
             self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(self._stream):  # around both: a failed graph would leave it the current one
                 call()
+                with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                    states = call()
             torch.cuda.current_stream().wait_stream(self._stream)
-            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-                states = call()
         return Recording(graph.replay, states)
 
 

@@ -57,6 +57,11 @@ class Network:
         return context_length(self.config.to_dict())
 
     @property
+    def vocabulary(self) -> int:
+        """How many tokens it knows. A graphics card that is asked for one beyond them does nothing any more."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @property
     def body(self) -> Any:
         """What maps tokens to hidden states."""
         return getattr(self.model, head.body_name(self.model))

@@ -46,6 +46,7 @@ class Engine:
         recorder: NewRecorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
+        self._vocabulary = network.vocabulary
         self.rows: Rows | Apart
         self._passes: Passes | Apart
         if network.in_rows:
@@ -63,8 +64,14 @@ class Engine:
 
     def submit(self, sequence: Sequence) -> None:
         """Take a sequence in; its answer ends where memory does. Raises `QueueFull` when too many wait,
-        `ContextLengthExceeded` when there is no memory for its prompt and a token.
+        `ContextLengthExceeded` when there is no memory for its prompt and a token, `BackendError` when the model has
+        not all of its tokens.
         """
+        if max(sequence.prompt) >= self._vocabulary:
+            raise BackendError(
+                f"token {max(sequence.prompt)} of the prompt is none of this model's {self._vocabulary}: its tokenizer "
+                "or chat template is that of another model"
+            )
         self.rows.bound(sequence)
         with self._lock:
             if len(self._waiting) + len(self.rows.running) >= self._most:

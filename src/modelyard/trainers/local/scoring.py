@@ -21,7 +21,7 @@ class Scorer:
     def __init__(self, network: Network) -> None:
         self._network = network
         self.layers = Layers(network.model.get_decoder())
-        self.vocabulary = int(network.model.get_input_embeddings().weight.shape[0])
+        self.vocabulary = network.vocabulary
 
     def logprobs(self, rows: Sequence[Row], recomputed: bool = False) -> tuple[Tensor, Tensor]:
         """The log-probability (nats) of each trained token, row after row, and the entropy where it was sampled.
