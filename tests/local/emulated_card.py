@@ -97,10 +97,28 @@ def _sums_in(left: Tensor, right: Tensor, out_dtype: torch.dtype) -> Tensor:
     return torch.mm(left.to(out_dtype), right.to(out_dtype))
 
 
-_KERNELS = {aten.mm.dtype: _sums_in}
+def _each_channel_alone(
+    x: Tensor, weight: Tensor, size: Any, bias: Any, stride: Any, padding: Any, dilation: Any
+) -> Tensor:
+    """A convolution for which a card has a kernel of its own."""
+    return torch.conv2d(x, weight, bias, stride, padding, dilation, groups=x.shape[1])
 
-_OF_ALL_DEVICES = (aten.copy_.default,)
-"""What torch begins in one way for all devices, and then does without asking the dispatcher again."""
+
+def _counts(x: Tensor, *bins: Any) -> Tensor:
+    """A card counts whole numbers too."""
+    return torch.histc(x.double(), *bins).to(x.dtype)
+
+
+_KERNELS = {
+    aten.mm.dtype: _sums_in,
+    aten._conv_depthwise2d.default: _each_channel_alone,
+    aten.histc.default: _counts,
+}
+
+_OF_ALL_DEVICES = (aten.copy_.default, aten._grouped_mm.default)
+"""What torch begins in one way for all devices, and then does without asking the dispatcher again; and what it has a
+kernel for where it is built for cards.
+"""
 
 _EMPTY = ("aten::empty", "aten::empty_strided")
 _INDEXING = ("aten::index", "aten::index_put_", "aten::_index_put_impl_")
@@ -141,7 +159,7 @@ def _facts(op: Any) -> _Facts:
             if one.alias_info is not None and one.alias_info.is_write
         ),
         tuple(one.alias_info is not None for one in schema.returns),
-        schema.name in (*_INDEXING, "aten::fill_")
+        schema.name in (*_INDEXING, "aten::fill_", "aten::floor_divide")
         or any(torch.Tag.pointwise in getattr(packet, name).tags for name in packet.overloads()),
     )
 
@@ -213,7 +231,8 @@ class Card:
     def _wait_for(self, op: Any, args: Any, graph: "_Graph | None") -> None:
         name, transfer = op._schema.name, op is aten.copy_.default
         indices = _tensors(args[1]) if name in _INDEXING else []
-        waits = name in _WAITING or any(not one.is_cuda or one.dtype is torch.bool for one in indices)
+        apart = op is aten._grouped_mm.default and args[0].dtype is not torch.bfloat16  # the only kernel there is
+        waits = apart or name in _WAITING or any(not one.is_cuda or one.dtype is torch.bool for one in indices)
         if not waits and not (transfer and args[0].device != args[1].device):
             return
         if graph is None:

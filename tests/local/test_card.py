@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from emulated_card import FREE, Card, emulated_card
+from families import APART, OWN_LOGITS, SERVED, WINDOWS, build_family
 from local_models import END, GREEDY, SHAPE, adapter_weights, answered, asked, base_model, prompts
 from safetensors.torch import load
 from torch import Tensor, nn
@@ -29,7 +31,7 @@ from modelyard.backends.local.sequence import Sequence as Answer
 from modelyard.causal_lm import head, network
 from modelyard.causal_lm.chat import Chat
 from modelyard.causal_lm.graphs import usual_recorder
-from modelyard.causal_lm.lora import AdapterBank, LoraShape
+from modelyard.causal_lm.lora import AdapterBank
 from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, ResponseType, Role, Sampling
@@ -201,13 +203,34 @@ def test_answers_of_every_kind_are_those_of_the_processor(
     engine = engine_on("cuda", folder, dtype, anew, rows=5)
     assert engine._network.dtype is (dtype or BF16)
     assert told(engine, *of_every_kind(folder)) == told(expected, *of_every_kind(folder))
-    wide = LoraShape(rank=8, alpha=16)
+    wide = attrs.evolve(SHAPE, rank=8, alpha=16)
     for one in (engine, expected):
         one.load(3, wide, adapter_weights(folder, wide, seed=3))
     mixed = [asked(prompt, 4, slot=slot) for slot, prompt in enumerate(prompts(4, seed=1))]
     again = [asked(one.prompt, 4, slot=one.slot) for one in mixed]
     assert told(engine, *mixed) == told(expected, *again)
     assert (card.replays > before) is not anew
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [*SERVED[-2:], WINDOWS[0], *WINDOWS[-2:], OWN_LOGITS[2], *APART],
+    ids=lambda one: str(one)[:12],
+)
+def test_other_families_answer_as_on_the_processor(
+    card: Card, folders: Callable[..., Path], tmp_path: Path, family: str, options: dict[str, Any]
+) -> None:
+    """Experts, windows, logits of their own; and caches of their own, in which passes are not recorded."""
+    folder, _ = build_family(folders("nano"), tmp_path, family, options)
+    dtype = BF16 if "num_experts_per_tok" in options else torch.float32  # a card's kernel for experts is of 16 bits
+    found, before = [], card.replays
+    for device in ("cuda", "cpu"):
+        served = Network(folder, device, dtype)
+        recorder = usual_recorder(served.device)
+        engine = Engine(served, AdapterBank(served.model, 1, 8), frozenset({END}), recorder=recorder, rows=3)
+        found.append(answered(engine, *(asked(prompt, 9) for prompt in prompts(4))))
+    assert found[0] == found[1]
+    assert (card.replays > before) == served.in_rows
 
 
 def test_rows_that_grow_and_what_was_answered_before_are_those_of_the_processor(card: Card, folder: Path) -> None:
@@ -274,10 +297,14 @@ def test_a_kernel_that_was_asked_for_an_index_that_there_is_not_breaks_the_card(
         card._broken = False
 
 
-def test_logits_of_16_bit_weights_are_sums_of_32_bits_and_their_gradients_reach_the_states(card: Card) -> None:
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_logits_of_16_bit_weights_are_sums_of_32_bits_and_their_gradients_reach_the_states(
+    card: Card, dtype: torch.dtype
+) -> None:
+    """Of states of 32 bits too, which some families have."""
     found = []
     torch.manual_seed(0)
-    layer, states = nn.Linear(64, 50, dtype=BF16).requires_grad_(False), torch.randn(2, 3, 64, dtype=BF16)
+    layer, states = nn.Linear(64, 50, dtype=BF16).requires_grad_(False), torch.randn(2, 3, 64, dtype=dtype)
     for device in ("cpu", "cuda"):
         given = states.clone().to(device).requires_grad_()
         logits = head.logits(layer.to(device), given)

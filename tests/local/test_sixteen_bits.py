@@ -36,6 +36,12 @@ def test_logits_are_exact_sums_of_the_products_of_what_is_there(dtype: torch.dty
     assert (layer(hidden).double() - exact).abs().max() > 1e-4
 
 
+def test_states_of_32_bits_are_rounded_as_the_model_rounds_them() -> None:
+    layer = nn.Linear(64, 300, bias=False, dtype=BF16).requires_grad_(False)
+    hidden = torch.randn(5, 64)
+    assert torch.equal(head.logits(layer, hidden), head.logits(layer, hidden.to(BF16)))
+
+
 def test_logits_that_a_model_scales_are_exact_sums_too() -> None:
     shape = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     model: Any = GraniteForCausalLM(GraniteConfig(**shape, intermediate_size=8, logits_scaling=8.0))

@@ -20,7 +20,7 @@ def logits(head: nn.Module, hidden: Tensor) -> Tensor:
     weight = head.weight if type(head) is nn.Linear else None
     if weight is None or weight.dtype is torch.float32 or weight.requires_grad:
         return head(hidden).float()
-    found = _Logits.apply(hidden.flatten(0, -2), weight).unflatten(0, hidden.shape[:-1])
+    found = _Logits.apply(hidden.flatten(0, -2).to(weight.dtype), weight).unflatten(0, hidden.shape[:-1])
     return found if head.bias is None else found + head.bias.float()
 
 
