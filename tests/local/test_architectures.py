@@ -251,6 +251,7 @@ def _logprobs(model: Any, row: Row) -> torch.Tensor:
 ADAPTED: list[tuple[str, dict[str, Any], set[str]]] = [
     ("phi3", {**GROUPED, "sliding_window": None}, {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}),
     ("gpt_neox", {}, {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+    (*OWN_LOGITS[3], {"c_attn", "c_proj", "c_fc"}),
     (*APART[1], {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
     (*APART[0], {"in_proj", "x_proj", "dt_proj", "out_proj"}),
     (*APART[4], {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),

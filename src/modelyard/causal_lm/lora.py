@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 from modelyard.errors import BackendError
 
@@ -84,12 +85,16 @@ class Selection:
     rows: Tensor | None = None
 
 
+_LINEAR = (nn.Linear, Conv1D)
+"""Of the two, GPT-2 has the one with its weights the other way round."""
+
+
 def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     """The layers that an adapter may change, by their names: all linear ones of what reads text, but the head."""
     reading = set(getattr(model, "get_decoder", lambda: model)().modules())
     head = getattr(model, "get_output_embeddings", lambda: None)()
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module in reading and module is not head:
+        if isinstance(module, _LINEAR) and module in reading and module is not head:
             yield name, module
 
 
@@ -99,6 +104,8 @@ class Around(nn.Module):
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.base = base
+        sizes = base.weight.shape if isinstance(base, Conv1D) else reversed(base.weight.shape)
+        self.in_features, self.out_features = sizes
 
     @property
     def weight(self) -> Tensor:
@@ -123,8 +130,8 @@ class BankedLinear(Around):
     def __init__(self, base: nn.Linear, slots: int, selection: Selection) -> None:
         super().__init__(base)
         self.selection = selection
-        self.down = base.weight.new_zeros(slots, 0, base.in_features)
-        self.up = base.weight.new_zeros(slots, base.out_features, 0)
+        self.down = base.weight.new_zeros(slots, 0, self.in_features)
+        self.up = base.weight.new_zeros(slots, self.out_features, 0)
 
     def widen(self, rank: int) -> bool:
         """Make room for adapters of this rank; those that are there stay. Returns whether there was less."""
@@ -203,7 +210,7 @@ def _pair(name: str) -> tuple[str, str]:
 
 def _copy(layer: BankedLinear, slot: int, down: Tensor, up: Tensor, shape: LoraShape) -> None:
     rank, features = down.shape
-    if (rank, features) != (shape.rank, layer.base.in_features) or up.shape != (layer.base.out_features, rank):
+    if (rank, features) != (shape.rank, layer.in_features) or up.shape != (layer.out_features, rank):
         raise BackendError("the adapter was trained on another base model: its shapes do not fit this one")
     layer.down[slot, :rank] = down.to(layer.down)
     layer.up[slot, :, :rank] = up.to(layer.up) * (shape.alpha / shape.rank)

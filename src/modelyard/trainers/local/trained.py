@@ -90,11 +90,11 @@ class TrainedLinear(Around):
     def __init__(self, base: nn.Linear, shape: LoraShape, generator: torch.Generator) -> None:
         super().__init__(base)
         self.scale = shape.alpha / shape.rank
-        bound = 1 / math.sqrt(base.in_features)
-        drawn = torch.rand(shape.rank, base.in_features, generator=generator) * 2 * bound - bound
+        bound = 1 / math.sqrt(self.in_features)
+        drawn = torch.rand(shape.rank, self.in_features, generator=generator) * 2 * bound - bound
         device = base.weight.device
         self.down = nn.Parameter(drawn.to(device))
-        self.up = nn.Parameter(torch.zeros(base.out_features, shape.rank, device=device))
+        self.up = nn.Parameter(torch.zeros(self.out_features, shape.rank, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x tokens x features. The adapter computes in 32-bit floats, whatever the base is."""
