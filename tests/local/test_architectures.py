@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from families import APART, GROUPED, LINEAR, LONG, OWN_LOGITS, SERVED, WINDOW, WINDOWS, build_family
 from local_models import answered, asked, prompts
+from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -253,25 +255,34 @@ ADAPTED: list[tuple[str, dict[str, Any], set[str]]] = [
     ("gpt_neox", {}, {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
     (*OWN_LOGITS[3], {"c_attn", "c_proj", "c_fc"}),
     (*APART[1], {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
-    (*APART[0], {"in_proj", "x_proj", "dt_proj", "out_proj"}),
-    (*APART[4], {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+    (*APART[0], {"in_proj", "x_proj", "dt_proj"}),
+    (*APART[4], {"q_proj", "k_proj", "v_proj", "o_proj"}),
+    (*SERVED[-1], {"q_proj", "k_proj", "v_proj", "o_proj"}),
 ]
 
 
 @pytest.mark.parametrize(("family", "options", "targets"), ADAPTED, ids=named)
 def test_an_adapter_finds_the_layers_of_a_family_and_is_served_as_it_was_trained(
-    made: Made, family: str, options: dict[str, Any], targets: set[str]
+    made: Made, tmp_path_factory: pytest.TempPathFactory, family: str, options: dict[str, Any], targets: set[str]
 ) -> None:
-    folder = made(family, options)
+    """By us, and by peft."""
+    folder, adapter = made(family, options), tmp_path_factory.mktemp("adapter")
     network, serving = Network(folder), Network(folder)
     trained = adapter_around(network.model, LoraShape(rank=4, alpha=8), 0, "base")
     shape = LoraShape.from_config(trained.beside[CONFIG_FILE])
     assert set(shape.targets) == targets
     row = Row(tuple(prompts(1)[0]) * 3, (9, 30), (None,) * 2)
-    plain, _ = Scorer(network).logprobs([row])
-    trained.load({name: torch.randn_like(weights) * 0.1 for name, weights in trained.named.items()})
+    untouched, _ = Scorer(network).logprobs([row])
+    trained.load({name: torch.randn_like(weights) * 0.3 for name, weights in trained.named.items()})
     expected, _ = Scorer(network).logprobs([row])
-    assert (expected - plain).abs().max() > 0.1
+    assert (expected - untouched).abs().max() > 0.1
+    for name, parts in trained.files().items():
+        (adapter / name).write_bytes(b"".join(parts))
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = PeftModel.from_pretrained(plain, adapter).eval()
+    torch.testing.assert_close(_logprobs(theirs, row), expected, atol=1e-3, rtol=1e-3)
     engine = Engine(serving, AdapterBank(serving.model, 2, 8), frozenset(), rows=2)
     engine.load(1, shape, trained.named)
     for place, wanted in zip(row.places, expected.tolist(), strict=True):

@@ -19,6 +19,9 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = ("down_proj", "gate_proj", "gate_up_proj", "k_proj", "o_proj", "q_proj", "qkv_proj", "up_proj", "v_proj")
 """The projections of attention and feed-forward layers, by the names that nearly all architectures give them."""
 
+_PASSED_OVER = {"out_proj"}
+"""Mamba gives its weights to a kernel and does not ask the layer; peft refuses it."""
+
 _ODD = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
 
 PREFIX = "base_model.model."
@@ -37,8 +40,12 @@ class LoraShape:
 
     def around(self, model: nn.Module) -> "LoraShape":
         """This shape with the names that it has in a model: none where the model has no such layer."""
-        leaves = {name.rpartition(".")[2] for name, _ in linear_layers(model)}
-        named = leaves & set(self.targets or TARGETS) or (set() if self.targets else leaves)
+        named = {name.rpartition(".")[2] for name, _ in linear_layers(model)}
+        if self.targets:
+            named &= set(self.targets)
+        else:
+            named -= _of_experts(model) | _PASSED_OVER
+            named = named & set(TARGETS) or named
         return attrs.evolve(self, targets=tuple(sorted(named)))
 
     def config(self, base_model: str) -> bytes:
@@ -74,6 +81,12 @@ class LoraShape:
         if odd or fields.get("bias", "none") != "none":
             raise BackendError(f"{CONFIG_FILE} asks for {', '.join(odd) or 'biases'}, which is not served")
         return shape
+
+
+def _of_experts(model: nn.Module) -> set[str]:
+    """Where experts are one stack of weights and no layers, peft takes these names of what lies beside for theirs."""
+    stacked = any(name.endswith("experts") for name, _ in model.named_modules())
+    return {"gate_proj", "up_proj", "down_proj", "gate_up_proj"} if stacked else set()
 
 
 @attrs.define
