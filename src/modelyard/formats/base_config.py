@@ -81,26 +81,25 @@ def _named_in_table(tree: ast.Module) -> set[str]:
 
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a configuration says of the language model: in one of a model that also sees or hears, it has a part of its
-    own. What is left to the defaults of its family is added, as far as transformers is there to tell.
+    own. Sizes that are left to the defaults of the family are added, as far as transformers is there to tell them.
     """
     own = config.get("text_config")
     said = own if isinstance(own, Mapping) else config
     if "vocab_size" in said and any(name in said for name in _LENGTHS):
         return said
-    return {**_defaults(config), **said}
+    return {**_default_sizes(config.get("model_type")), **said}
 
 
-def _defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    if find_spec("transformers") is None:
+def _default_sizes(family: Any) -> Mapping[str, Any]:
+    if not isinstance(family, str) or find_spec("transformers") is None:
         return {}
-    from transformers import AutoConfig  # noqa: PLC0415 - where it is needed it is worth its second
+    from transformers import AutoConfig  # noqa: PLC0415 - it takes a second, and is seldom needed
 
-    fields = {name: value for name, value in config.items() if name != "model_type"}
     try:
-        told: Mapping[str, Any] = AutoConfig.for_model(config["model_type"], **fields).get_text_config().to_dict()
+        told = AutoConfig.for_model(family).get_text_config().to_dict()
     except Exception:  # noqa: BLE001 - what the configuration lacks is told instead
         return {}
-    return told
+    return {name: told[name] for name in ("vocab_size", *_LENGTHS) if name in told}
 
 
 def vocabulary_size(config: Mapping[str, Any]) -> int:
