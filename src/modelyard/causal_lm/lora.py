@@ -111,14 +111,19 @@ def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
             yield name, module
 
 
+def _sizes(layer: nn.Linear) -> tuple[int, int]:
+    """How many features come in, and how many go out."""
+    first, second = layer.weight.shape
+    return (first, second) if isinstance(layer, Conv1D) else (second, first)
+
+
 class Around(nn.Module):
     """Stands in for a linear layer. Some layers look at the weights of others."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.base = base
-        sizes = base.weight.shape if isinstance(base, Conv1D) else reversed(base.weight.shape)
-        self.in_features, self.out_features = sizes
+        self.in_features, self.out_features = _sizes(base)
 
     @property
     def weight(self) -> Tensor:
@@ -149,9 +154,9 @@ class BankedLinear(Around):
     def widen(self, rank: int) -> bool:
         """Make room for adapters of this rank; those that are there stay. Returns whether there was less."""
         more = rank - self.down.shape[1]
-        if more > 0:
-            self.down = functional.pad(self.down, (0, 0, 0, more))
-            self.up = functional.pad(self.up, (0, more))
+        if more > 0:  # of both or, where there is no memory, of none
+            wider = functional.pad(self.down, (0, 0, 0, more)), functional.pad(self.up, (0, more))
+            self.down, self.up = wider
         return more > 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -182,18 +187,30 @@ class AdapterBank:
 
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, Tensor]) -> None:
         """Put an adapter's weights into a slot that no row of a pass under way uses. Raises `BackendError`."""
-        if shape.rank > self.rank:
-            raise BackendError(f"an adapter of rank {shape.rank} does not fit; the host's Room takes up to {self.rank}")
-        pairs = {name: _pair(name) for name in self._plain}
-        changed = {name: pair for name, pair in pairs.items() if all(side in weights for side in pair)}
-        left = weights.keys() - {side for pair in changed.values() for side in pair}
-        if left:
-            raise BackendError(f"the adapter changes {min(left)!r}, which this base model does not have")
+        changed = self._changed(shape, weights)
         for layer in self._layers.values():
             layer.down[slot].zero_()
             layer.up[slot].zero_()
         for name, (down, up) in changed.items():
-            _copy(self._widened(name, shape.rank), slot, weights[down], weights[up], shape)
+            layer = self._widened(name, shape.rank)
+            layer.down[slot, : shape.rank] = down.to(layer.down)
+            layer.up[slot, :, : shape.rank] = up.to(layer.up) * (shape.alpha / shape.rank)
+
+    def _changed(self, shape: LoraShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+        """The two matrices of each layer that an adapter changes. Raises `BackendError` for one that does not fit."""
+        if shape.rank > self.rank:
+            raise BackendError(f"an adapter of rank {shape.rank} does not fit; the host's Room takes up to {self.rank}")
+        left, changed = dict(weights), {}
+        for name, layer in self._plain.items():
+            names = f"{PREFIX}{name}.lora_A.weight", f"{PREFIX}{name}.lora_B.weight"
+            if all(one in left for one in names):
+                down, up = changed[name] = left.pop(names[0]), left.pop(names[1])
+                inner, outer = _sizes(layer)
+                if (*down.shape, *up.shape) != (shape.rank, inner, outer, shape.rank):
+                    raise BackendError("the adapter was trained on another base model: its shapes do not fit this one")
+        if left:
+            raise BackendError(f"the adapter changes {min(left)!r}, which this base model does not have")
+        return changed
 
     def _widened(self, name: str, rank: int) -> BankedLinear:
         """The layer of this name with room for an adapter. Until there is one, a layer is left as it is."""
@@ -214,16 +231,3 @@ class AdapterBank:
     def look_up(self, slots: Tensor) -> None:
         """Say where the next pass finds them, at whatever time it is made: one for all rows, one for each, or none."""
         self.selection.uniform, self.selection.rows = 0, slots if len(slots) else None
-
-
-def _pair(name: str) -> tuple[str, str]:
-    """The names of a layer's two matrices in an adapter's file."""
-    return f"{PREFIX}{name}.lora_A.weight", f"{PREFIX}{name}.lora_B.weight"
-
-
-def _copy(layer: BankedLinear, slot: int, down: Tensor, up: Tensor, shape: LoraShape) -> None:
-    rank, features = down.shape
-    if (rank, features) != (shape.rank, layer.in_features) or up.shape != (layer.out_features, rank):
-        raise BackendError("the adapter was trained on another base model: its shapes do not fit this one")
-    layer.down[slot, :rank] = down.to(layer.down)
-    layer.up[slot, :, :rank] = up.to(layer.up) * (shape.alpha / shape.rank)

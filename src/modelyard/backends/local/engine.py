@@ -67,10 +67,11 @@ class Engine:
         `ContextLengthExceeded` when there is no memory for its prompt and a token, `BackendError` when the model has
         not all of its tokens.
         """
-        if max(sequence.prompt) >= self._vocabulary:
+        last = max(sequence.prompt, default=0)
+        if last >= self._vocabulary:
             raise BackendError(
-                f"token {max(sequence.prompt)} of the prompt is none of this model's {self._vocabulary}: its tokenizer "
-                "or chat template is that of another model"
+                f"token {last} of the prompt is none of this model's {self._vocabulary}: its tokenizer or chat "
+                "template is that of another model"
             )
         self.rows.bound(sequence)
         with self._lock:
