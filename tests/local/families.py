@@ -83,6 +83,9 @@ APART: list[tuple[str, dict[str, Any]]] = [
 ]
 """What they keep of a sequence does not lie in rows."""
 
+ONE_BY_ONE = ("bloom", "llama4_text")
+"""Of these, those of whom not even a token more can be read of many at a time."""
+
 VISION = dict.fromkeys(("hidden_size", "intermediate_size", "out_hidden_size"), 16)
 VISION |= dict.fromkeys(("num_hidden_layers", "num_attention_heads", "depth", "num_heads"), 1)
 VISION |= {"image_size": 28, "patch_size": 14}

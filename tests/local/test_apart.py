@@ -20,14 +20,20 @@ from modelyard.errors import BackendError, ContextLengthExceeded
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
 
 
+@pytest.fixture(params=[True, False], ids=["side by side", "one by one"])
+def joins(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture
-def apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def apart(folder: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> Any:
     """Makes engines as `engine_of` does."""
 
     def engine(keeps: bool = True, **options: Any) -> Engine:
         with monkeypatch.context() as changed:
             changed.setattr(_loaded(folder), "in_rows", False)
             changed.setattr(_loaded(folder), "keeps", keeps)
+            changed.setattr(_loaded(folder), "joins", keeps and joins)
             made = engine_of(folder, **options)
         assert isinstance(made.rows, Apart)
         return made
@@ -35,9 +41,14 @@ def apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return engine
 
 
-def test_answers_are_those_of_rows(apart: Any, folder: Path) -> None:
+def test_answers_are_those_of_rows(apart: Any, folder: Path, joins: bool) -> None:
     wanted = [asked(prompt, 3 + 2 * n, Sampling(seed=n)) for n, prompt in enumerate(prompts(9))]
-    assert answered(apart(rows=4), *wanted) == alone(folder, *wanted)
+    engine, passes = apart(rows=4), [0]
+    body = engine._network.body
+    body.register_forward_hook(lambda *_: passes.__setitem__(0, passes[0] + 1))
+    assert answered(engine, *wanted) == alone(folder, *wanted)
+    tokens = sum(len(one.answer) for one in wanted)
+    assert passes[0] < tokens // 2 if joins else passes[0] == tokens
 
 
 def test_each_has_its_adapter(apart: Any, folder: Path) -> None:
@@ -96,22 +107,21 @@ def test_what_can_never_fit_is_refused_with_the_numbers(apart: Any) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 4, 5, 6, 9])
+@pytest.mark.parametrize("where", ["layers.1.mlp", ""])
 def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
-    apart: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    apart: Any, folder: Path, at: int, where: str
 ) -> None:
-    """Also between two that go on: those that were ahead are not read on from where they are not."""
+    """Also between two that go on, in the middle of a pass, and behind it: nobody is read on from where it is not."""
     engine, calls = apart(ends=frozenset()), [0]
-    read = OwnCache.read
 
-    def failing(cache: OwnCache, ids: torch.Tensor) -> torch.Tensor:
+    def failing(*_: Any) -> None:
         calls[0] += 1
         if calls[0] == at:
             raise RuntimeError("a card fell out")
-        return read(cache, ids)
 
+    engine._network.body.get_submodule(where).register_forward_hook(failing)
     wanted = [asked(prompt, 12) for prompt in prompts(3)]
     expected = answered(engine_of(folder, ends=frozenset()), *[asked(one.prompt) for one in wanted])
-    monkeypatch.setattr(OwnCache, "read", failing)
     found = answered(engine, *wanted)
     failed = [one for one in wanted if one.failure is not None]
     assert len(failed) <= 1

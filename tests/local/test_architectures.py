@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import APART, GROUPED, LINEAR, LONG, OWN_LOGITS, SERVED, WINDOW, WINDOWS, build_family
+from families import APART, GROUPED, LINEAR, LONG, ONE_BY_ONE, OWN_LOGITS, SERVED, WINDOW, WINDOWS, build_family
 from local_models import answered, asked, prompts
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
@@ -59,6 +59,7 @@ def test_what_is_registered_answers_as_transformers_does(made: Made, family: str
     longest = read_base_folder(folder).context_length
     network = Network(folder)
     assert network.in_rows == ((family, options) not in APART)
+    assert network.joins == (not network.in_rows and family not in ONE_BY_ONE)
     engine = Engine(network, AdapterBank(network.model, 1, 8), frozenset())
     lengths = (5, 20, longest // 2, longest - 24)
     beside = [(prompt * longest)[:length] for prompt, length in zip(prompts(4), lengths, strict=True)]

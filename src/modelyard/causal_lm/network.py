@@ -1,9 +1,9 @@
 """The network of a base model, loaded from its folder and never changed: adapters and caches are put beside it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +12,11 @@ from transformers.utils import logging as transformers_logging
 
 from modelyard.causal_lm import head
 from modelyard.causal_lm.cache import Mask, RowCache, narrower, suits
-from modelyard.causal_lm.own_cache import OwnCache
+from modelyard.causal_lm.own_cache import OwnCache, read_jointly
 from modelyard.errors import BackendError, Overloaded
 from modelyard.formats.base_config import context_length
+
+T = TypeVar("T")
 
 FULL_FILE = "model.safetensors"
 """The file of a checkpoint that holds all weights of a network; those that two layers share are there once."""
@@ -47,8 +49,9 @@ class Network:
         self.config = self.model.config.get_text_config(decoder=True)
         self.device, self.dtype = self.model.device, self.model.dtype
         self._own_head: head.OwnHead | None = None
-        self.in_rows, self.keeps = False, False
-        """Whether many sequences can lie side by side in the rows of one cache; else whether each can have its own."""
+        self.in_rows, self.keeps, self.joins = False, False, False
+        """Whether many sequences can lie side by side in the rows of one cache; else whether each can have its own, and
+        whether a token more can be read of many at a time then."""
         self._check()
 
     @property
@@ -80,6 +83,10 @@ class Network:
         """A cache for one sequence."""
         return OwnCache(self.body, self.keeps)
 
+    def read_jointly(self, caches: Sequence[OwnCache], ids: Tensor) -> Tensor:
+        """Hidden states of a token more (rows x 1) for each of these caches."""
+        return read_jointly(self.body, self.config, caches, ids, self.dtype)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits in 32-bit floats, whatever the weights are."""
         if self._own_head is not None:
@@ -99,7 +106,9 @@ class Network:
                 whole = self.model(ids, use_cache=False).logits[0].float()
                 self._choose_head(self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
                 self.in_rows = suits(self.config) and self._found_right(self._in_rows, ids, whole)
-                self.keeps = not self.in_rows and self._found_right(self._in_own_cache, ids, whole)
+                self.keeps = not self.in_rows
+                self.keeps = self.keeps and self._found_right(self._in_own_cache, ids, whole)
+                self.joins = self.keeps and self._found_right(self._jointly, ids, whole)
         except Exception as fault:
             kind = Overloaded if out_of_memory(fault) else BackendError
             raise kind(f"{type(self.model).__name__} cannot be run here: {first_line(fault)}") from fault
@@ -107,43 +116,56 @@ class Network:
     def _choose_head(self, states: Tensor, whole: Tensor) -> None:
         """The head alone, or all that the model does behind its body, where that is more."""
         found, own = self.logits(states), head.OwnHead(self.model)
-        more = self._tried(own, states)
+        more = _tried(own, states)
         if more is not None and float((more - found).abs().max()) > 1e-5 * float(found.abs().max()):
             self._own_head, found = own, more
         if not self._alike(found, whole):
             raise BackendError("it makes its logits in a way of its own")
 
-    def _tried(self, way: Callable[[Tensor], Tensor], given: Tensor) -> Tensor | None:
-        """What comes of it, or nothing where it is not for this model."""
-        try:
-            return way(given)
-        except Exception as fault:
-            if out_of_memory(fault):
-                raise
-            return None
-
-    def _found_right(self, way: Callable[[Tensor], Tensor], ids: Tensor, whole: Tensor) -> bool:
-        found = self._tried(way, ids)
-        return found is not None and self._alike(found, whole[[0, -1]])
+    def _found_right(self, way: Callable[[Tensor], tuple[Tensor, list[int]]], ids: Tensor, whole: Tensor) -> bool:
+        """Whether a way to read tokens gives the logits of the whole model, at the places that it looks at."""
+        tried = _tried(way, ids)
+        return tried is not None and self._alike(tried[0], whole[tried[1]])
 
     def _alike(self, found: Tensor, whole: Tensor) -> bool:
         """In 16 bits deep networks, and experts chosen by a hair, differ by some hundredths; what is wrong by more."""
         tolerance = 1e-3 if self.dtype is torch.float32 else 0.15
         return float((found - whole).abs().max()) <= tolerance * max(1.0, float(whole.abs().max()))
 
-    def _in_rows(self, ids: Tensor) -> Tensor:
-        """Logits of the first and the last token of a row, as serving computes them: the last when the others are in
-        the cache, beside a row that begins."""
+    def _in_rows(self, ids: Tensor) -> tuple[Tensor, list[int]]:
+        """The first and the last token of a row, as serving reads them: the last when the others are in the cache,
+        beside a row that begins."""
         cache = RowCache(self.config, 2, ids.shape[1], self.dtype, self.device)
         self.hidden(ids[:, :-1], *cache.begin(0, [0], ids.shape[1] - 1), cache)
-        ends = ids[:, [0, -1]].T
-        return self.logits(self.hidden(ends.flip(0), *cache.begin(0, [ids.shape[1] - 1, 0], 1), cache))[:, 0].flip(0)
+        ends = ids[:, [-1, 0]].T
+        return self.logits(self.hidden(ends, *cache.begin(0, [ids.shape[1] - 1, 0], 1), cache))[:, 0], [-1, 0]
 
-    def _in_own_cache(self, ids: Tensor) -> Tensor:
+    def _in_own_cache(self, ids: Tensor) -> tuple[Tensor, list[int]]:
         """The same two, the last by itself."""
-        cache = OwnCache(self.body)
+        cache = self.own_cache()
         first = cache.read(ids[:, :-1])[0, :1]
-        return self.logits(torch.cat([first, cache.read(ids[:, cache.seen :])[0, -1:]]))
+        return self.logits(torch.cat([first, cache.read(ids[:, cache.seen :])[0, -1:]])), [0, -1]
+
+    def _jointly(self, ids: Tensor) -> tuple[Tensor, list[int]]:
+        """Two tokens more of three beginnings, side by side."""
+        places = [ids.shape[1] - 1, ids.shape[1] // 2, 3]
+        caches = [self.own_cache() for _ in places]
+        for place, cache in zip(places, caches, strict=True):
+            cache.read(ids[:, : place - 1])
+        self.read_jointly(caches, torch.cat([ids[:, place - 1, None] for place in places]))
+        return self.logits(self.read_jointly(caches, torch.cat([ids[:, place, None] for place in places])))[
+            :, 0
+        ], places
+
+
+def _tried(way: Callable[[Tensor], T], given: Tensor) -> T | None:
+    """What comes of it, or nothing where it is not for this model."""
+    try:
+        return way(given)
+    except Exception as fault:
+        if out_of_memory(fault):
+            raise
+        return None
 
 
 @contextmanager

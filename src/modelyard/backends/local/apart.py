@@ -1,5 +1,6 @@
 """Sequences that each have a cache of their own, for networks that keep something else than keys in rows. They are
-read, and gone on with, one after the other: slower than side by side, and right for every network.
+read one after the other, and gone on with side by side where the network allows that: slower than in rows, and right
+for every network.
 """
 
 from collections.abc import Sequence as Many
@@ -95,18 +96,31 @@ class Apart:
         Where one fails, all are read from their beginning when they are asked for again.
         """
         try:
-            return self._network.logits(torch.stack([self._last_state(one) for one in sequences]))
+            logits = self._network.logits(self._last_states(sequences))
         except BaseException:
             for one in sequences:
                 self._caches.pop(one, None)
             raise
+        for one in sequences:
+            one.cached = one.length
+        return logits
 
     decode = read
+
+    def _last_states(self, sequences: Many[Sequence]) -> torch.Tensor:
+        caches = [self._caches.get(one) for one in sequences]
+        ready = [cache for cache, one in zip(caches, sequences, strict=True) if cache and cache.seen == one.length - 1]
+        if self._network.joins and len(ready) == len(sequences) > 1:
+            return self._joint_states(sequences, ready)
+        return torch.stack([self._last_state(one) for one in sequences])
+
+    def _joint_states(self, sequences: Many[Sequence], caches: Many[OwnCache]) -> torch.Tensor:
+        ids = torch.tensor([[one.answer[-1]] for one in sequences], device=self._network.device)
+        self._bank.select([one.slot for one in sequences])
+        return self._network.read_jointly(caches, ids)[:, -1]
 
     def _last_state(self, sequence: Sequence) -> torch.Tensor:
         cache = self._caches.setdefault(sequence, self._network.own_cache())
         unread = sequence.tokens[cache.seen :]
         self._bank.select([sequence.slot])
-        states = cache.read(torch.tensor([unread], device=self._network.device))
-        sequence.cached = sequence.length
-        return states[0, -1]
+        return cache.read(torch.tensor([unread], device=self._network.device))[0, -1]

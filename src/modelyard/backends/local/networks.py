@@ -130,7 +130,7 @@ class Networks:
         name, whole = self._folder.name, engine.rows.whole
         if whole > self._room.memory:
             log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)
-        if not network.in_rows:
+        if not (network.in_rows or network.joins):
             how = "with a cache for each" if network.keeps else "read from its beginning for each token"
             log.warning(
                 "%s is answered one sequence at a time, %s, which is slow: its layers keep more than keys", name, how
