@@ -147,8 +147,8 @@ class Network:
         return self.logits(torch.cat([first, cache.read(ids[:, cache.seen :])[0, -1:]])), [0, -1]
 
     def _jointly(self, ids: Tensor) -> tuple[Tensor, list[int]]:
-        """Two tokens more of three beginnings, side by side."""
-        places = [ids.shape[1] - 1, ids.shape[1] // 2, 3]
+        """Two tokens more of three beginnings, side by side: the first is not the longest, nor the shortest."""
+        places = [ids.shape[1] // 2, ids.shape[1] - 1, 3]
         caches = [self.own_cache() for _ in places]
         for place, cache in zip(places, caches, strict=True):
             cache.read(ids[:, : place - 1])
