@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, cache_utils
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 SHAPE = {
@@ -83,8 +83,9 @@ APART: list[tuple[str, dict[str, Any]]] = [
 ]
 """What they keep of a sequence does not lie in rows."""
 
-ONE_BY_ONE = ("bloom", "llama4_text")
-"""Of these, those of whom not even a token more can be read of many at a time."""
+_STATES = () if hasattr(cache_utils, "LinearAttentionLayer") else ("mamba", "qwen3_next")
+ONE_BY_ONE = ("bloom", "llama4_text", *_STATES)
+"""Of these, those of whom not even a token more can be read of many at a time; with an older transformers more."""
 
 VISION = dict.fromkeys(("hidden_size", "intermediate_size", "out_hidden_size"), 16)
 VISION |= dict.fromkeys(("num_hidden_layers", "num_attention_heads", "depth", "num_heads"), 1)
