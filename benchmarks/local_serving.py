@@ -8,11 +8,13 @@ import argparse
 import json
 import platform
 import random
+import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -24,6 +26,14 @@ LENGTHS = (8, 16, 32, 128)
 """Of answers under Poisson arrivals, equally likely."""
 
 ADAPTERS = 8
+
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim", "num_key_value_heads")
+LINEAR = {
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 
 
 def main() -> None:
@@ -54,6 +64,7 @@ def figures(folder: Path, size: str, rounds: int) -> dict[str, Any]:
         "transformers": transformers.__version__,
         "model": size,
         "decode": decode(model, rounds),
+        "caches of their own": own_caches(model, folder / "hybrid", rounds),
         "arrivals": arrivals(model, 40 * rounds),
         "adapters": adapters(model, folder, rounds),
         "JSON mode": json_mode(model, rounds),
@@ -107,6 +118,38 @@ def _decoded(rows: int, engine: Any, plain: Any, continuous: Any, rounds: int) -
         "engine / generate(), target 1": ratio(spent["generate()"], spent["engine"]),
         "engine / continuous batching": ratio(spent[theirs], spent["engine"]),
     }
+
+
+def own_caches(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
+    """The same with a model most of whose layers keep a state in the place of keys: each sequence has a cache of
+    its own: with a pass for all, as is usual, and with a pass for each.
+    """
+    from _answering import answered, engine_of, generated, in_turns, prompts
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from modelyard.causal_lm.network import Network
+
+    shutil.copytree(model, folder)
+    known = json.loads((model / "config.json").read_text())
+    sizes = {**{name: known[name] for name in SIZES}, **LINEAR, "num_hidden_layers": 4}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3_5_text", **sizes)).save_pretrained(folder)
+    together, apart = Network(folder), Network(folder)
+    apart.joins = False
+    engines = {"a pass for all": engine_of(together, max(ROWS)), "a pass for each": engine_of(apart, max(ROWS))}
+    found: dict[str, Any] = {}
+    for rows in ROWS:
+        asked = prompts(rows, 24, 24)
+        assert len({str(answered(engine, asked, TOKENS)) for engine in engines.values()}) == 1
+        calls: dict[str, Any] = {name: partial(answered, engine, asked, TOKENS) for name, engine in engines.items()}
+        spent = in_turns(
+            {**calls, "generate()": partial(generated, together.model, asked, TOKENS)}, rounds, time.process_time
+        )
+        found[f"{rows} at once"] = {
+            **tokens_per_second(spent, rows * TOKENS),
+            "engine / generate()": ratio(spent["generate()"], spent["a pass for all"]),
+            "for all / for each": ratio(spent["a pass for each"], spent["a pass for all"]),
+        }
+    return found
 
 
 def ratio(slow: float, fast: float) -> float:

@@ -51,6 +51,21 @@ def test_answers_are_those_of_rows(apart: Any, folder: Path, joins: bool) -> Non
     assert passes[0] < tokens // 2 if joins else passes[0] == tokens
 
 
+def test_a_prompt_that_many_have_is_read_once_for_each_adapter(apart: Any, folder: Path) -> None:
+    engine, read = apart(rows=8), list[int]()
+    engine.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
+    engine._network.body.register_forward_hook(
+        lambda _, __, given, ___: read.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    wanted = [asked([*range(5, 45)], 6, Sampling(seed=n), slot=n % 2) for n in range(8)]
+    found = answered(engine, *wanted)
+    assert [tokens for tokens in read if tokens > 1] == [40, 40]
+    other = engine_of(folder)
+    other.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
+    assert found == answered(other, *(asked(one.prompt, 6, one.sampling, slot=one.slot) for one in wanted))
+    assert len({str(answer) for answer in found}) == 8
+
+
 def test_each_has_its_adapter(apart: Any, folder: Path) -> None:
     engines = [apart(), engine_of(folder)]
     for engine in engines:

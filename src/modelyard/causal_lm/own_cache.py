@@ -5,6 +5,7 @@ Such sequences are read one by one. A token more is read of many at a time, thro
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -31,6 +32,14 @@ class OwnCache:
         """What the body gave, by the name by which it takes it."""
         self.seen = 0
         """How many tokens need not be read again."""
+        self.last: Tensor | None = None
+        """The hidden state (size) of the last token that was read."""
+
+    def copy(self) -> "OwnCache":
+        """Another one that holds the same."""
+        other = OwnCache(self._body, self._keeps)
+        other.kept, other.seen, other.last = deepcopy(self.kept), self.seen, self.last
+        return other
 
     def read(self, ids: Tensor) -> Tensor:
         """Hidden states (1 x tokens x size) of the tokens behind those seen: of all at first, then of one at a time,
@@ -40,6 +49,7 @@ class OwnCache:
         self.kept = {name: output[name] for name in _CACHES if self._keeps and output.get(name) is not None}
         self.seen = self.seen + ids.shape[1] if self.kept else 0
         states: Tensor = output.last_hidden_state
+        self.last = states[0, -1]
         return states
 
     @property
@@ -122,8 +132,8 @@ def read_jointly(body: Any, config: Any, caches: Sequence[OwnCache], ids: Tensor
         given["attention_mask"] = joint.mask(config, dtype, ids.device)
     states: Tensor = body(input_ids=ids, use_cache=True, **given).last_hidden_state
     joint.finish()
-    for cache in caches:
-        cache.seen += 1
+    for cache, row in zip(caches, states, strict=True):
+        cache.seen, cache.last = cache.seen + 1, row[-1]
     return states
 
 

@@ -120,7 +120,19 @@ class Apart:
         return self._network.read_jointly(caches, ids)[:, -1]
 
     def _last_state(self, sequence: Sequence) -> torch.Tensor:
-        cache = self._caches.setdefault(sequence, self._network.own_cache())
-        unread = sequence.tokens[cache.seen :]
-        self._bank.select([sequence.slot])
-        return cache.read(torch.tensor([unread], device=self._network.device))[0, -1]
+        cache = self._caches.get(sequence) or self._same(sequence) or self._network.own_cache()
+        self._caches[sequence] = cache
+        if cache.last is None or cache.seen < sequence.length:
+            self._bank.select([sequence.slot])
+            cache.read(torch.tensor([sequence.tokens[cache.seen :]], device=self._network.device))
+        assert cache.last is not None
+        return cache.last
+
+    def _same(self, sequence: Sequence) -> OwnCache | None:
+        """A copy of the cache of a sequence that says the same so far."""
+        for other, cache in self._caches.items():
+            if (other.slot, cache.seen) == (sequence.slot, sequence.length) and other.tokens[
+                : cache.seen
+            ] == sequence.tokens:
+                return cache.copy()
+        return None
