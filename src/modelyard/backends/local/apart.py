@@ -131,8 +131,6 @@ class Apart:
     def _same(self, sequence: Sequence) -> OwnCache | None:
         """A copy of the cache of a sequence that says the same so far."""
         for other, cache in self._caches.items():
-            if (other.slot, cache.seen) == (sequence.slot, sequence.length) and other.tokens[
-                : cache.seen
-            ] == sequence.tokens:
+            if other.slot == sequence.slot and other.tokens[: cache.seen] == sequence.tokens:
                 return cache.copy()
         return None
