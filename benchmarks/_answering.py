@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from modelyard.backends.local.engine import Engine
 from modelyard.backends.local.sequence import Sequence as Answer
-from modelyard.causal_lm.lora import PREFIX, AdapterBank, LoraShape, linear_layers
+from modelyard.causal_lm.lora import PREFIX, AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Sampling
 
@@ -107,10 +107,9 @@ def adapter(network: Network, seed: int, rank: int = 16) -> tuple[LoraShape, dic
     shape = LoraShape(rank=rank, alpha=2 * rank).around(network.model)
     draw = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, module in linear_layers(network.model):
-        if name.rpartition(".")[2] in shape.targets:
-            weights[f"{PREFIX}{name}.lora_A.weight"] = torch.randn(rank, module.in_features, generator=draw) / rank
-            weights[f"{PREFIX}{name}.lora_B.weight"] = torch.randn(module.out_features, rank, generator=draw) / rank
+    for name, module in shape.layers(network.model):
+        weights[f"{PREFIX}{name}.lora_A.weight"] = torch.randn(rank, module.in_features, generator=draw) / rank
+        weights[f"{PREFIX}{name}.lora_B.weight"] = torch.randn(module.out_features, rank, generator=draw) / rank
     return shape, weights
 
 

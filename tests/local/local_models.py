@@ -94,10 +94,9 @@ def adapter_weights(folder: Path, shape: LoraShape, seed: int, scale: float = 0.
     """A random adapter, large enough to change what is answered."""
     drawn = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, module in _loaded(folder).model.named_modules():
-        if name.rpartition(".")[2] in shape.targets:
-            for side, size in (("A", (shape.rank, module.in_features)), ("B", (module.out_features, shape.rank))):
-                weights[f"base_model.model.{name}.lora_{side}.weight"] = torch.randn(size, generator=drawn) * scale
+    for name, module in shape.layers(_loaded(folder).model):
+        for side, size in (("A", (shape.rank, module.in_features)), ("B", (module.out_features, shape.rank))):
+            weights[f"base_model.model.{name}.lora_{side}.weight"] = torch.randn(size, generator=drawn) * scale
     return weights
 
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from local_models import SHAPE, _loaded, adapter_weights, alone, answered, asked, engine_of, prompts
+from local_models import SHAPE, TOKEN_BYTES, _loaded, adapter_weights, alone, answered, asked, engine_of, prompts
 
 from modelyard.backends.local.apart import Apart
 from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm.own_cache import OwnCache
 from modelyard.domain.completion import Sampling
 from modelyard.errors import BackendError, ContextLengthExceeded
-
-TOKEN_BYTES = 2 * 2 * 2 * 16 * 4
 
 
 @pytest.fixture(params=[True, False], ids=["side by side", "one by one"])

@@ -14,6 +14,7 @@ import torch
 from families import APART, GROUPED, LINEAR, LONG, ONE_BY_ONE, OWN_LOGITS, SERVED, WINDOW, WINDOWS, build_family
 from local_models import answered, asked, prompts
 from peft import PeftModel
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -22,6 +23,7 @@ from modelyard.backends.local.engine import Engine
 from modelyard.causal_lm.lora import CONFIG_FILE, AdapterBank, LoraShape
 from modelyard.causal_lm.network import Network
 from modelyard.errors import InvalidInput
+from modelyard.formats import base_config
 from modelyard.formats.base_folder import read_base_folder
 from modelyard.trainers.local.rows import Row
 from modelyard.trainers.local.scoring import Scorer
@@ -119,6 +121,18 @@ def test_a_family_that_the_host_has_taught_transformers_is_added(made: Made) -> 
         add(folder, model_type="taught")
     finally:
         del CONFIG_MAPPING._extra_content["taught"]
+
+
+@pytest.mark.parametrize("table", ["", "TABLE = {'llama': 1}", "TABLE = made()", "TABLE = made([1])", "TABLE = ("])
+def test_a_transformers_that_tells_its_families_otherwise_keeps_no_model_out(
+    made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, table: str
+) -> None:
+    """Then what it does not know is told when the model is loaded."""
+    file = tmp_path_factory.mktemp("table") / "table.py"
+    file.write_text(table)
+    monkeypatch.setattr(base_config, "_TABLE", "TABLE")
+    monkeypatch.setattr(base_config, "_TABLE_FILE", file)
+    add(made("llama", GROUPED))
 
 
 REGISTERING = """
@@ -260,6 +274,18 @@ ADAPTED: list[tuple[str, dict[str, Any], set[str]]] = [
     (*APART[4], {"q_proj", "k_proj", "v_proj", "o_proj"}),
     (*SERVED[-1], {"q_proj", "k_proj", "v_proj", "o_proj"}),
 ]
+
+
+@pytest.mark.parametrize(("stacked", "targets"), [(True, {"q_proj"}), (False, {"q_proj", "up_proj"})])
+def test_experts_that_are_layers_are_adapted_and_what_lies_beside_a_stack_of_them_is_not(
+    stacked: bool, targets: set[str]
+) -> None:
+    experts = nn.Module() if stacked else nn.ModuleList([nn.ModuleDict({"up_proj": nn.Linear(4, 4)})])
+    if stacked:
+        experts.weights = nn.Parameter(torch.zeros(2, 4, 4))
+    beside = nn.ModuleDict({"up_proj": nn.Linear(4, 4)}) if stacked else nn.ModuleDict()
+    parts = {"q_proj": nn.Linear(4, 4), "experts": experts, "shared_experts": beside}
+    assert set(LoraShape().around(nn.ModuleDict(parts)).targets) == targets
 
 
 @pytest.mark.parametrize(("family", "options", "targets"), ADAPTED, ids=named)

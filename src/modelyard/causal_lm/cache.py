@@ -5,12 +5,14 @@ use are always the first ones, so that a step works on views and copies nothing.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+
+T = TypeVar("T")
 
 Mask: TypeAlias = Tensor | Mapping[str, Tensor] | None
 """What attention adds to each key (rows x 1 x tokens x keys): one for all layers, one for each kind of layer, or None
@@ -66,8 +68,7 @@ class RowCache(Cache):
         self._rows = slice(first, first + count)
         rows = torch.arange(first, first + count, device=positions.device)
         self._places = (rows[:, None], slice(None), positions)
-        masks = {kind: _causal(positions, seen, window, self.keys[0].dtype) for kind, window in self._windows.items()}
-        return masks if len(masks) > 1 else next(iter(masks.values()))
+        return mask_of(self._windows, lambda window: _causal(positions, seen, window, self.keys[0].dtype))
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Keep the new keys and values (rows x heads x tokens x size); returns all that the rows see."""
@@ -127,7 +128,18 @@ def _causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype
     hidden = keys > own
     if window is not None:
         hidden |= keys <= own - window
-    return torch.zeros(hidden.shape, dtype=dtype, device=positions.device).masked_fill_(hidden, -torch.inf)
+    return hiding(hidden, dtype)
+
+
+def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds so that it does not see what is hidden."""
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+
+
+def mask_of(seen: Mapping[str, T], made: Callable[[T], Tensor]) -> Mask:
+    """The mask that is made of what each kind of layer sees: one for all where they see the same."""
+    first, *others = seen.values()
+    return {kind: made(one) for kind, one in seen.items()} if any(one != first for one in others) else made(first)
 
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"

@@ -48,6 +48,10 @@ class LoraShape:
             named = named & set(TARGETS) or named
         return attrs.evolve(self, targets=tuple(sorted(named)))
 
+    def layers(self, model: nn.Module) -> "list[tuple[str, nn.Linear]]":
+        """The layers of a model that it changes, by their names."""
+        return [(name, layer) for name, layer in linear_layers(model) if name.rpartition(".")[2] in self.targets]
+
     def config(self, base_model: str) -> bytes:
         """The adapter's configuration file: equal adapters give equal bytes."""
         fields = {
@@ -85,7 +89,10 @@ class LoraShape:
 
 def _of_experts(model: nn.Module) -> set[str]:
     """Where experts are one stack of weights and no layers, peft takes these names of what lies beside for theirs."""
-    stacked = any(name.endswith("experts") for name, _ in model.named_modules())
+    stacked = any(
+        name.endswith("experts") and any(True for _ in module.parameters(recurse=False))
+        for name, module in model.named_modules()
+    )
     return {"gate_proj", "up_proj", "down_proj", "gate_up_proj"} if stacked else set()
 
 

@@ -106,8 +106,7 @@ class Network:
                 whole = self.model(ids, use_cache=False).logits[0].float()
                 self._choose_head(self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
                 self.in_rows = suits(self.config) and self._found_right(self._in_rows, ids, whole)
-                self.keeps = not self.in_rows
-                self.keeps = self.keeps and self._found_right(self._in_own_cache, ids, whole)
+                self.keeps = not self.in_rows and self._found_right(self._in_own_cache, ids, whole)
                 self.joins = self.keeps and self._found_right(self._jointly, ids, whole)
         except Exception as fault:
             kind = Overloaded if out_of_memory(fault) else BackendError
@@ -142,7 +141,7 @@ class Network:
 
     def _in_own_cache(self, ids: Tensor) -> tuple[Tensor, list[int]]:
         """The same two, the last by itself."""
-        cache = self.own_cache()
+        cache = OwnCache(self.body)
         first = cache.read(ids[:, :-1])[0, :1]
         return self.logits(torch.cat([first, cache.read(ids[:, cache.seen :])[0, -1:]])), [0, -1]
 
@@ -152,10 +151,9 @@ class Network:
         caches = [self.own_cache() for _ in places]
         for place, cache in zip(places, caches, strict=True):
             cache.read(ids[:, : place - 1])
-        self.read_jointly(caches, torch.cat([ids[:, place - 1, None] for place in places]))
-        return self.logits(self.read_jointly(caches, torch.cat([ids[:, place, None] for place in places])))[
-            :, 0
-        ], places
+        for back in (1, 0):
+            states = self.read_jointly(caches, torch.stack([ids[0, [place - back]] for place in places]))
+        return self.logits(states)[:, 0], places
 
 
 def _tried(way: Callable[[Tensor], T], given: Tensor) -> T | None:

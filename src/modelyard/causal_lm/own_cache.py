@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from modelyard.causal_lm.cache import Mask, windows
+from modelyard.causal_lm.cache import Mask, hiding, mask_of, windows
 
 _OF_ATTENTION = "past_key_values"
 _CACHES = (_OF_ATTENTION, "cache_params", "state")
@@ -49,7 +49,7 @@ class OwnCache:
         self.kept = {name: output[name] for name in _CACHES if self._keeps and output.get(name) is not None}
         self.seen = self.seen + ids.shape[1] if self.kept else 0
         states: Tensor = output.last_hidden_state
-        self.last = states[0, -1]
+        self.last = states[0, -1].clone()  # and not with all of them behind it
         return states
 
     @property
@@ -104,10 +104,10 @@ class JointCache:
         kept = {
             kind: [min(size + 1, most or size + 1) for size in self._lengths] for kind, most in windows(config).items()
         }
-        masks = {kind: _behind_padding(counts, dtype, device) for kind, counts in kept.items()}
-        return masks if len({tuple(counts) for counts in kept.values()}) > 1 else next(iter(masks.values()))
+        return mask_of(kept, lambda counts: _behind_padding(counts, dtype, device))
 
     def __getattr__(self, name: str) -> Any:
+        """What else a layer asks is the same for all: whether a network loads tells where it is not."""
         return getattr(self._caches[0], name)
 
     def _lend(self, kind: str, layer: int, state: int) -> Tensor:
@@ -146,7 +146,7 @@ def _behind_padding(counts: Sequence[int], dtype: torch.dtype, device: torch.dev
     """0 for the last `counts` keys of each row. Rows x 1 x 1 x keys."""
     longest = max(counts)
     hidden = torch.arange(longest, device=device) < torch.tensor([[longest - count] for count in counts], device=device)
-    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)[:, None, None]
+    return hiding(hidden, dtype)[:, None, None]
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Tensor]:

@@ -61,18 +61,18 @@ def _families() -> Container[str] | None:
         return None
     try:
         found = _named_in_table(ast.parse((Path(package.origin).parent / _TABLE_FILE).read_bytes()))
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, TypeError):
         return None
-    taught = sys.modules[_AUTO].CONFIG_MAPPING._extra_content if _AUTO in sys.modules else ()  # by the host
-    return found and {*found, *taught}
+    taught = getattr(sys.modules[_AUTO].CONFIG_MAPPING, "_extra_content", ()) if _AUTO in sys.modules else ()
+    return {*found, *taught} if found else None  # what the host has taught it too
 
 
 def _named_in_table(tree: ast.Module) -> set[str]:
-    """The first of each pair that the table is made of."""
+    """The first of each pair that the table is made of; nothing where there is no such table."""
     for statement in tree.body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _TABLE:
-            assert isinstance(statement.value, ast.Call)
-            return {name for name, _ in ast.literal_eval(statement.value.args[0])}
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[pairs])) if name == _TABLE:
+                return {family for family, _ in ast.literal_eval(pairs)}
     return set()
 
 

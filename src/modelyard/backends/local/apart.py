@@ -7,7 +7,6 @@ from collections.abc import Sequence as Many
 
 import torch
 
-from modelyard.backends.local.rows import bound
 from modelyard.backends.local.sequence import Sequence
 from modelyard.causal_lm.lora import AdapterBank
 from modelyard.causal_lm.network import Network
@@ -30,10 +29,6 @@ class Apart:
         self._caches: dict[Sequence, OwnCache] = {}
 
     # ---- room
-
-    def bound(self, sequence: Sequence) -> None:
-        """As `Rows.bound`."""
-        bound(sequence, self.longest)
 
     def admit(self, sequence: Sequence) -> bool:
         """Let it run, if there is room. Returns whether there was."""

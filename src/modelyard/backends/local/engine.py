@@ -17,7 +17,7 @@ import torch
 from modelyard.backends.local.apart import Apart
 from modelyard.backends.local.lead import Follower, Lead
 from modelyard.backends.local.passes import Passes, side_by_side
-from modelyard.backends.local.rows import Rows
+from modelyard.backends.local.rows import Rows, bound
 from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.local.sequence import Sampled, Sequence, State
 from modelyard.causal_lm.graphs import NewRecorder
@@ -46,7 +46,6 @@ class Engine:
         recorder: NewRecorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
-        self._vocabulary = network.vocabulary
         self.rows: Rows | Apart
         self._passes: Passes | Apart
         if network.in_rows:
@@ -67,13 +66,13 @@ class Engine:
         `ContextLengthExceeded` when there is no memory for its prompt and a token, `BackendError` when the model has
         not all of its tokens.
         """
-        last = max(sequence.prompt, default=0)
-        if last >= self._vocabulary:
+        last, vocabulary = max(sequence.prompt, default=0), self._network.vocabulary
+        if last >= vocabulary:
             raise BackendError(
-                f"token {last} of the prompt is none of this model's {self._vocabulary}: its tokenizer or chat "
-                "template is that of another model"
+                f"token {last} of the prompt is none of this model's {vocabulary}: its tokenizer or chat template is "
+                "that of another model"
             )
-        self.rows.bound(sequence)
+        bound(sequence, self.rows.longest)
         with self._lock:
             if len(self._waiting) + len(self.rows.running) >= self._most:
                 raise QueueFull(

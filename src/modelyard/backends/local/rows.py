@@ -50,10 +50,6 @@ class Rows:
         """How many sequences can run in rows as long as they are; what lies in further rows is kept."""
         return self._count(self.cache.length)
 
-    def bound(self, sequence: Sequence) -> None:
-        """Let its answer end where memory does. Raises `ContextLengthExceeded` when there is none for a token of it."""
-        bound(sequence, self.longest)
-
     def admit(self, sequence: Sequence) -> bool:
         """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
         length, count = self._needed([*self.running, sequence]), len(self.running)

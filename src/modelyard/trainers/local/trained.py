@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelyard.causal_lm.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Around, LoraShape, linear_layers, put_in
+from modelyard.causal_lm.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Around, LoraShape, put_in
 from modelyard.causal_lm.network import FULL_FILE
 from modelyard.causal_lm.tensors import tensor_bytes
 from modelyard.errors import TrainingError
@@ -133,9 +133,8 @@ def adapter_around(model: nn.Module, shape: LoraShape, seed: int, base_model: st
         )
     generator = torch.Generator().manual_seed(seed)
     named: dict[str, nn.Parameter] = {}
-    for name, layer in list(linear_layers(model)):
-        if name.rpartition(".")[2] in found.targets:
-            around = TrainedLinear(layer, found, generator)
-            put_in(model, name, around)
-            named[f"{PREFIX}{name}.lora_A.weight"], named[f"{PREFIX}{name}.lora_B.weight"] = around.down, around.up
+    for name, layer in found.layers(model):
+        around = TrainedLinear(layer, found, generator)
+        put_in(model, name, around)
+        named[f"{PREFIX}{name}.lora_A.weight"], named[f"{PREFIX}{name}.lora_B.weight"] = around.down, around.up
     return Trained(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)})
