@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.sequence import Sequence as Answer
-from modelyard.causal_lm.lora import PREFIX, AdapterBank, LoraShape
-from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Sampling
+from modelyard.engines.torch.lora import PREFIX, AdapterBank, LoraShape
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.sequence import Sequence as Answer
 
 Tokens = list[int]
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from _answering import Tokens, adapter, answered, continuous_batching, generated, in_turns, prompts
 
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.sequence import Sequence as Answer
-from modelyard.causal_lm import graphs
-from modelyard.causal_lm.cache import bytes_per_token
-from modelyard.causal_lm.lora import AdapterBank
-from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, ResponseType, Role, Sampling
+from modelyard.engines.torch import cuda_graphs as graphs
+from modelyard.engines.torch.kv_cache import bytes_per_token
+from modelyard.engines.torch.lora import AdapterBank
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.sequence import Sequence as Answer
 
 Rows = Iterator[dict[str, Any]]
 
@@ -90,8 +90,8 @@ def _json(bench: Any, engine: Engine) -> Rows:
     """Answers that are kept to a schema, and are valid."""
     if find_spec("llguidance") is None:
         return
-    from modelyard.backends.local.grammar import Grammars
-    from modelyard.causal_lm.chat import Chat
+    from modelyard.engines.torch.serving.grammar import Grammars
+    from modelyard.engines.torch.tokenizer import Chat
 
     chat = Chat(bench.folder)
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}, "ok": {"type": "boolean"}}}
@@ -111,8 +111,8 @@ def _json(bench: Any, engine: Engine) -> Rows:
 
 def _parity(bench: Any, dtype: torch.dtype) -> dict[str, Any]:
     """The largest difference of a log-probability between the sampler and the trainer."""
-    from modelyard.trainers.local.rows import Row
-    from modelyard.trainers.local.scoring import Scorer
+    from modelyard.engines.torch.training.examples import Row
+    from modelyard.engines.torch.training.token_logprobs import Scorer
 
     served = Served(bench, dtype)
     engine, scorer, apart = served.engine(8, 256), Scorer(served.network), []

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from modelyard import open_platform
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.causal_lm.cache import bytes_per_token
-from modelyard.causal_lm.lora import LoraShape
-from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.trainers.local.rows import Row
-from modelyard.trainers.local.scoring import Scorer
-from modelyard.trainers.local.trained import adapter_around
-from modelyard.trainers.local.trainer import LocalTrainer
+from modelyard.engines.torch.kv_cache import bytes_per_token
+from modelyard.engines.torch.lora import LoraShape
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.backend import LocalBackend
+from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.trainable import adapter_around
+from modelyard.engines.torch.training.trainer import LocalTrainer
 
 Rows = Iterator[dict[str, Any]]
 

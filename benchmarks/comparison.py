@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from modelyard import open_platform
-from modelyard.domain.aggregate import aggregate
 from modelyard.domain.canonical import digest
-from modelyard.domain.comparison import compare
-from modelyard.domain.expression import Field
-from modelyard.domain.metric import Judged
-from modelyard.domain.prediction import Prediction, Score
-from modelyard.domain.result_query import ResultQuery, Sort
+from modelyard.domain.evaluation.aggregate import aggregate
+from modelyard.domain.evaluation.comparison import compare
+from modelyard.domain.evaluation.filters import Field
+from modelyard.domain.evaluation.metrics import Judged
+from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.results import ResultQuery, Sort
+from modelyard.platform.evaluations.result import Rows
+from modelyard.platform.evaluations.service import Evaluations
 from modelyard.protocols import Tx
-from modelyard.service.evaluation import Evaluations
-from modelyard.service.evaluation_result import Rows
 
 ROWS = 100_000
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
+from modelyard.clock import SystemClock, uuid7_ids
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import (
     Choice,
@@ -31,13 +32,12 @@ from modelyard.domain.completion import (
 )
 from modelyard.domain.identity import host
 from modelyard.domain.schema import RECORDS
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import ServedModel, Store
-from modelyard.service.completion import Chat
-from modelyard.service.ports import Ports, Settings
-from modelyard.service.usage import Ledger
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.system import SystemClock, uuid7_ids
 
 HOST = host()
 WORDS = " ".join(["word"] * 100)

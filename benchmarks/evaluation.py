@@ -18,7 +18,7 @@ from typing import Any
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 
 ROUNDS, ROWS, TARGET = 15, 200, 200
 FEW, MANY = 1_000, 100_000

@@ -22,9 +22,9 @@ from modelyard.domain.base_model import Tuning
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.engines.torch.training.memory_plan import UNSEEN, Pass, Room
+from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.testing.tiny_model import build_tiny_model
-from modelyard.trainers.local.memory import UNSEEN, Pass, Room
-from modelyard.trainers.local.trainer import LocalTrainer
 
 SHAPES: dict[str, dict[str, int]] = {
     "micro, 91 thousand weights": {},

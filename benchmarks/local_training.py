@@ -20,19 +20,19 @@ from typing import Any
 
 import torch
 
-from modelyard.causal_lm.lora import LoraShape
-from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.formats.base_folder import read_base_folder
+from modelyard.engines.torch.lora import LoraShape
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.learner import BETAS, MAX_GRAD_NORM, WEIGHT_DECAY, LocalLearner
+from modelyard.engines.torch.training.trainable import adapter_around
+from modelyard.engines.torch.training.trainer import LocalTrainer
+from modelyard.formats.model_folder import read_base_folder
 from modelyard.protocols import TrainContext, Trained
 from modelyard.testing.tiny_model import build_tiny_model
-from modelyard.trainers.local.learner import BETAS, MAX_GRAD_NORM, WEIGHT_DECAY, LocalLearner
-from modelyard.trainers.local.rows import Row
-from modelyard.trainers.local.trained import adapter_around
-from modelyard.trainers.local.trainer import LocalTrainer
 from modelyard.trainers.loop import Objective
 from modelyard.trainers.losses import Credit, Loss, TrainedSequence, policy_loss, supervised_loss
 

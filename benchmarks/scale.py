@@ -25,12 +25,13 @@ from modelyard.asgi import asgi_app
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.job import JobEvent
-from modelyard.domain.page import Page
-from modelyard.domain.training import GRADIENT_STEP, Model
+from modelyard.domain.models import Model
+from modelyard.domain.paging import Page
+from modelyard.domain.training import GRADIENT_STEP
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.platform import Platform
 from modelyard.protocols import ServedModel, Tx
 from modelyard.report.progress import Show
-from modelyard.service.platform import Platform
-from modelyard.service.runner import Runner
 
 MIB = 2**20
 CHUNK = 2**16

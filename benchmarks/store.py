@@ -19,8 +19,9 @@ from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.schema import RECORDS
+from modelyard.platform.jobs.leases import claim, claim_of
+from modelyard.platform.jobs.queue import enqueue, record_events
 from modelyard.protocols import Store, Tx
-from modelyard.service.job import claim, claim_of, enqueue, record_events
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 

@@ -15,7 +15,7 @@ from typing import Any
 from modelyard import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 
 DATA = Path(__file__).parent.parent / "examples" / "support" / "train.jsonl"
 ROUNDS = 5

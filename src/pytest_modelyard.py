@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from modelyard.protocols import AsyncBackend, Backend
     from modelyard.testing import LoopbackGuard
     from modelyard.testing.clock import ManualClock
-    from modelyard.testing.faults import Faults
+    from modelyard.testing.faults.faults import Faults
 
 OPENED_WITH = {"yard_clock": "clock"}
 """Fixtures that `yard` is opened with when a test, or another of its fixtures, asks for them: each with the argument of
@@ -70,7 +70,7 @@ def yard_faults(yard_clock: "ManualClock", request: pytest.FixtureRequest) -> "F
     """What goes wrong at the ports of `yard` and of its clients in process. The test fails when a fault that it has
     scheduled did not come.
     """
-    from modelyard.testing.faults import Faults
+    from modelyard.testing.faults.faults import Faults
 
     faults = Faults(clock=yard_clock)
     request.node.stash[_FAULTS] = faults

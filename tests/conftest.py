@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 
 from modelyard import Platform
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.prediction import Prediction, Score, Source
+from modelyard.domain.evaluation.prediction import Prediction, Score, Source
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.protocols import Tx
 
 pytest_plugins = [

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from modelyard.compose import open_platform
-    from modelyard.domain.alias import NotWorse
-    from modelyard.domain.catalogue import (
-        CatalogueEntry,
-        Datacenter,
-        Feature,
-        Pricing,
-        Quantization,
-        SamplingParameter,
-    )
+    from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
     from modelyard.domain.completion import Completion, CompletionRequest, Delta, Message, Role, Sampling, Tool
     from modelyard.domain.identity import Principal, Scope
+    from modelyard.domain.promotion import NotWorse
     from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
-    from modelyard.service.platform import Platform
-    from modelyard.service.ports import Settings
-    from modelyard.service.rollout import Rollout, gather
+    from modelyard.platform.platform import Platform
+    from modelyard.platform.runtime import Settings
+    from modelyard.platform.training.rollout import Rollout, gather
     from modelyard.version import __version__
 
 __all__ = [
@@ -58,14 +51,14 @@ __all__ = [
 
 _HOMES = {
     "compose": ("open_platform",),
-    "domain.alias": ("NotWorse",),
+    "domain.promotion": ("NotWorse",),
     "domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Pricing", "Quantization", "SamplingParameter"),
     "domain.completion": ("Completion", "CompletionRequest", "Delta", "Message", "Role", "Sampling", "Tool"),
     "domain.identity": ("Principal", "Scope"),
     "domain.training": ("Example", "History", "SampledChoice", "Trajectory", "TrajectoryGroup"),
-    "service.platform": ("Platform",),
-    "service.ports": ("Settings",),
-    "service.rollout": ("Rollout", "gather"),
+    "platform.platform": ("Platform",),
+    "platform.runtime": ("Settings",),
+    "platform.training.rollout": ("Rollout", "gather"),
     "version": ("__version__",),
 }
 """Where the public names live: each module is loaded when the first of its names is asked for."""

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import cast
 
+from modelyard.http.asgi_receive import Incoming, Receive, Scope, Send
 from modelyard.http.endpoint import Endpoint
-from modelyard.http.incoming import Incoming, Receive, Scope, Send
-from modelyard.http.keep_alive import KeepAlive
 from modelyard.http.lifespan import lifespan
 from modelyard.http.message import EVENT_STREAM, Request, Response
 from modelyard.http.route import STANDARD, Interface
-from modelyard.http.table import mounted_path
+from modelyard.http.router import mounted_path
+from modelyard.http.sse_keep_alive import KeepAlive
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator, Executor
-from modelyard.service.platform import Platform
 
 STALLED = 60.0
 """Seconds after which a client that does not read its stream is given up."""

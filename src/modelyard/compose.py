@@ -5,18 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from modelyard.artifacts import folder, memory
-from modelyard.backends import tabular
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.local import backend as local
-from modelyard.backends.local_offer import LocalOffer
 from modelyard.backends.router import Router
-from modelyard.backends.tabular_offer import tabular_entries
-from modelyard.deferred import deferred
+from modelyard.clock import SystemClock, uuid7_ids
 from modelyard.domain import base_model
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
+from modelyard.engines.tabular import backend as tabular
+from modelyard.engines.tabular import trainer as tabular_training
+from modelyard.engines.tabular.base import tabular_entries
+from modelyard.engines.torch.entries import LocalOffer
+from modelyard.engines.torch.serving import backend as local
+from modelyard.engines.torch.training import trainer as local_training
 from modelyard.executors import thread
+from modelyard.lazy import deferred
+from modelyard.platform.platform import Life, Platform, beside
+from modelyard.platform.runtime import Ports, Settings
 from modelyard.protocols import (
     ArtifactStore,
     AsyncBackend,
@@ -29,13 +34,8 @@ from modelyard.protocols import (
     Store,
     Trainer,
 )
-from modelyard.service.platform import Life, Platform, beside
-from modelyard.service.ports import Ports, Settings
 from modelyard.stores import sqlite
 from modelyard.stores.memory import MemoryStore
-from modelyard.system import SystemClock, uuid7_ids
-from modelyard.trainers import tabular as tabular_training
-from modelyard.trainers.local import trainer as local_training
 
 _MOST_BASE_MODELS = 1000
 
@@ -60,7 +60,7 @@ def open_platform(
     `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
     `durability` of the file is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
     make a history repeatable; ids of its own take their time from the clock. `observer` receives the typed events of
-    `modelyard.domain.observed`. A `store` or `artifacts` of your own takes the place of the default; you close it
+    `modelyard.domain.events`. A `store` or `artifacts` of your own takes the place of the default; you close it
     yourself. Nothing is read from the environment and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`.

@@ -1,7 +1,7 @@
 """Every exception that modelyard raises on purpose, as one tree.
 
-Each class carries data, not only text, and a stable `code`. Nothing here knows HTTP: `modelyard.http.failures` maps
-the classes to each interface's status and body. A message says what is wrong and what to do about it, and never
+Each class carries data, not only text, and a stable `code`. Nothing here knows HTTP: `http.error_responses` maps the
+classes to each interface's status and body. A message says what is wrong and what to do about it, and never
 repeats a secret.
 """
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 import attrs
 
-from modelyard.domain import job, training, training_config
+from modelyard.domain import job, models, training, training_config
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Principal
@@ -228,7 +228,7 @@ class ServedModel:
 
     base_model: str
     entry: CatalogueEntry
-    checkpoint: "training.Checkpoint | None" = None
+    checkpoint: "models.Checkpoint | None" = None
     open_file: Callable[[str], BinaryIO] | None = attrs.field(default=None, eq=False)
 
 
@@ -465,4 +465,4 @@ Randomness = Callable[[int], bytes]
 """So many random bytes: for keys, seeds and secrets."""
 
 Observer = Callable[[object], None]
-"""Receives the typed events of `modelyard.domain.observed`. Must not raise; what it raises is logged and dropped."""
+"""Receives the typed events of `modelyard.domain.events`. Must not raise; what it raises is logged and dropped."""

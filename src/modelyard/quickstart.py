@@ -10,8 +10,8 @@ import click
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.platform.platform import Platform
 from modelyard.report.table import means, sparkline, text_table
-from modelyard.service.platform import Platform
 
 PROJECT = "quickstart"
 BASE_MODEL = "tabular-mini"

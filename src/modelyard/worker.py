@@ -23,10 +23,10 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from modelyard.errors import InvalidInput, RecordNotFound
-from modelyard.executors.forks import serve_forks
-from modelyard.service.hold import Hold
-from modelyard.service.platform import Platform
-from modelyard.service.runner import Runner
+from modelyard.executors.fork_server import serve_forks
+from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.platform import Platform
 
 USAGE = "usage: python -m modelyard.worker MODULE:FUNCTION JOB_ID [ARGUMENT...]"
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.errors import MalformedRequest
 from modelyard.http.message import Header, Request
-from modelyard.http.refusal import MalformedRequest
 from modelyard.http.route import STANDARD, Interface
-from modelyard.http.table import mounted_path
+from modelyard.http.router import mounted_path
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
-from modelyard.service.platform import Platform
 
 Environ = Mapping[str, Any]
 StartResponse = Callable[[str, list[Header]], object]

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from modelyard.backends.upstream.adapter_slots import (
+from modelyard.backends.upstream.adapters.slots import (
     Claim,
     Done,
     List,

@@ -16,15 +16,15 @@ import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.upstream import LoraAdapters
-from modelyard.backends.upstream.adapter_files import adapter_name
-from modelyard.domain.training import Checkpoint
+from modelyard.backends.upstream.adapters.files import adapter_name
+from modelyard.domain.models import Checkpoint
 from modelyard.errors import ArtifactMissing, BackendError, InvalidInput, Overloaded
 from modelyard.formats.safetensors import Tensor, write
 from modelyard.protocols import ServedModel
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.misbehaviour import Cut, Gate, Hold, Refuse
-from modelyard.testing.vllm import CHAT, LOAD, MODELS, UNLOAD, FakeVllm
-from modelyard.testing.vllm_adapters import mark_of
+from modelyard.testing.fake_vllm.adapters import mark_of
+from modelyard.testing.fake_vllm.misbehaviour import Cut, Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.server import CHAT, LOAD, MODELS, UNLOAD, FakeVllm
 
 BASE = "Qwen/Qwen3-8B"
 BACKEND = EchoBackend((BASE,))

@@ -3,11 +3,11 @@
 import pytest
 
 from modelyard.backends.echo import EchoBackend
+from modelyard.backends.json_schema.instances import forced_call, structured_text
 from modelyard.backends.router import Router
-from modelyard.backends.scripted import Answer, ScriptedBackend, call, on, pause, say, token
-from modelyard.backends.structure import forced_call, structured_text
-from modelyard.backends.tabular import TabularBackend
+from modelyard.backends.scripted.backend import Answer, ScriptedBackend, call, on, pause, say, token
 from modelyard.domain.completion import CompletionRequest, Message, Role, ToolMode
+from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.protocols import AsyncBackend, Backend
 from modelyard.testing import BackendContract
 from one_face import OnLoops

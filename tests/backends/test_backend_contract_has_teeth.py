@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.tabular import TabularBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta
+from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 from modelyard.testing import BackendContract
 from one_face import OnLoops

@@ -11,9 +11,9 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.backends.upstream import COMMON, VLLM, UpstreamBackend, discover
 from modelyard.domain.catalogue import Feature, SamplingParameter
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.testing.misbehaviour import Refuse
-from modelyard.testing.vllm import MODELS, FakeVllm
-from modelyard.testing.vllm_adapters import FakeAdapter
+from modelyard.testing.fake_vllm.adapters import FakeAdapter
+from modelyard.testing.fake_vllm.misbehaviour import Refuse
+from modelyard.testing.fake_vllm.server import MODELS, FakeVllm
 
 KEY = "sk-very-secret"
 PRICE = Pricing(Decimal("0.0000002"), Decimal("0.0000006"))

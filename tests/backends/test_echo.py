@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends import words
+from modelyard.backends import fixed_text as words
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Feature, Pricing, SamplingParameter
 from modelyard.domain.completion import (

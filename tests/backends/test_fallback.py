@@ -12,12 +12,12 @@ from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.fallback import Fallback
 from modelyard.backends.router import Router
-from modelyard.backends.scripted import ScriptedBackend
-from modelyard.backends.tabular import TabularBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
+from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound, Overloaded
 from modelyard.protocols import Capabilities, ServedModel
-from modelyard.testing.backend import BackendContract
+from modelyard.testing.contracts.backend import BackendContract
 from one_face import AsynchronousFace, OnLoops
 
 REQUEST = CompletionRequest("echo", (Message(Role.USER, "hi there"),), max_tokens=10, streamed=True)

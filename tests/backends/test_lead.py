@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from modelyard.backends.local.lead import Follower, Lead
+from modelyard.engines.torch.serving.leader import Follower, Lead
 
 ENOUGH = 60.0
 """Seconds after which a wait is taken for endless."""

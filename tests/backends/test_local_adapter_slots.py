@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from modelyard.backends.local.adapters import AdapterSlots
+from modelyard.engines.torch.serving.adapter_slots import AdapterSlots
 from modelyard.errors import Overloaded
 
 ENOUGH = 60.0

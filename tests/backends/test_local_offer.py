@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from modelyard.backends import local_offer
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.local_offer import LocalOffer, capabilities
 from modelyard.backends.router import Router
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Feature, Quantization, check_entry
+from modelyard.engines.torch import entries as local_offer
+from modelyard.engines.torch.entries import LocalOffer, capabilities
 from modelyard.errors import InvalidInput, ModelNotFound
 from modelyard.protocols import Capabilities
 

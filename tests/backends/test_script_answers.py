@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from modelyard import open_platform
-from modelyard.backends.scripted import ScriptedBackend, call, on, pause, say, token
+from modelyard.backends.scripted.backend import ScriptedBackend, call, on, pause, say, token
 from modelyard.domain.completion import (
     CompletionRequest,
     Delta,

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from modelyard import open_platform
-from modelyard.backends.scripted import Answer, Rule, ScriptedBackend, call, on, say
+from modelyard.backends.scripted.backend import Answer, Rule, ScriptedBackend, call, on, say
 from modelyard.domain.completion import (
     Choice,
     CompletionRequest,

@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import (
     Choice,
     Completion,

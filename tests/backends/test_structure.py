@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends.schemas import MAX_HOPS
-from modelyard.backends.structure import FORMATS, forced_call, smallest_instance, structured_text
+from modelyard.backends.json_schema.instances import FORMATS, forced_call, smallest_instance, structured_text
+from modelyard.backends.json_schema.schemas import MAX_HOPS
 from modelyard.domain.completion import (
     CompletionRequest,
     Message,

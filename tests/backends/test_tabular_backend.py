@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelyard.backends import tabular
 from modelyard.backends.sampling import next_token
-from modelyard.backends.tabular import TabularBackend
 from modelyard.domain.catalogue import Feature, SamplingParameter
 from modelyard.domain.completion import (
     Choice,
@@ -26,12 +24,14 @@ from modelyard.domain.completion import (
     ToolCall,
     fold_choice,
 )
-from modelyard.domain.tabular import Adapter, TabularModel, prompt_features, prompt_ids
-from modelyard.domain.tabular_base import base_seed, conversation
-from modelyard.domain.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode
-from modelyard.domain.training import Checkpoint
+from modelyard.domain.models import Checkpoint
+from modelyard.engines.tabular import backend as tabular
+from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, write_adapter
+from modelyard.engines.tabular.backend import TabularBackend
+from modelyard.engines.tabular.base import base_seed, conversation
+from modelyard.engines.tabular.model import Adapter, TabularModel, prompt_features, prompt_ids
+from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.formats.adapter import ADAPTER_FILE, write_adapter
 from modelyard.protocols import ServedModel
 
 BACKEND = TabularBackend(("tabular-mini", "tabular-other"))

@@ -16,22 +16,16 @@ import pytest
 
 from modelyard import Pricing, open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.tabular import TabularBackend
 from modelyard.backends.upstream import VLLM, Patience, UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
-from modelyard.errors import (
-    BackendError,
-    ContextLengthExceeded,
-    InvalidInput,
-    ModelNotFound,
-    Overloaded,
-)
+from modelyard.engines.tabular.backend import TabularBackend
+from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelNotFound, Overloaded
 from modelyard.protocols import ServedModel
-from modelyard.testing.asgi_server import asgi_server
-from modelyard.testing.backend import BackendContract
+from modelyard.testing.clients.server import asgi_server
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.misbehaviour import Break, Cut, Garble, Gate, Hold, Refuse
-from modelyard.testing.vllm import FakeVllm
+from modelyard.testing.contracts.backend import BackendContract
+from modelyard.testing.fake_vllm.misbehaviour import Break, Cut, Garble, Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.server import FakeVllm
 
 SECRET = "sk-very-secret"
 FREE = Pricing()
@@ -382,8 +376,8 @@ class TestNonsense:
     def test_an_answer_without_end(
         self, canned: Any, either: Any, content_type: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("modelyard.backends.upstream.flow.MAX_ANSWER", 2**20)
-        monkeypatch.setattr("modelyard.formats.sse.EventReader.__init__.__defaults__", (2**20,))
+        monkeypatch.setattr("modelyard.backends.upstream.exchange.MAX_ANSWER", 2**20)
+        monkeypatch.setattr("modelyard.formats.chat.sse.EventReader.__init__.__defaults__", (2**20,))
         with backend_at(canned(http(b"x" * 2**22, content_type))) as backend:
             with pytest.raises(BackendError, match=r"longer than|more than"):
                 either(backend, streamed=True)

@@ -17,13 +17,13 @@ from modelyard import Pricing
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.upstream import VLLM, LoraAdapters, Patience, UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Message, Role
-from modelyard.domain.training import Checkpoint
+from modelyard.domain.models import Checkpoint
 from modelyard.errors import BackendError
 from modelyard.formats.safetensors import Tensor, write
 from modelyard.protocols import ServedModel
-from modelyard.testing.misbehaviour import Refuse
-from modelyard.testing.vllm import FakeVllm
-from modelyard.testing.vllm_adapters import mark_of
+from modelyard.testing.fake_vllm.adapters import mark_of
+from modelyard.testing.fake_vllm.misbehaviour import Refuse
+from modelyard.testing.fake_vllm.server import FakeVllm
 
 BASE = "Qwen/Qwen3-8B"
 OFFER = offer(BASE, context_length=1000, pricing=Pricing(), capabilities=VLLM)

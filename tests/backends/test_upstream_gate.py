@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends.upstream.gate import Gate, Place
+from modelyard.backends.upstream.concurrency import Gate, Place
 from modelyard.errors import Overloaded
 
 

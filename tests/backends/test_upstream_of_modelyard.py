@@ -12,14 +12,14 @@ from modelyard import Platform, Pricing, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.tabular import TabularBackend
 from modelyard.backends.upstream import VLLM, UpstreamBackend, UpstreamModel
 from modelyard.domain.completion import Completion
-from modelyard.domain.observed import CompletionBooked
+from modelyard.domain.events import CompletionBooked
+from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.protocols import AsyncBackend
-from modelyard.testing.asgi_server import asgi_server
-from modelyard.testing.backend import BackendContract
+from modelyard.testing.clients.server import asgi_server
+from modelyard.testing.contracts.backend import BackendContract
 from one_face import AsynchronousFace
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]

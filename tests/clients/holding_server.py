@@ -17,11 +17,11 @@ import uvicorn
 from modelyard import TrajectoryGroup, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.domain.training_config import RLConfig
+from modelyard.engines.tabular.trainer import TabularTrainer
+from modelyard.engines.torch.training import trainer as local
+from modelyard.platform.runtime import Settings
+from modelyard.platform.training.service import SEED_BYTES
 from modelyard.protocols import Step, TrainContext, Trainer, TrainItem
-from modelyard.service.ports import Settings
-from modelyard.service.training import SEED_BYTES
-from modelyard.trainers.local import trainer as local
-from modelyard.trainers.tabular import TabularTrainer
 from openapi_check import Checked
 
 SAVE_EVERY = 2

@@ -10,12 +10,13 @@ import openai
 import pytest
 
 from modelyard import Platform, open_platform
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import Overloaded
-from modelyard.http import completion
-from modelyard.testing import LeftLoopback, LoopbackGuard, async_openai_client, in_process, openai_client
-from modelyard.wire.answer import Chunks
+from modelyard.http.chat import routes as completion
+from modelyard.http.chat.response_schema import Chunks
+from modelyard.testing import LeftLoopback, LoopbackGuard, async_openai_client, openai_client
+from modelyard.testing.clients import in_process
 from openapi_check import CheckedEndpoint
 
 HELLO: Any = [{"role": "user", "content": "hello from the other side"}]

@@ -26,7 +26,7 @@ from modelyard.domain.training import GRADIENT_STEP, TRAINING_ENDED
 
 STEPS = 40
 MODELS = ("a", "b", "c")
-MODULES = {"tabular": (), "local": ("modelyard.trainers.local.trainer", "transformers.modeling_utils")}
+MODULES = {"tabular": (), "local": ("modelyard.engines.torch.training.trainer", "transformers.modeling_utils")}
 """What workers import, by the kind of base model."""
 
 

@@ -23,9 +23,9 @@ from modelyard.domain.training import (
     TrajectoryGroup,
 )
 from modelyard.errors import ArtifactMissing
-from modelyard.service.platform import Platform, beside
-from modelyard.service.training import SEED_BYTES
-from modelyard.testing.trainer import WORDS, rewarded
+from modelyard.platform.platform import Platform, beside
+from modelyard.platform.training.service import SEED_BYTES
+from modelyard.testing.contracts.trainer import WORDS, rewarded
 
 PROJECT = "crash"
 LAST = {TRAINING_ENDED, TRAINING_FAILED}

@@ -11,14 +11,14 @@ from moments import Moments
 from modelyard.domain.job import Claim, JobEvent
 from modelyard.domain.training import Example, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.platform.jobs import leases
 from modelyard.protocols import Store, TrainContext, Trainer, TrainItem, Tx
-from modelyard.service import job
 from modelyard.stores.sqlite.writer import Writer
 
 
 def no_fence(store: Store, trainer: Trainer, _: Moments) -> tuple[Any, Any]:
     """Every claim is as good as the newest."""
-    look = job.fenced
+    look = leases.fenced
 
     def fenced(tx: Tx, claim: Claim) -> Any:
         return look(tx, Claim(claim.job_id, ANY, ANY))

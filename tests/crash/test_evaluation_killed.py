@@ -12,7 +12,7 @@ import pytest
 
 from modelyard import Settings, open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.domain.evaluation import RunState
+from modelyard.domain.evaluation.run import RunState
 
 ROWS, CONCURRENCY = 40, 4
 

@@ -12,7 +12,7 @@ import pytest
 from modelyard import Platform, Settings, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
-from modelyard.domain.evaluation import RunState
+from modelyard.domain.evaluation.run import RunState
 
 ROWS, CONCURRENCY = 10, 4
 PRICE = Pricing(Decimal("0.25"), Decimal("0.5"))

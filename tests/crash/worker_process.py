@@ -22,15 +22,15 @@ from mutants import MUTANTS
 
 from modelyard import Settings, open_platform
 from modelyard.artifacts.folder import FolderArtifacts
-from modelyard.domain.observed import JobChanged, JobEventRecorded, LeaseTaken
+from modelyard.clock import SystemClock
+from modelyard.domain.events import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.schema import RECORDS
+from modelyard.engines.tabular.trainer import TabularTrainer
+from modelyard.engines.torch.training import trainer as local
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.platform.platform import beside
 from modelyard.protocols import Trainer
-from modelyard.service.platform import beside
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.system import SystemClock
-from modelyard.trainers.local import trainer as local
-from modelyard.trainers.tabular import TabularTrainer
 
 SIGNALS = {signal.SIGTERM, signal.SIGUSR1}
 

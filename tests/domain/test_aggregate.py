@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from modelyard.domain import metric as metrics_
-from modelyard.domain.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
 from modelyard.domain.canonical import digest
-from modelyard.domain.metric import Judged, Kind, Metric, leaves, metric_names, readings, rows
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.evaluation import metrics as metrics_
+from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
+from modelyard.domain.evaluation.metrics import Judged, Kind, Metric, leaves, metric_names, readings, rows
+from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)

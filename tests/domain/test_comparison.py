@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.comparison import Comparison, MetricComparison, Verdict, compare
-from modelyard.domain.metric import Judged
-from modelyard.domain.pairing import rows_needed
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict, compare
+from modelyard.domain.evaluation.metrics import Judged
+from modelyard.domain.evaluation.paired_tests import rows_needed
+from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.distribution import BARS, Distribution
-from modelyard.domain.lowest import Lowest
-from modelyard.domain.metric import LARGEST
+from modelyard.domain.evaluation.metrics import LARGEST
+from modelyard.domain.evaluation.paired_tests import BARS, Distribution
+from modelyard.domain.evaluation.running_totals import Lowest
 
 numbers = st.floats(-LARGEST, LARGEST)
 

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.evaluation import (
-    RUN_TRANSITIONS,
-    EvaluationRun,
-    RunState,
-    check_run_transition,
-)
-from modelyard.domain.reference import (
+from modelyard.domain.evaluation.references import (
     EVALUATION_KINDS,
     MODEL_KINDS,
     ObjectRef,
@@ -23,6 +17,7 @@ from modelyard.domain.reference import (
     reference_problem,
     same_scheme,
 )
+from modelyard.domain.evaluation.run import RUN_TRANSITIONS, EvaluationRun, RunState, check_run_transition
 from modelyard.errors import RunAlreadyFinished
 
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)

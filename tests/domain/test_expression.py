@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.expression import (
+from modelyard.domain.evaluation.filters import (
     AllOf,
     AnyOf,
     Compare,
@@ -21,8 +21,8 @@ from modelyard.domain.expression import (
     Target,
     scorer_keys,
 )
-from modelyard.domain.metric import Judged
-from modelyard.domain.prediction import Prediction, Score
+from modelyard.domain.evaluation.metrics import Judged
+from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import CallerError
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.identity import ApiKey, Attribution, Limits, NewKey, Principal, Scope, check_name, host
-from modelyard.domain.secret import SECRET_BYTES, secret_digest, secret_of, secret_prefix
 from modelyard.errors import Forbidden, InvalidInput
+from modelyard.platform.keys.service import SECRET_BYTES, secret_digest, secret_of, secret_prefix
 
 ALPHABET = "ABCXYZabcxyz0189._-"
 names = st.text(ALPHABET, min_size=1, max_size=128).filter(lambda name: name.strip(".") != "")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.scorer import (
+from modelyard.domain.evaluation.scorers import (
     MAX_OUTPUT,
     RULES,
     Contains,

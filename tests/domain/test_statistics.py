@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from modelyard.domain.statistics import (
+from modelyard.domain.evaluation.statistics import (
     Numbers,
     Paired,
     clustered_error,

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.completion import Message, Role
-from modelyard.domain.tabular import (
+from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.engines.tabular.learning import Answer, Learner
+from modelyard.engines.tabular.model import (
     WEIGHT_LIMIT,
     Adapter,
     PromptFeatures,
@@ -16,9 +18,7 @@ from modelyard.domain.tabular import (
     prompt_features,
     prompt_ids,
 )
-from modelyard.domain.tabular_learning import Answer, Learner
-from modelyard.domain.tokenizer import END_OF_TURN, VOCABULARY_SIZE, decode, encode
-from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, decode, encode
 from modelyard.errors import TrainingError
 from modelyard.trainers.losses import TrainedSequence, credit_trajectories, packed, policy_loss, supervised_loss
 

@@ -2,8 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain import tokenizer
-from modelyard.domain.tokenizer import END_OF_TURN, VOCABULARY_SIZE, decode, encode, token_bytes, token_id, token_text
+from modelyard.engines.tabular import tokenizer
+from modelyard.engines.tabular.tokenizer import (
+    END_OF_TURN,
+    VOCABULARY_SIZE,
+    decode,
+    encode,
+    token_bytes,
+    token_id,
+    token_text,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ENGLISH = st.lists(st.sampled_from([*tokenizer.CHUNKS, " ", "\n", ".", "é", "😀"])).map("".join)

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import attrs
 
 from modelyard import Platform, Settings, open_platform
+from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.protocols import SavedState, Started, Step, TrainItem
-from modelyard.trainers.tabular import TabularTrainer
 
 SAVE_EVERY = 2
 

@@ -14,7 +14,7 @@ from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import Executor
 from modelyard.testing import ExecutorContract, Trials, TrialsHere
-from modelyard.testing.executor import until
+from modelyard.testing.contracts.executor import until
 
 CLAIM = Claim("job", 1, "worker")
 HERE = Path(__file__).parent

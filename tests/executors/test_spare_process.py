@@ -12,10 +12,10 @@ from modelyard import Example, Message, Platform, Role, open_platform
 from modelyard.domain.job import Claim
 from modelyard.errors import InvalidInput
 from modelyard.executors import subprocess as executing
-from modelyard.executors.forks import ForkServer, can_fork
-from modelyard.executors.process import ProcessName
+from modelyard.executors.fork_server import ForkServer, can_fork
+from modelyard.executors.process_identity import ProcessName
 from modelyard.executors.subprocess import SubprocessExecutor
-from modelyard.testing.executor import PATIENCE, outcome, until
+from modelyard.testing.contracts.executor import PATIENCE, outcome, until
 
 ROWS = [Example((Message(Role.USER, "ask"), Message(Role.ASSISTANT, "answer")))]
 

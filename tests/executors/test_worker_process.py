@@ -15,12 +15,12 @@ import pytest
 from modelyard import Example, Message, Platform, Role, Settings, open_platform
 from modelyard.domain.job import Claim, Job, JobEvent, JobProgress, JobStatus
 from modelyard.errors import InvalidInput, JobFailed
-from modelyard.executors.process import ProcessName, machine, this_process
+from modelyard.executors.process_identity import ProcessName, machine, this_process
 from modelyard.executors.subprocess import LAST_WORDS, SubprocessExecutor
-from modelyard.service.job_handle import JobHandle
-from modelyard.service.runner import Runner
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.training.handle import JobHandle
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.executor import PATIENCE, outcome, until
+from modelyard.testing.contracts.executor import PATIENCE, outcome, until
 from modelyard.worker import platform_of
 
 HERE = Path(__file__).parent
@@ -438,7 +438,7 @@ def test_what_is_no_name_is_not_read_as_one(text: str) -> None:
 
 def test_where_the_system_tells_nothing_no_process_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     me = this_process()
-    monkeypatch.setattr("modelyard.executors.process.PROC", tmp_path)
+    monkeypatch.setattr("modelyard.executors.process_identity.PROC", tmp_path)
     assert machine() == ""
     assert not me.lives
     executor = SubprocessExecutor("a:b")

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from modelyard.testing.executor import A_WHILE
+from modelyard.testing.contracts.executor import A_WHILE
 
 
 def trial(folder: str) -> NoReturn:

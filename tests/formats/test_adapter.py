@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.tabular import Adapter
-from modelyard.formats.adapter import read_adapter, write_adapter
+from modelyard.engines.tabular.adapter_file import read_adapter, write_adapter
+from modelyard.engines.tabular.model import Adapter
 from modelyard.formats.safetensors import Tensor, write
 
 rows = st.dictionaries(

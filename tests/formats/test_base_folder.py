@@ -11,7 +11,7 @@ import pytest
 
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.formats.base_folder import MAX_JSON, check_unchanged, read_base_folder
+from modelyard.formats.model_folder import MAX_JSON, check_unchanged, read_base_folder
 
 
 @pytest.fixture

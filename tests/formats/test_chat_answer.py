@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends.words import say_message
+from modelyard.backends.fixed_text import say_message
 from modelyard.domain.completion import (
     Completion,
     CompletionRequest,
@@ -25,10 +25,10 @@ from modelyard.domain.completion import (
     fold_choice,
 )
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat_answer import AnswerReader
-from modelyard.formats.json_text import loads
-from modelyard.formats.sse import EventReader
-from modelyard.wire.answer import DONE, Chunks, completion_json
+from modelyard.formats.chat.response import AnswerReader
+from modelyard.formats.chat.sse import EventReader
+from modelyard.formats.json import loads
+from modelyard.http.chat.response_schema import DONE, Chunks, completion_json
 
 ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens=100)
 STREAMED = attrs.evolve(ASKED, streamed=True)

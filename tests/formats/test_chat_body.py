@@ -18,9 +18,9 @@ from modelyard.domain.completion import (
     ToolChoice,
     ToolMode,
 )
-from modelyard.formats.chat import chat_body
-from modelyard.formats.json_text import dumps, loads
-from modelyard.wire.completion import read_chat_request
+from modelyard.formats.chat.request import chat_body
+from modelyard.formats.json import dumps, loads
+from modelyard.http.chat.request_schema import read_chat_request
 
 HELLO = (Message(Role.USER, "hello"),)
 TOOL = Tool("look_up", "looks it up", {"type": "object"}, strict=True)

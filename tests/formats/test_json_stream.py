@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
+from modelyard.formats.json import loads
 from modelyard.formats.json_stream import JsonReader, file_chunks
-from modelyard.formats.json_text import loads
 
 TEXT = st.text(st.sampled_from('[]{},:"\\ abé\N{GRINNING FACE}\n'), max_size=8)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(-1e9, 1e9) | TEXT

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json_text import dumps, loads
+from modelyard.formats.json import dumps, loads
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('[]{},:"\\\u2028'))
 VALUES = st.recursive(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from modelyard.domain.completion import FinishReason, Message, Part, Role, TokenLogprob, Tool, ToolCall
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
-from modelyard.formats import training
-from modelyard.formats.training import dump_example, dump_group, example_of, group_of, read_examples, read_groups
+from modelyard.formats import training_data as training
+from modelyard.formats.training_data import dump_example, dump_group, example_of, group_of, read_examples, read_groups
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "training"
 

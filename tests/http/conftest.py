@@ -7,7 +7,7 @@ import pytest
 
 from http_client import Client, client_of
 from modelyard.compose import open_platform
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from modelyard.errors import StoreClosed
 from modelyard.executors.inline import InlineExecutor
 from modelyard.http import body as body_module
 from modelyard.http import lifespan as lifespan_module
-from modelyard.http.keep_alive import COMMENT
+from modelyard.http.sse_keep_alive import COMMENT
 from modelyard.protocols import Capabilities
 
 CHAT = "/inference/v1/chat/completions"
@@ -330,7 +330,7 @@ def thought(monkeypatch: pytest.MonkeyPatch, sending: int = 0) -> list[bytes]:
     """The pieces of a stream whose backend thinks for longer than is quiet. A piece takes `sending` turns of the loop,
     in which no other may begin.
     """
-    monkeypatch.setattr("modelyard.http.keep_alive.QUIET", 0.0)
+    monkeypatch.setattr("modelyard.http.sse_keep_alive.QUIET", 0.0)
     pieces: list[bytes] = []
 
     async def main(platform: Any, key: str) -> None:

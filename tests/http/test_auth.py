@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from modelyard.domain.identity import Attribution, Principal, Scope
 from modelyard.errors import Forbidden, Unauthenticated
 from modelyard.http.auth import attribution, secret_in
+from modelyard.http.errors import MalformedRequest
 from modelyard.http.message import check_singular, headers_of
-from modelyard.http.refusal import MalformedRequest
 from modelyard.http.route import Auth
 
 KEY = "my_abcdefgh_" + "x" * 43

@@ -13,7 +13,7 @@ from http_client import Client, client_of
 from modelyard.compose import open_platform
 from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.errors import Unauthenticated
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 from modelyard.testing.clock import ManualClock
 
 HEALTH = "/v1/health"

@@ -14,11 +14,11 @@ from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
 from modelyard.domain.completion import Delta, FinishReason, TokenLogprob
 from modelyard.errors import BackendError, Overloaded, QueueFull
-from modelyard.http.completion import JOINED
+from modelyard.http.chat.routes import JOINED
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
+from modelyard.platform.runtime import Settings
 from modelyard.protocols import Capabilities
-from modelyard.service.ports import Settings
 
 TOOL = {
     "type": "function",

@@ -13,7 +13,7 @@ from modelyard.http import endpoint as endpoint_module
 from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request, Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Route
-from modelyard.service.ports import Settings
+from modelyard.platform.runtime import Settings
 
 PATH = "/v1/data"
 threads: list[int] = []

@@ -11,7 +11,7 @@ from modelyard.errors import BackendError, StorageFull, StoreBusy
 from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Interface
-from modelyard.service.ports import Settings
+from modelyard.platform.runtime import Settings
 
 GUARDED = [route for route in routes() if route.auth is not Auth.PUBLIC]
 CATALOGUE = "/inference/analysis/partner/models"
@@ -241,7 +241,7 @@ class Faulty:
 def test_a_fault_of_ours_is_500_with_a_general_sentence_and_one_line_in_the_log(
     client_for: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from modelyard.service.health import Health
+    from modelyard.platform.operations.health import Health
 
     def broken(self: Health) -> str:
         raise KeyError("secret\n\x1b[31mINFO all is well")

@@ -12,7 +12,7 @@ from http_client import Answer, Client, client_of
 from modelyard.compose import open_platform
 from modelyard.errors import StoreClosed
 from modelyard.http.message import Request
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "evaluation"
 RUNS = "/v2/acme/capture/evaluation_runs"

@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from modelyard.compose import open_platform
-from modelyard.service.platform import Platform
-from modelyard.service.worker import Worker
+from modelyard.platform.jobs.worker import Worker
+from modelyard.platform.platform import Platform
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "evaluation"
 PLACE = {"project": "capture", "entity": "acme"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from modelyard import errors
-from modelyard.http import refusal
-from modelyard.http.failures import failed, kind_of
+from modelyard.http import errors as refusal
+from modelyard.http.error_responses import failed, kind_of
 from modelyard.http.route import Dialect
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from modelyard.compose import open_platform
-from modelyard.service.platform import Platform
-from modelyard.service.ports import Settings
+from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import Settings
 
 PLACE = "/v2/acme/red"
 DATA = "weave:///acme/red/object/rows"

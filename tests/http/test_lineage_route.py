@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modelyard.compose import open_platform
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 
 EVALUATION = "weave:///acme/p/object/e:v0"
 

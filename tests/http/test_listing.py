@@ -7,7 +7,7 @@ import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
-from modelyard.http import catalogue as listing
+from modelyard.http.catalogue import routes as listing
 
 PATH = listing.PATH
 

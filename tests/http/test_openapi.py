@@ -7,10 +7,10 @@ import attrs
 import pytest
 from jsonschema import Draft202012Validator
 
+from modelyard.http.chat.request_schema import ChatRequest
+from modelyard.http.constraints import Length, Matching, Refused, Within
 from modelyard.http.endpoint import routes
 from modelyard.http.openapi import Schemas, document
-from modelyard.wire.completion import ChatRequest
-from modelyard.wire.constraint import Length, Matching, Refused, Within
 
 
 def schemas_in(value: Any) -> Iterator[Any]:

@@ -8,7 +8,7 @@ import pytest
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import Example
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 
 NO_ID = "01a1fdba-3701-7000-9bbe-63a17706fc6b"
 

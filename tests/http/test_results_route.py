@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from modelyard.compose import open_platform
-from modelyard.http import results as http
-from modelyard.service.platform import Platform
+from modelyard.http.evaluations import result_routes as http
+from modelyard.platform.platform import Platform
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "evaluation"
 PLACE = {"project": "capture", "entity": "acme"}

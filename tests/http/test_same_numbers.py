@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modelyard import Platform, open_platform
-from modelyard.domain.aggregate import MetricSummary
-from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.metric import Kind
+from modelyard.domain.evaluation.aggregate import MetricSummary
+from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.run import EvaluationRun
 
 COUNTS = ("scored", "unscored", "scorer_errors", "model_errors")
 PLACE = "/v2/local/demo"

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.http.errors import MethodNotAllowed, UnknownRoute
 from modelyard.http.message import Response
-from modelyard.http.refusal import MethodNotAllowed, UnknownRoute
 from modelyard.http.route import Auth, Call, Dialect, Interface, Route
-from modelyard.http.table import Table, mounted_path
+from modelyard.http.router import Table, mounted_path
 
 
 def answer(call: Call) -> Response:

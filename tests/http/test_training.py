@@ -14,11 +14,11 @@ from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import Example, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig
+from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.http.message import Request
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Step, TrainContext, TrainItem
-from modelyard.service.platform import Platform
-from modelyard.service.runner import Runner
-from modelyard.trainers.tabular import TabularTrainer
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "training"
 BASE = "tabular-mini"

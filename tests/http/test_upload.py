@@ -28,12 +28,12 @@ from modelyard.domain.upload import Upload
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Interface
+from modelyard.platform.runtime import Settings
+from modelyard.platform.uploads.service import LIFE, Uploads
 from modelyard.protocols import StoredArtifact
-from modelyard.service.ports import Settings
-from modelyard.service.upload import LIFE, Uploads
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 from modelyard.wsgi import wsgi_app
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "training" / "19-sft-data-upload-wandb.json"

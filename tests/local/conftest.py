@@ -22,8 +22,8 @@ else:
     sys.path[:0] = [str(HERE), str(HERE.parent / "crash")]
 
 if TYPE_CHECKING:
-    from modelyard.backends.local.backend import LocalBackend
-    from modelyard.causal_lm.chat import Chat
+    from modelyard.engines.torch.serving.backend import LocalBackend
+    from modelyard.engines.torch.tokenizer import Chat
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -65,7 +65,7 @@ def folder(folders: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def chat(folder: Path) -> "Chat":
-    from modelyard.causal_lm.chat import Chat
+    from modelyard.engines.torch.tokenizer import Chat
 
     return Chat(folder)
 
@@ -75,6 +75,6 @@ def shared_backend(folders: Callable[..., Path]) -> "LocalBackend":
     """A backend that nobody changes: micro models of two architectures."""
     from local_models import base_model
 
-    from modelyard.backends.local.backend import LocalBackend
+    from modelyard.engines.torch.serving.backend import LocalBackend
 
     return LocalBackend([base_model(folders(), "tiny"), base_model(folders(architecture="llama"), "tiny-llama")])

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.sequence import Sequence as Answer
-from modelyard.causal_lm.lora import AdapterBank, LoraShape
-from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.completion import Sampling
-from modelyard.formats.base_folder import read_base_folder
+from modelyard.engines.torch.lora import AdapterBank, LoraShape
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.sequence import Sequence as Answer
+from modelyard.formats.model_folder import read_base_folder
 
 GREEDY = Sampling(temperature=0)
 END = 2

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from modelyard.causal_lm.graphs import Recording
+from modelyard.engines.torch.cuda_graphs import Recording
 
 
 class Tape(TorchDispatchMode):

@@ -13,10 +13,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from modelyard.backends.local.engine import Engine
-from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE, LoraShape
-from modelyard.causal_lm.tensors import read_tensors
 from modelyard.domain.completion import Sampling
+from modelyard.engines.torch.lora import CONFIG_FILE, WEIGHTS_FILE, LoraShape, read_tensors
+from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.errors import BackendError
 
 # What peft itself asks of transformers.

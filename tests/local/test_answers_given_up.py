@@ -10,8 +10,8 @@ import pytest
 from local_models import END, base_model
 
 from modelyard import open_platform
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.backends.local.speech import UNTOLD
+from modelyard.engines.torch.serving.backend import LocalBackend
+from modelyard.engines.torch.serving.sequence import UNTOLD
 from modelyard.protocols import ServedModel
 
 ENDLESS: Any = {"model": "tiny", "messages": "hello", "max_tokens": 900, "seed": 3, "logit_bias": {END: -100}}

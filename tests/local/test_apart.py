@@ -11,10 +11,10 @@ import pytest
 import torch
 from local_models import SHAPE, TOKEN_BYTES, _loaded, adapter_weights, alone, answered, asked, engine_of, prompts
 
-from modelyard.backends.local.apart import Apart
-from modelyard.backends.local.engine import Engine
-from modelyard.causal_lm.own_cache import OwnCache
 from modelyard.domain.completion import Sampling
+from modelyard.engines.torch.hf_cache import OwnCache
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.separate_caches import Apart
 from modelyard.errors import BackendError, ContextLengthExceeded
 
 

@@ -19,15 +19,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from modelyard import open_platform
-from modelyard.backends.local.engine import Engine
-from modelyard.causal_lm.lora import CONFIG_FILE, AdapterBank, LoraShape
-from modelyard.causal_lm.network import Network
+from modelyard.engines.torch.lora import CONFIG_FILE, AdapterBank, LoraShape
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.trainable import adapter_around, all_weights
 from modelyard.errors import InvalidInput
-from modelyard.formats import base_config
-from modelyard.formats.base_folder import read_base_folder
-from modelyard.trainers.local.rows import Row
-from modelyard.trainers.local.scoring import Scorer
-from modelyard.trainers.local.trained import adapter_around, all_weights
+from modelyard.formats import model_config as base_config
+from modelyard.formats.model_folder import read_base_folder
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bert", {"is_decoder": True}, "sees what comes behind a token"),

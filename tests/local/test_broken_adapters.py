@@ -10,10 +10,10 @@ import torch
 from local_models import SHAPE, TOKEN_BYTES, adapter_weights, answered, asked, engine_of, prompts
 from tape import Recorder
 
-from modelyard.backends.local import passes as passes_module
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.sequence import Sequence
 from modelyard.domain.completion import Sampling
+from modelyard.engines.torch.serving import forward as passes_module
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.sequence import Sequence
 from modelyard.errors import BackendError
 
 BROKEN, SOUND = 1, 2

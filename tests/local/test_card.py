@@ -24,23 +24,24 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from modelyard import open_platform
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.grammar import Grammars
-from modelyard.backends.local.networks import Room, usual_device
-from modelyard.backends.local.sequence import Sequence as Answer
-from modelyard.causal_lm import head, network
-from modelyard.causal_lm.chat import Chat
-from modelyard.causal_lm.graphs import usual_recorder
-from modelyard.causal_lm.lora import AdapterBank
-from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, ResponseType, Role, Sampling
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.engines.torch import network
+from modelyard.engines.torch import network as head
+from modelyard.engines.torch.cuda_graphs import usual_recorder
+from modelyard.engines.torch.lora import AdapterBank
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.grammar import Grammars
+from modelyard.engines.torch.serving.model_pool import Room, usual_device
+from modelyard.engines.torch.serving.sequence import Sequence as Answer
+from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.training.memory_plan import free_memory
+from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.errors import BackendError
-from modelyard.testing.trainer import WORDS, Run, context_of, conversation_about, followed, rewarded
-from modelyard.trainers.local.memory import free_memory
-from modelyard.trainers.local.scoring import Scorer
-from modelyard.trainers.local.trainer import LocalTrainer
+from modelyard.testing.contracts.trainer import WORDS, Run, context_of, conversation_about, followed, rewarded
 
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is not None or not torch.__version__.startswith("2.13.") or sys.platform != "linux",

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
-from modelyard.causal_lm.chat import Chat, plain_message
 from modelyard.domain.completion import Message, Role, Tool, ToolCall
+from modelyard.engines.torch.tokenizer import Chat, plain_message
 from modelyard.errors import InvalidInput
 
 SYSTEM, HELLO = Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "Grüße 🌊")
@@ -205,7 +205,7 @@ def test_special_tokens_that_mark_tool_calls_can_be_read(chat: Chat) -> None:
 
 
 def test_sentencepiece_tokens_are_bytes_too() -> None:
-    from modelyard.causal_lm.chat import _bytes_of
+    from modelyard.engines.torch.tokenizer import _bytes_of
 
     assert [_bytes_of(text, None) for text in ("\u2581the", "<0x0A>", "é")] == [b" the", b"\n", "é".encode()]
 

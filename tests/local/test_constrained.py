@@ -6,21 +6,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.backends.local.grammar import Grammars
-from modelyard.causal_lm.chat import Chat
-from modelyard.domain.completion import (
-    FinishReason,
-    ResponseFormat,
-    ResponseType,
-    Sampling,
-    Tool,
-    ToolChoice,
-    ToolMode,
-)
+from modelyard.domain.completion import FinishReason, ResponseFormat, ResponseType, Sampling, Tool, ToolChoice, ToolMode
+from modelyard.engines.torch.serving.backend import LocalBackend
+from modelyard.engines.torch.serving.grammar import Grammars
+from modelyard.engines.torch.tokenizer import Chat
 from modelyard.errors import InvalidInput
-from modelyard.formats.tool_calls import FORMATS, ToolReader
-from modelyard.testing.backend import choice_of, deltas_of, request_for
+from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
+from modelyard.testing.contracts.backend import choice_of, deltas_of, request_for
 
 NESTED = {
     "type": "object",

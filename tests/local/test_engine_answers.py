@@ -9,9 +9,9 @@ import torch
 from local_models import END, GREEDY, TOKEN_BYTES, alone, answered, asked, engine_of, passes, prompts
 from transformers import AutoModelForCausalLM
 
-from modelyard.backends.local import passes as passes_module
-from modelyard.backends.local.sequence import State
 from modelyard.domain.completion import FinishReason, Sampling
+from modelyard.engines.torch.serving import forward as passes_module
+from modelyard.engines.torch.serving.sequence import State
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "llama"])

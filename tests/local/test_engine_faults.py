@@ -8,10 +8,10 @@ import pytest
 import torch
 from local_models import GREEDY, TOKEN_BYTES, alone, answered, asked, engine_of, prompts
 
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.sequence import Sequence, State
-from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import FinishReason, Sampling
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.sequence import Sequence, State
 from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, QueueFull
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from local_models import GREEDY, asked, engine_of
 
-from modelyard.backends.local.sequence import Sequence
-from modelyard.backends.local.speech import Speaker
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
+from modelyard.engines.torch.serving.sequence import Sequence, Speaker
 from modelyard.errors import BackendError
 
-WATCHED = ("backends/local/engine.py", "backends/local/sequence.py", "backends/local/sampler.py")
+WATCHED = ("serving/batching_engine.py", "serving/sequence.py", "serving/sampler.py")
 
 
 class Reader:

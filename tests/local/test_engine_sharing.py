@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from local_models import GREEDY, SHAPE, adapter_weights, alone, asked, engine_of, prompts
 
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.sequence import Sampled, Sequence, State
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.sequence import Sampled, Sequence, State
 
 ENOUGH = 60.0
 """Seconds after which a wait is taken for endless. No test waits so long unless it fails."""

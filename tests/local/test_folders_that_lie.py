@@ -11,8 +11,8 @@ from local_models import base_model
 from safetensors.torch import load_file, save_file
 
 from modelyard import open_platform
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.causal_lm.network import Network
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.errors import BackendError, JobFailed
 
 WEIGHTS = "model.safetensors"

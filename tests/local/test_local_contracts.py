@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from modelyard.backends.local.backend import LocalBackend
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
-from modelyard.testing.backend import BackendContract
+from modelyard.testing.contracts.backend import BackendContract
 
 
 class TestLocalBackend(BackendContract):

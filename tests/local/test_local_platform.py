@@ -15,15 +15,15 @@ import torch
 from local_models import base_model
 
 from modelyard import Platform, open_platform
-from modelyard.backends.local import networks as served_networks
-from modelyard.backends.local.adapters import AdapterSlots
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
 from modelyard.domain.completion import FinishReason, Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.engines.torch.lora import CONFIG_FILE, WEIGHTS_FILE
+from modelyard.engines.torch.serving import model_pool as served_networks
+from modelyard.engines.torch.serving.adapter_slots import AdapterSlots
+from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, QueueFull
-from modelyard.testing.backend import deltas_of, request_for, served
-from modelyard.testing.loopback import LoopbackGuard
+from modelyard.testing.contracts.backend import deltas_of, request_for, served
+from modelyard.testing.network_guard import LoopbackGuard
 
 QUESTIONS = ("sea", "sky", "sand")
 
@@ -141,7 +141,7 @@ def test_the_first_loss_of_rl_sees_the_log_probabilities_of_the_sampler(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before any step the ratio of trainer and sampler is 1."""
-    from modelyard.trainers.local import learner
+    from modelyard.engines.torch.training import learner
 
     seen: list[tuple[float, float]] = []
     plain = learner.LocalLearner.step

@@ -17,11 +17,11 @@ import torch
 from local_models import SHAPE, TOKEN_BYTES, adapter_weights, alone, answered, asked, engine_of, passes, prompts
 from tape import Recorder
 
-from modelyard.backends.local.engine import Engine
-from modelyard.causal_lm import graphs
-from modelyard.causal_lm.graphs import _rounded, usual_recorder
-from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Sampling
+from modelyard.engines.torch import cuda_graphs as graphs
+from modelyard.engines.torch.cuda_graphs import _rounded, usual_recorder
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from modelyard import History, Message, Role, SampledChoice, Trajectory, TrajectoryGroup, open_platform
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.backends.local.networks import Room
 from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, ToolChoice, ToolMode
+from modelyard.engines.torch.serving.backend import LocalBackend
+from modelyard.engines.torch.serving.model_pool import Room
 from modelyard.errors import InvalidInput, JobFailed
-from modelyard.testing.backend import deltas_of, request_for
+from modelyard.testing.contracts.backend import deltas_of, request_for
 
 FAULTS: list[tuple[Mapping[str, Any], str]] = [
     ({"not": {}}, 'Unimplemented keys: ["not"]'),

@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from local_models import asked
 
-from modelyard.backends.local.sampler import Sampler
 from modelyard.backends.sampling import kept, next_token, penalised, softened, uniform
 from modelyard.domain.completion import Sampling
+from modelyard.engines.torch.serving.sampler import Sampler
 
 SIZE = 24
 CPU = torch.device("cpu")

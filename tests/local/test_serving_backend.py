@@ -18,14 +18,14 @@ from local_models import SHAPE, adapter_weights, answered, asked, base_model, en
 from transformers import AutoModelForCausalLM
 
 from modelyard import open_platform
-from modelyard.backends.local import loaded, networks
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.backends.local.networks import Room
-from modelyard.causal_lm.lora import CONFIG_FILE, WEIGHTS_FILE
-from modelyard.causal_lm.network import FULL_FILE
-from modelyard.causal_lm.tensors import tensor_bytes
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
-from modelyard.domain.training import Checkpoint
+from modelyard.domain.models import Checkpoint
+from modelyard.engines.torch.lora import CONFIG_FILE, WEIGHTS_FILE, tensor_bytes
+from modelyard.engines.torch.network import FULL_FILE
+from modelyard.engines.torch.serving import loaded_model as loaded
+from modelyard.engines.torch.serving import model_pool as networks
+from modelyard.engines.torch.serving.backend import LocalBackend
+from modelyard.engines.torch.serving.model_pool import Room
 from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
 

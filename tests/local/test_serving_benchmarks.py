@@ -9,7 +9,7 @@ import pytest
 import torch
 from tape import Recorder
 
-from modelyard.causal_lm import graphs
+from modelyard.engines.torch import cuda_graphs as graphs
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TITLES = ("right?", "decode", "prefill", "adapters", "LoRA step", "RL step")

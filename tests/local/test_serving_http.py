@@ -12,12 +12,12 @@ from local_models import END, TOKEN_BYTES, base_model
 from openai import OpenAI, RateLimitError
 
 from modelyard import open_platform
-from modelyard.backends.local.backend import LocalBackend
-from modelyard.backends.local.engine import Engine
-from modelyard.backends.local.networks import Room
-from modelyard.backends.local.sequence import State
+from modelyard.engines.torch.serving.backend import LocalBackend
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.model_pool import Room
+from modelyard.engines.torch.serving.sequence import State
 from modelyard.protocols import ServedModel
-from modelyard.testing.server import served
+from modelyard.testing.clients.server import served
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 ENOUGH = 60.0

@@ -9,9 +9,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from modelyard.backends.local.rows import _BLOCK, _shared
-from modelyard.causal_lm.cache import RowCache
-from modelyard.causal_lm.network import Network
+from modelyard.engines.torch.kv_cache import RowCache
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.cache_slots import _BLOCK, _shared
 
 PASSES = {
     "in parts at one place": [([0, 0, 0], 20), ([20, 20, 20], 30)],

@@ -12,14 +12,14 @@ from tape import Recorder
 from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM
 
-from modelyard.backends.local.engine import Engine
-from modelyard.causal_lm import head
-from modelyard.causal_lm.lora import AdapterBank, LoraShape
-from modelyard.causal_lm.network import Network
 from modelyard.domain.completion import Sampling
-from modelyard.trainers.local.rows import Row
-from modelyard.trainers.local.scoring import Scorer
-from modelyard.trainers.local.trained import adapter_around
+from modelyard.engines.torch import network as head
+from modelyard.engines.torch.lora import AdapterBank, LoraShape
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.trainable import adapter_around
 
 BF16 = torch.bfloat16
 

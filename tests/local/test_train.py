@@ -10,16 +10,23 @@ import torch
 from local_models import SHAPE, base_model
 from training_kit import TINY, learner_of, micro, trainer_of
 
-from modelyard.causal_lm.lora import LoraShape
-from modelyard.causal_lm.network import FULL_FILE
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.engines.torch.lora import LoraShape
+from modelyard.engines.torch.network import FULL_FILE
+from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.errors import InvalidInput, TrainingError
+from modelyard.testing.contracts.trainer import (
+    WORDS,
+    TrainerContract,
+    context_of,
+    conversation_about,
+    followed,
+    rewarded,
+)
 from modelyard.testing.tiny_model import build_tiny_model
-from modelyard.testing.trainer import WORDS, TrainerContract, context_of, conversation_about, followed, rewarded
-from modelyard.trainers.local.trainer import LocalTrainer
 from modelyard.trainers.loop import Objective
 from modelyard.trainers.losses import Loss
 

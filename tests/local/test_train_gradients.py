@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_kit import learner_of, micro
 
-from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.training_config import ImportanceSamplingLevel, RLConfig
-from modelyard.trainers.local import scoring
-from modelyard.trainers.local.memory import Room
-from modelyard.trainers.local.rows import Row
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.training import token_logprobs as scoring
+from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.memory_plan import Room
 from modelyard.trainers.loop import Objective
 from modelyard.trainers.losses import Credit, TrainedSequence, policy_loss, supervised_loss
 

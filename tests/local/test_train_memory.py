@@ -11,15 +11,23 @@ import pytest
 import torch
 from training_kit import TINY, learner_of, micro, trainer_of
 
-from modelyard.causal_lm.network import Network
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.training_config import SFTConfig
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.training import memory_plan as memory
+from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.memory_plan import (
+    MOST_TOKENS,
+    UNSEEN,
+    Need,
+    Room,
+    _allowed,
+    _available,
+    free_memory,
+)
+from modelyard.engines.torch.training.token_logprobs import HEAD_LOGITS
 from modelyard.errors import TrainingError
-from modelyard.testing.trainer import context_of, conversation_about, followed
-from modelyard.trainers.local import memory
-from modelyard.trainers.local.memory import MOST_TOKENS, UNSEEN, Need, Room, _allowed, _available, free_memory
-from modelyard.trainers.local.rows import Row
-from modelyard.trainers.local.scoring import HEAD_LOGITS
+from modelyard.testing.contracts.trainer import context_of, conversation_about, followed
 
 EXAMPLES = [conversation_about("sea", "It is blue. " * count) for count in (1, 1, 16)]
 
@@ -145,7 +153,7 @@ def test_a_job_that_cannot_fit_is_refused_with_the_figures_before_it_starts(tuni
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.trainers.local.trainer.Network", None)
+    monkeypatch.setattr("modelyard.engines.torch.training.trainer.Network", None)
     with pytest.raises(TrainingError, match=r"weights take 0\.3 MiB"):
         next(trainer_of(memory=300_000).sft(SFTConfig(), EXAMPLES, context_of(TINY)))
 

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from training_kit import micro
 
-from modelyard.causal_lm.chat import Chat
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
+from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.training.examples import Row, example_rows, trajectory_rows
 from modelyard.errors import InvalidInput
-from modelyard.trainers.local.rows import Row, example_rows, trajectory_rows
 
 END = 2
 

@@ -11,11 +11,11 @@ from local_models import base_model
 
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.training import TrajectoryGroup
+from modelyard.engines.torch.training.learner import LocalLearner
+from modelyard.engines.torch.training.trainable import Trained
+from modelyard.engines.torch.training.trainer import LocalTrainer, _begin
+from modelyard.testing.contracts.trainer import WORDS, context_of, rewarded
 from modelyard.testing.tiny_model import build_tiny_model
-from modelyard.testing.trainer import WORDS, context_of, rewarded
-from modelyard.trainers.local.learner import LocalLearner
-from modelyard.trainers.local.trained import Trained
-from modelyard.trainers.local.trainer import LocalTrainer, _begin
 
 TINY = "tiny"
 _kept = ExitStack()

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import GRACE_SECONDS, main, serving
-from modelyard.domain.evaluation import RunState
+from modelyard.domain.evaluation.run import RunState
 from modelyard.errors import JobFailed
 from modelyard.executors.subprocess import SubprocessExecutor
 

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from modelyard.deferred import deferred
+from modelyard.lazy import deferred
 
 PACKAGE = """
-from modelyard.deferred import defer_modules
+from modelyard.lazy import defer_modules
 defer_modules(__name__, "late", "broken")
 """
 

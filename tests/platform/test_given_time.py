@@ -17,9 +17,9 @@ import pytest
 import modelyard
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
+from modelyard.clock import SystemClock
 from modelyard.errors import MissingExtra
 from modelyard.executors.inline import InlineExecutor
-from modelyard.system import SystemClock
 from modelyard.testing.clock import ManualClock
 
 SOURCE = Path(modelyard.__file__).parent
@@ -28,21 +28,21 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 # ---- by the source -------------------------------------------------------------------------------------------------
 
 ALLOWED: dict[str, tuple[set[str], str]] = {
-    "system.py": (
+    "clock.py": (
         {"import time", "datetime.now", "event.wait", "event_loop.sleep"},
         "the real clock itself, and ids where no clock is given",
     ),
     "event_loop.py": ({"import asyncio.sleep"}, "hands asyncio's sleep to the real clock"),
-    "backends/upstream/carrier.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
-    "backends/upstream/adapter_calls.py": (
+    "backends/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
+    "backends/upstream/adapters/calls.py": (
         {"asyncio.wait"},
         "what ends it is a sleep by the clock",
     ),
-    "stores/sqlite/turnstile.py": (
+    "stores/sqlite/fair_lock.py": (
         {"import time"},
         "waits for other processes at a file's lock: they do not know this platform's clock",
     ),
-    "stores/sqlite/group.py": ({"import time"}, "gathers calls for a part of what the disk takes to sync"),
+    "stores/sqlite/group_commit.py": ({"import time"}, "gathers calls for a part of what the disk takes to sync"),
     "stores/sqlite/writer.py": ({"import time"}, "measures what the disk takes to sync"),
     "executors/thread.py": (
         {"import time", "thread.join"},
@@ -53,27 +53,33 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "real processes end in real time",
     ),
     "worker.py": ({"Event.wait"}, "a process of its own has to leave in real time, whatever its platform's clock"),
-    "service/periodic.py": ({"self._thread.join"}, "a real thread ends in real time"),
-    "service/engine_pool.py": ({"thread.join"}, "a real thread ends in real time"),
-    "http/incoming.py": (
+    "platform/periodic.py": ({"self._thread.join"}, "a real thread ends in real time"),
+    "platform/evaluations/pools.py": ({"thread.join"}, "a real thread ends in real time"),
+    "http/asgi_receive.py": (
         {"self._loop.call_at", "self._loop.time"},
         "the pace of a body on a server's socket is the event loop's to measure",
     ),
-    "http/keep_alive.py": (
+    "http/sse_keep_alive.py": (
         {"self._loop.call_later", "self._loop.time"},
         "the silence of a server's socket is measured by proxies in real time",
     ),
     "asgi.py": ({"asyncio.timeout", "asyncio.sleep"}, "the pace of a client on a server's socket; sleep(0) is a turn"),
-    "testing/asgi_server.py": ({"thread.join"}, "a real server's thread ends in real time"),
-    "testing/misbehaviour.py": ({"self._arrivals.acquire"}, "a test waits for a real server's request"),
-    "testing/vllm_exchange.py": ({"asyncio.wait", "self._ended.wait"}, "a real server's request ends in real time"),
+    "testing/clients/server.py": ({"thread.join"}, "a real server's thread ends in real time"),
+    "testing/fake_vllm/misbehaviour.py": ({"self._arrivals.acquire"}, "a test waits for a real server's request"),
+    "testing/fake_vllm/exchange.py": (
+        {"asyncio.wait", "self._ended.wait"},
+        "a real server's request ends in real time",
+    ),
     "testing/clock.py": (
         {"asyncio.sleep", "self._changed.wait"},
         "what acts in real threads is waited for, in bounded real time; sleep(0) is a turn",
     ),
-    "testing/executor.py": ({"import time", "self._go_on.wait", "Event.wait"}, "tries real threads and processes"),
-    "testing/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
-    "testing/store_steps.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+    "testing/contracts/executor.py": (
+        {"import time", "self._go_on.wait", "Event.wait"},
+        "tries real threads and processes",
+    ),
+    "testing/clients/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+    "testing/contracts/store_steps.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
 }
 """Where real time is right, and why."""
 
@@ -217,7 +223,7 @@ def whole_loop(clock: ManualClock) -> list[Any]:
 
 
 def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
-    with pytest.raises(AssertionError, match=r"modelyard\.system asks for monotonic"):
+    with pytest.raises(AssertionError, match=r"modelyard\.clock asks for monotonic"):
         SystemClock().monotonic()
     with pytest.raises(AssertionError, match="wall clock"):
         SystemClock().now()

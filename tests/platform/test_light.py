@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import modelyard
-from modelyard.backends.tabular import TabularBackend
+from modelyard.engines.tabular.backend import TabularBackend
 
 PROBE = """
 import sys, threading, json
@@ -30,17 +30,17 @@ WAITING = {
     "sqlite3",
     "ssl",
     "modelyard.artifacts.folder",
-    "modelyard.backends.structure",
-    "modelyard.backends.tabular",
+    "modelyard.backends.json_schema.instances",
+    "modelyard.engines.tabular.backend",
     "modelyard.backends.upstream",
-    "modelyard.domain.evaluation",
+    "modelyard.domain.evaluation.run",
     "modelyard.domain.job",
-    "modelyard.domain.tabular",
+    "modelyard.engines.tabular.model",
     "modelyard.domain.training",
     "modelyard.executors.thread",
-    "modelyard.service.model",
-    "modelyard.service.training",
-    "modelyard.trainers.tabular",
+    "modelyard.platform.models.service",
+    "modelyard.platform.training.service",
+    "modelyard.engines.tabular.trainer",
 }
 """What a completion in memory has no use for."""
 

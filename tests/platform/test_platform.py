@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from modelyard import Example, Message, Platform, Role, open_platform
-from modelyard.domain.observed import CompletionBooked, JobChanged
+from modelyard.domain.events import CompletionBooked, JobChanged
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, NotFound, StoreClosed, UsedAfterFork
 

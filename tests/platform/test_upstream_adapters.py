@@ -17,12 +17,12 @@ from modelyard.backends.upstream import VLLM, LoraAdapters, UpstreamBackend, off
 from modelyard.domain.catalogue import Pricing
 from modelyard.errors import BackendError
 from modelyard.formats.safetensors import Tensor, read, write
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Started, Step, TrainContext, Trained, TrainItem
-from modelyard.service.platform import Platform
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.misbehaviour import Gate, Hold, Refuse
-from modelyard.testing.vllm import LOAD, FakeVllm
-from modelyard.testing.vllm_adapters import mark_of
+from modelyard.testing.fake_vllm.adapters import mark_of
+from modelyard.testing.fake_vllm.misbehaviour import Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.server import LOAD, FakeVllm
 
 BASE = "Qwen/Qwen3-8B"
 EXAMPLE = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from modelyard import open_platform
+from modelyard.clock import SystemClock
 from modelyard.domain.base_model import Tuning
-from modelyard.formats.base_folder import read_base_folder
-from modelyard.system import SystemClock
+from modelyard.formats.model_folder import read_base_folder
 
 PROGRAM = """
 import sys
@@ -17,7 +17,7 @@ sys.modules["torch"] = None
 from modelyard import open_platform
 from modelyard.errors import JobFailed, MissingExtra
 
-for name in ("testing.tiny_model", "trainers.local.trainer", "backends.local.networks"):
+for name in ("testing.tiny_model", "engines.torch.training.trainer", "engines.torch.serving.model_pool"):
     try:
         import_module("modelyard." + name)
     except MissingExtra as missing:

@@ -12,11 +12,11 @@ import attrs
 import pytest
 
 from modelyard import Platform, open_platform
-from modelyard.domain.aggregate import KEEP
-from modelyard.domain.distribution import Distribution
+from modelyard.domain.evaluation.aggregate import KEEP
+from modelyard.domain.evaluation.paired_tests import Distribution
 from modelyard.errors import InvalidInput
 from modelyard.report.histogram import Histogram
-from modelyard.report.page import html, tag
+from modelyard.report.html import html, tag
 
 EVIL = "</td><script>document.title='broken'</script><img src=http://127.0.0.1/x onerror=alert(1)>"
 VOID = {"meta", "link", "img", "br", "input"}

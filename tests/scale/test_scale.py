@@ -18,7 +18,8 @@ from modelyard import open_platform
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.protocols import StoredArtifact
-from modelyard.stores.sqlite import readers, store
+from modelyard.stores.sqlite import connection as readers
+from modelyard.stores.sqlite import store
 
 _spec = importlib.util.spec_from_file_location("scale", Path(__file__).parents[2] / "benchmarks" / "scale.py")
 assert _spec is not None

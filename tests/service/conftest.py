@@ -16,30 +16,22 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Checkpoint, Example, Model, Trajectory, TrajectoryGroup
+from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.executors.inline import InlineExecutor
-from modelyard.protocols import (
-    Randomness,
-    SavedState,
-    Started,
-    Step,
-    Store,
-    TrainContext,
-    Trained,
-    TrainItem,
-)
-from modelyard.service.job_handle import JobHandle
-from modelyard.service.model import Models
-from modelyard.service.ports import Ports, Settings
-from modelyard.service.runner import Runner
-from modelyard.service.training import Training
-from modelyard.service.worker import Worker
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.worker import Worker
+from modelyard.platform.models.service import Models
+from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.training.handle import JobHandle
+from modelyard.platform.training.service import Training
+from modelyard.protocols import Randomness, SavedState, Started, Step, Store, TrainContext, Trained, TrainItem
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 BASE = "base-model"
 STATE = "state.json"

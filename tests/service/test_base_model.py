@@ -12,7 +12,7 @@ from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Pricing, Quantization
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Conflict, Forbidden, InvalidInput, MissingExtra
-from modelyard.service import base_model
+from modelyard.platform.models import base_models as base_model
 
 
 @pytest.fixture(autouse=True)

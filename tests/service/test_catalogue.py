@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
+from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, Scope, host
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Checkpoint, Model
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound
+from modelyard.platform.catalogue.service import Catalogue, resolve
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.runtime import Ports, Settings
 from modelyard.protocols import Store
-from modelyard.service.catalogue import Catalogue, resolve
-from modelyard.service.completion import Chat
-from modelyard.service.ports import Ports, Settings
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.system import SystemClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOST = host("acme")

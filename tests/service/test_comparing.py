@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from modelyard import Platform, Principal, Scope, open_platform
-from modelyard.domain.comparison import Verdict
+from modelyard.domain.evaluation.comparison import Verdict
 from modelyard.errors import InvalidInput, NotFound
 
 

@@ -36,8 +36,8 @@ from modelyard.domain.completion import (
     Usage,
     fold_choice,
 )
+from modelyard.domain.events import CompletionBooked, CompletionFailed
 from modelyard.domain.identity import Attribution, Principal, Scope, host
-from modelyard.domain.observed import CompletionBooked, CompletionFailed
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import (
@@ -51,16 +51,16 @@ from modelyard.errors import (
     Overloaded,
     UnsupportedParameter,
 )
+from modelyard.platform.chat.pipeline import Answer, Opening
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.flow import iterate, run
+from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store
-from modelyard.service.answering import Answer, Opening
-from modelyard.service.completion import Chat
-from modelyard.service.flow import iterate, run
-from modelyard.service.ports import Ports, Settings
-from modelyard.service.usage import Ledger
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 HOST = host("acme")
 STOP, LENGTH, TOOL_CALLS = FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
+from modelyard.clock import uuid7_ids
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.evaluation import EvaluationRun, Outcome, RunState
+from modelyard.domain.evaluation.prediction import Prediction, Score, Source
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RunState
 from modelyard.domain.identity import Limits as KeyLimits
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus
-from modelyard.domain.prediction import Prediction, Score, Source
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Checkpoint, Model
 from modelyard.errors import (
     BackendError,
     Conflict,
@@ -40,19 +41,18 @@ from modelyard.errors import (
     UnsupportedParameter,
 )
 from modelyard.executors.inline import InlineExecutor
+from modelyard.platform.catalogue.service import Catalogue
+from modelyard.platform.evaluations.result import EvaluationResult
+from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.jobs.requester import asker_of
+from modelyard.platform.jobs.worker import Worker
+from modelyard.platform.keys.service import Keys
+from modelyard.platform.runtime import Ports, Settings
 from modelyard.protocols import Capabilities, ServedModel, Store
-from modelyard.service.asker import asker_of
-from modelyard.service.catalogue import Catalogue
-from modelyard.service.evaluation import Evaluations
-from modelyard.service.evaluation_result import EvaluationResult
-from modelyard.service.identity import Keys
-from modelyard.service.ports import Ports, Settings
-from modelyard.service.worker import Worker
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.system import uuid7_ids
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 EVALUATION = "weave:///acme/red/object/sample_eval:EEEE"

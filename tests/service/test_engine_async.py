@@ -10,10 +10,10 @@ import pytest
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.evaluation import EvaluationRun, Outcome
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome
+from modelyard.platform.evaluations.result import EvaluationResult
+from modelyard.platform.platform import Platform
 from modelyard.protocols import ServedModel
-from modelyard.service.evaluation_result import EvaluationResult
-from modelyard.service.platform import Platform
 
 ROWS = [{"prompt": f"question {at}", "expected": f"question {at}", "number": at} for at in range(9)]
 

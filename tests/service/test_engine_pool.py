@@ -10,15 +10,15 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest
-from modelyard.domain.evaluation import Outcome
-from modelyard.domain.observed import CompletionBooked
-from modelyard.domain.prediction import Prediction
+from modelyard.domain.evaluation.prediction import Prediction
+from modelyard.domain.evaluation.run import Outcome
+from modelyard.domain.events import CompletionBooked
 from modelyard.domain.usage import LedgerEntry
-from modelyard.service.evaluation_result import EvaluationResult
-from modelyard.service.platform import Platform
+from modelyard.platform.evaluations.result import EvaluationResult
+from modelyard.platform.platform import Platform
 
 PRICE = Pricing(Decimal(1), Decimal(1))
 

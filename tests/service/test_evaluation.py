@@ -12,24 +12,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from modelyard.backends.echo import EchoBackend
-from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.clock import uuid7_ids
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal, Scope, host
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Checkpoint, Model
-from modelyard.errors import (
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    RunAlreadyFinished,
-)
+from modelyard.errors import Forbidden, InvalidInput, NotFound, RunAlreadyFinished
+from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.runtime import Ports, Settings
 from modelyard.protocols import Backend, Store
-from modelyard.service.evaluation import Evaluations
-from modelyard.service.ports import Ports, Settings
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.system import uuid7_ids
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 EVALUATION = "weave:///acme/red/object/sample_eval:EEEE"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from modelyard import Platform, open_platform
-from modelyard.domain.evaluation import RunState
+from modelyard.domain.evaluation.objects import ObjectVersion
+from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.versioned import ObjectVersion
 from modelyard.errors import InvalidInput, JobFailed, NotFound
 
 ROWS = [{"prompt": "yes", "expected": "yes"}]

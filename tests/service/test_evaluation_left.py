@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelyard.domain.prediction import Prediction, Score
-from modelyard.domain.tally import Tally
-from modelyard.service.evaluation_left import Left, Place, what_is_left
+from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.running_totals import Tally
+from modelyard.platform.evaluations.resume import Left, Place, what_is_left
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

@@ -13,22 +13,9 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import RateWindow
+from modelyard.platform.chat.effects import Close, Open, Pull
+from modelyard.platform.flow import Abandoned, Await, Call, Emit, Flow, Transact, aiterate, arun, iterate, run
 from modelyard.protocols import ServedModel, Snapshot, Tx
-from modelyard.service.flow import (
-    Abandoned,
-    Await,
-    Call,
-    Close,
-    Emit,
-    Flow,
-    Open,
-    Pull,
-    Transact,
-    aiterate,
-    arun,
-    iterate,
-    run,
-)
 from modelyard.stores.memory import MemoryStore
 
 ECHO = EchoBackend()

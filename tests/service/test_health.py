@@ -8,16 +8,16 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from modelyard.clock import uuid7_ids
 from modelyard.domain.identity import host
 from modelyard.domain.job import Job, JobKind, Place, WorkerRecord
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import StorageFull
+from modelyard.platform.operations.health import CheckResult, Health, SystemCheck
+from modelyard.platform.runtime import Ports, Settings
 from modelyard.protocols import ArtifactStore, Clock, Store
-from modelyard.service.health import CheckResult, Health, SystemCheck
-from modelyard.service.ports import Ports, Settings
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.system import uuid7_ids
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 

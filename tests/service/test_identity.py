@@ -9,16 +9,15 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from modelyard.clock import uuid7_ids
 from modelyard.domain.identity import ApiKey, Limits, NewKey, Principal, Scope, host
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.secret import secret_digest
 from modelyard.errors import Forbidden, InvalidInput, ModelyardError, NotFound, StoreClosed, Unauthenticated
+from modelyard.platform.keys.service import Keys, secret_digest
+from modelyard.platform.runtime import Ports, Settings
 from modelyard.protocols import Store
-from modelyard.service.identity import Keys
-from modelyard.service.ports import Ports, Settings
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.system import uuid7_ids
 from modelyard.testing.clock import ManualClock
 
 START = datetime(2026, 11, 20, tzinfo=UTC)

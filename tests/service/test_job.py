@@ -5,35 +5,21 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.domain.job import (
-    ENDED,
-    Claim,
-    Job,
-    JobKind,
-    JobProgress,
-    JobStatus,
-    NewEvent,
-    Place,
-    SupersededEvent,
-)
+from modelyard.domain.job import ENDED, Claim, Job, JobKind, JobProgress, JobStatus, NewEvent, Place, SupersededEvent
 from modelyard.errors import Conflict, LeaseLost, RateLimited
-from modelyard.service.job import (
+from modelyard.platform.jobs.attempts import take_away
+from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
+from modelyard.platform.jobs.queue import (
     cancel,
-    claim,
-    claim_of,
     crash,
     end,
     enqueue,
     fail,
-    heartbeat,
-    held,
-    ready,
     record_events,
     request_cancel,
     requeue,
     save_resume,
     succeed,
-    take_away,
 )
 
 MANY = 1000

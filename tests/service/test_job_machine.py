@@ -10,22 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, Place
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost
-from modelyard.service.job import (
-    claim,
-    claim_of,
-    enqueue,
-    fail,
-    heartbeat,
-    held,
-    record_events,
-    request_cancel,
-    requeue,
-    succeed,
-    take_away,
-)
+from modelyard.platform.jobs.attempts import take_away
+from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held
+from modelyard.platform.jobs.queue import enqueue, fail, record_events, request_cancel, requeue, succeed
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 LANES = ("a", "b")
 MAX_CRASHES = 3

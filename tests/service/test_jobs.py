@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from modelyard import Example, Message, Platform, Role, open_platform
-from modelyard.domain.evaluation import RunState
+from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.errors import Forbidden, NotFound

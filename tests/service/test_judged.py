@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modelyard import Platform, open_platform
-from modelyard.domain.metric import Judged, rows
-from modelyard.domain.prediction import Prediction, PredictionView, Score, ScoreView
+from modelyard.domain.evaluation.metrics import Judged, rows
+from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
+from modelyard.platform import paging as listing
+from modelyard.platform.evaluations import stored_run as service
+from modelyard.platform.evaluations.stored_run import RowFinder, StoredRun, scores_of
+from modelyard.platform.paging import every
 from modelyard.protocols import Snapshot
-from modelyard.service import judged as service
-from modelyard.service import listing
-from modelyard.service.judged import RowFinder, StoredRun, scores_of
-from modelyard.service.listing import every
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DIGESTS = "abcde"

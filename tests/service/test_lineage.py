@@ -10,10 +10,10 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.lineage import TrainedStep
 from modelyard.errors import NotFound
-from modelyard.service import lineage as service
-from modelyard.service.catalogue import Catalogue
-from modelyard.service.completion import Chat
-from modelyard.service.evaluation import Evaluations
+from modelyard.platform import lineage as service
+from modelyard.platform.catalogue.service import Catalogue
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.evaluations.service import Evaluations
 
 EVALUATION = "weave:///acme/p/object/e:v0"
 MODEL = "weave:///acme/p/object/other:v0"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelyard.domain.job import JobStatus
-from modelyard.domain.training import Checkpoint, Tombstone
+from modelyard.domain.models import Checkpoint, Tombstone
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
 
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"

@@ -11,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.compose import open_platform
 from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.objects import ObjectAlias, ObjectKind, ObjectVersion
+from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.reference import ObjectRef
-from modelyard.domain.versioned import ObjectAlias, ObjectKind, ObjectVersion
 from modelyard.errors import Forbidden, InvalidInput, NotFound, ObjectDeleted, StorageFull
+from modelyard.platform.evaluations.objects import Objects
+from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import Settings
 from modelyard.protocols import StoredArtifact
-from modelyard.service.objects import Objects
-from modelyard.service.platform import Platform
-from modelyard.service.ports import Settings
 from modelyard.testing.clock import ManualClock
 
 RED = {"project": "red"}

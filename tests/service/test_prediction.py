@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from modelyard.compose import open_platform
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.prediction import Prediction, Score
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, RecordConflict, RunAlreadyFinished
-from modelyard.service.platform import Platform
-from modelyard.service.ports import Settings
-from modelyard.service.prediction import add_prediction
+from modelyard.platform.evaluations.predictions import add_prediction
+from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import Settings
 from modelyard.testing.clock import ManualClock
 
 MODEL = "weave:///local/red/object/m:v0"

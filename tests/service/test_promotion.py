@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from modelyard.domain.alias import MAX_ALIASES, Alias, Change, Promotion, check_alias
+from modelyard.domain.evaluation.objects import ObjectKind
 from modelyard.domain.identity import host
-from modelyard.domain.training import ModelName
-from modelyard.domain.versioned import ObjectKind
+from modelyard.domain.models import ModelName
+from modelyard.domain.promotion import MAX_ALIASES, Alias, Change, Promotion, check_alias
 from modelyard.errors import Conflict, InvalidInput, ModelNotFound, NotFound
-from modelyard.service.catalogue import resolve
-from modelyard.service.erasure import erase_entity
-from modelyard.service.resolution import References
+from modelyard.platform.catalogue.service import resolve
+from modelyard.platform.evaluations.references import References
+from modelyard.platform.operations.erasure import erase_entity
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation import EvaluationRun
-from modelyard.domain.expression import Compare, Comparison, Expression, Field, Literal
-from modelyard.domain.metric import Kind
-from modelyard.domain.prediction import Prediction, Score
-from modelyard.domain.result_query import Filter, LeafStats, ResultQuery, Sort
+from modelyard.domain.evaluation.filters import Compare, Comparison, Expression, Field, Literal
+from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, Sort
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import CallerError, Forbidden, InvalidInput
-from modelyard.service import judged
-from modelyard.service.evaluation import Evaluations
-from modelyard.service.results import Results
+from modelyard.platform.evaluations import stored_run as judged
+from modelyard.platform.evaluations.query import Results
+from modelyard.platform.evaluations.service import Evaluations
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 JUDGE = "weave:///acme/p/object/judge:v1"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from modelyard import Message, Role, Rollout, SampledChoice, gather, open_platform
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.training import RolloutError
 from modelyard.errors import InvalidInput, ModelNotFound
 

@@ -10,8 +10,8 @@ from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.errors import StorageFull
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
-from modelyard.service.platform import Platform
-from modelyard.service.ports import Settings
+from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import Settings
 
 SPARE = 1000
 CHAT = [{"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "goodbye"}]}]

@@ -12,8 +12,8 @@ from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.upload import Upload
 from modelyard.errors import Forbidden
+from modelyard.platform.operations.orphans import GRACE, NAMING, Missing, Swept, sweep
 from modelyard.protocols import Started, Step, Trained
-from modelyard.service.sweep import GRACE, NAMING, Missing, Swept, sweep
 
 
 @attrs.define

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.clock import SystemClock
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
 from modelyard.errors import Conflict, Forbidden, InvalidInput, JobFailed, NotFound, RateLimited
-from modelyard.service.job_handle import JobHandle
-from modelyard.service.training_view import MAX_AHEAD
-from modelyard.system import SystemClock
+from modelyard.platform.training.handle import JobHandle
+from modelyard.platform.training.lookup import MAX_AHEAD
 
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
 STORY = ["training_started", "gradient_step", "gradient_step", "training_ended"]

@@ -24,15 +24,15 @@ from modelyard.domain.identity import ApiKey, Limits, Principal, Scope, host
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageSum, cost
 from modelyard.errors import BackendError, BudgetExceeded, Forbidden, InvalidInput, NotFound, RateLimited
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.usage.admission import book
+from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store
-from modelyard.service.admission import book
-from modelyard.service.completion import Chat
-from modelyard.service.ports import Ports, Settings
-from modelyard.service.usage import Ledger
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.run_twice import RunTwiceStore
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 HOST = host("acme")
 PRICING = Pricing(prompt=Decimal("0.001"), completion=Decimal("0.01"), request=Decimal("0.1"))

@@ -6,10 +6,10 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.domain.alias import NotWorse
+from modelyard.domain.promotion import NotWorse
 from modelyard.errors import Conflict, InvalidInput, NotFound, PromotionRefused
-from modelyard.service import verdict as service
-from modelyard.service.evaluation import Evaluations
+from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.models import promotion as service
 
 REF = "weave:///acme/p/object/"
 GOOD, BAD = [True] * 10, [False] * 10

@@ -9,10 +9,10 @@ import pytest
 from modelyard.domain.job import Claim, Job, JobStatus, Place, SupersededEvent
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
-from modelyard.service.job import heartbeat
-from modelyard.service.runner import Runner
-from modelyard.service.watch import LEASES_TO_BEGIN
-from modelyard.service.worker import Worker
+from modelyard.platform.jobs.leases import heartbeat
+from modelyard.platform.jobs.process_monitor import LEASES_TO_BEGIN
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.worker import Worker
 from modelyard.stores.memory import MemoryStore
 
 ROWS = 10

@@ -8,18 +8,18 @@ from typing import Any, NoReturn, TypeVar
 import attrs
 import pytest
 
+from modelyard.clock import SystemClock
+from modelyard.domain.events import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.job import JobKind, JobStatus, Place, SupersededEvent, WorkerRecord
-from modelyard.domain.observed import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import StoreBusy, TrainingError
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.platform.jobs.queue import enqueue
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.worker import Worker, alive
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
-from modelyard.service.job import enqueue
-from modelyard.service.runner import Runner
-from modelyard.service.worker import Worker, alive
 from modelyard.stores.memory import MemoryStore
-from modelyard.system import SystemClock
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import attrs
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request, Response
 from modelyard.http.route import Interface
-from modelyard.service.platform import Platform
+from modelyard.platform.platform import Platform
 from openapi_check import Document, described
 
 Query = str | Mapping[str, Any] | Iterable[tuple[str, Any]]

@@ -13,7 +13,7 @@ from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request, Response
 from modelyard.http.openapi import document, document_route
 from modelyard.http.route import Interface
-from modelyard.http.table import mounted_path
+from modelyard.http.router import mounted_path
 
 JSON, JSON_LINES, EVENTS = "application/json", "application/jsonl", "text/event-stream"
 DONE = "[DONE]"

@@ -11,7 +11,7 @@ from modelyard.errors import StorageFull
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.store_values import Colour, Counter, Item, Specimen
+from modelyard.testing.contracts.store_values import Colour, Counter, Item, Specimen
 
 
 def say(text: object) -> None:

@@ -15,7 +15,8 @@ from modelyard.stores.memory_tables import Table
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.rows import Selection
 from modelyard.stores.sqlite.writer import Writer
-from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over, store_records
+from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
+from modelyard.testing.contracts import store_records
 
 FIND_ONLY = settings(
     max_examples=150, derandomize=True, deadline=None, database=None, phases=[Phase.generate], print_blob=False

@@ -12,10 +12,11 @@ import pytest
 
 from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreError
 from modelyard.protocols import Tx
-from modelyard.stores.sqlite import SqliteStore, turnstile
-from modelyard.stores.sqlite.faults import fault_of, is_busy
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.stores.sqlite import fair_lock as turnstile
+from modelyard.stores.sqlite.errors import fault_of, is_busy
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.store_values import Counter, Specimen
+from modelyard.testing.contracts.store_values import Counter, Specimen
 
 
 @pytest.fixture
@@ -243,6 +244,6 @@ def test_each_code_of_sqlite_has_its_error(code: int, kind: type[StoreError]) ->
 def test_the_errors_are_those_of_the_module_that_sqlite_utils_uses() -> None:
     from sqlite_utils.utils import sqlite3 as used
 
-    from modelyard.stores.sqlite.faults import SqliteError
+    from modelyard.stores.sqlite.errors import SqliteError
 
     assert SqliteError is used.Error

@@ -18,7 +18,7 @@ from modelyard.protocols import Tx
 from modelyard.stores.sqlite import Migration, SqliteStore
 from modelyard.stores.sqlite import store as opening
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.store_values import Colour, Counter, Item, Specimen
+from modelyard.testing.contracts.store_values import Colour, Counter, Item, Specimen
 
 
 def fill(path: Path, size: int = 300) -> None:

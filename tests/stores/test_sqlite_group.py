@@ -14,10 +14,11 @@ import pytest
 
 from modelyard.errors import StoreClosed, StoreError
 from modelyard.protocols import Tx
-from modelyard.stores.sqlite import SqliteStore, group
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.stores.sqlite import group_commit as group
 from modelyard.stores.sqlite.migrations import MIGRATIONS, set_version
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.store_values import Counter, Item
+from modelyard.testing.contracts.store_values import Counter, Item
 
 
 def adding(number: int) -> Callable[[Tx], int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from modelyard.errors import UsedAfterFork
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.store_values import Colour, Counter, Item
+from modelyard.testing.contracts.store_values import Colour, Counter, Item
 
 CHILD = Path(__file__).with_name("store_child.py")
 

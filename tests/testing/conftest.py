@@ -3,7 +3,7 @@
 import pytest
 
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.faults import Faults
+from modelyard.testing.faults.faults import Faults
 
 
 @pytest.fixture

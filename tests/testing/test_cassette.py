@@ -12,16 +12,16 @@ import pytest
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.scripted import ScriptedBackend, on, pause, say
-from modelyard.backends.tabular import TabularBackend
+from modelyard.backends.scripted.backend import ScriptedBackend, on, pause, say
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role, Sampling
+from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared, NotFound, Overloaded
+from modelyard.platform.platform import Platform
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
-from modelyard.service.platform import Platform
-from modelyard.testing.backend import BackendContract
-from modelyard.testing.cassette import use_cassette
+from modelyard.testing.cassette.cassette import use_cassette
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.contracts.backend import BackendContract
 from one_face import OnLoops
 
 

@@ -7,7 +7,7 @@ import pytest
 TESTS = """
 import pytest
 from modelyard import open_platform
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 
 made = []
 

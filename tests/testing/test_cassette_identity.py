@@ -31,10 +31,10 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.protocols import ServedModel
-from modelyard.testing.asked import asked_by, request_of
-from modelyard.testing.attrs_json import from_json, to_json
-from modelyard.testing.cassette import use_cassette
-from modelyard.testing.redaction import Redactor
+from modelyard.testing.cassette.attrs_json import from_json, to_json
+from modelyard.testing.cassette.cassette import use_cassette
+from modelyard.testing.cassette.redaction import Redactor
+from modelyard.testing.cassette.request_key import asked_by, request_of
 
 ECHO = EchoBackend()
 SERVED = ServedModel("echo", ECHO.entries()[0])

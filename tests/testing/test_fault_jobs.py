@@ -7,11 +7,11 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.domain.job import JobProgress, JobStatus
+from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import JobFailed, TrainingError
 from modelyard.executors.inline import InlineExecutor
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.faults import Faults, Killed, Slow, TakenOver
-from modelyard.trainers.tabular import TabularTrainer
+from modelyard.testing.faults.faults import Faults, Killed, Slow, TakenOver
 
 ROWS = [
     {"messages": [{"role": "user", "content": f"question {n}"}, {"role": "assistant", "content": f"answer {n}"}]}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta
 from modelyard.errors import (
     ArtifactMissing,
@@ -28,7 +28,7 @@ from modelyard.errors import (
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.faults import Cut, Disconnect, Faults, Malformed, Slow, Timeout
+from modelyard.testing.faults.faults import Cut, Disconnect, Faults, Malformed, Slow, Timeout
 from one_face import OnLoops
 
 WORDS = "one two three four five six"

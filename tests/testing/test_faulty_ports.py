@@ -10,20 +10,20 @@ from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.tabular import TabularBackend
-from modelyard.domain.tabular_base import BASE_MODELS
+from modelyard.engines.tabular.backend import TabularBackend
+from modelyard.engines.tabular.base import BASE_MODELS
+from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import ArtifactStore, Executor, Store, Trainer
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing.artifacts import ArtifactStoreContract
-from modelyard.testing.backend import BackendContract
-from modelyard.testing.executor import ExecutorContract
-from modelyard.testing.faults import Faults
-from modelyard.testing.store import CONTRACT_RECORDS, StoreContract
-from modelyard.testing.trainer import TrainerContract
-from modelyard.trainers.tabular import TabularTrainer
+from modelyard.testing.contracts.artifacts import ArtifactStoreContract
+from modelyard.testing.contracts.backend import BackendContract
+from modelyard.testing.contracts.executor import ExecutorContract
+from modelyard.testing.contracts.store import CONTRACT_RECORDS, StoreContract
+from modelyard.testing.contracts.trainer import TrainerContract
+from modelyard.testing.faults.faults import Faults
 from one_face import OnLoops
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.errors import ModelyardError, RateLimited
-from modelyard.testing import httpx as in_httpx
-from modelyard.testing import httpx2 as in_httpx2
+from modelyard.testing.clients import httpx as in_httpx
+from modelyard.testing.clients import httpx2 as in_httpx2
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.faults import Cut, Disconnect, Faults, Slow, Timeout
+from modelyard.testing.faults.faults import Cut, Disconnect, Faults, Slow, Timeout
 
 HOST = "http://modelyard.invalid"
 CHAT = "/inference/v1/chat/completions"

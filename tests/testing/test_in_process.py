@@ -19,9 +19,9 @@ from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Response
 from modelyard.http.route import Interface
 from modelyard.protocols import Capabilities
-from modelyard.testing import httpx as in_httpx
-from modelyard.testing import httpx2 as in_httpx2
 from modelyard.testing import served
+from modelyard.testing.clients import httpx as in_httpx
+from modelyard.testing.clients import httpx2 as in_httpx2
 
 HOST = "http://modelyard.invalid"
 CHAT = "/inference/v1/chat/completions"

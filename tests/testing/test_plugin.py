@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from modelyard import Platform
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 
 HELLO: Any = [{"role": "user", "content": "hello from the other side"}]
 

@@ -7,11 +7,11 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted import ScriptedBackend, call, say
+from modelyard.backends.scripted.backend import ScriptedBackend, call, say
 from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
-from modelyard.domain.secret import SECRET_BYTES, secret_of
-from modelyard.testing.cassette import use_cassette
-from modelyard.testing.redaction import Redactor
+from modelyard.platform.keys.service import SECRET_BYTES, secret_of
+from modelyard.testing.cassette.cassette import use_cassette
+from modelyard.testing.cassette.redaction import Redactor
 
 KEYS = [
     secret_of(bytes(range(SECRET_BYTES))),

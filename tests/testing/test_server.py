@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from modelyard import open_platform
-from modelyard.backends.scripted import ScriptedBackend
+from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta
 from modelyard.testing import served
 

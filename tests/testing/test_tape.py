@@ -13,8 +13,8 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import StoreCorrupt, StoreTooNew
 from modelyard.protocols import ServedModel
-from modelyard.testing.cassette import use_cassette
-from modelyard.testing.tape import Tape
+from modelyard.testing.cassette.cassette import use_cassette
+from modelyard.testing.cassette.file import Tape
 
 SERVED = ServedModel("echo", EchoBackend().entries()[0])
 LONG = "много слов 🌊\u2028\u0085 " * 500

@@ -9,15 +9,15 @@ import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.tabular import TabularBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.job import JobStatus
+from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BudgetExceeded, Overloaded, RateLimited, Unauthenticated
 from modelyard.executors.inline import InlineExecutor
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.faults import Faults, Killed
+from modelyard.testing.faults.faults import Faults, Killed
 
 ROWS = [
     {"messages": [{"role": "user", "content": f"question {n}"}, {"role": "assistant", "content": f"answer {n}"}]}

@@ -14,9 +14,9 @@ import pytest
 from modelyard.backends.echo import EchoBackend
 from modelyard.errors import MissingExtra
 from modelyard.formats.safetensors import Tensor, write
-from modelyard.testing.misbehaviour import Break, Cut, Garble, Gate, Hold, Refuse
-from modelyard.testing.vllm import CHAT, LOAD, MODELS, UNLOAD, FakeVllm
-from modelyard.testing.vllm_adapters import mark_of
+from modelyard.testing.fake_vllm.adapters import mark_of
+from modelyard.testing.fake_vllm.misbehaviour import Break, Cut, Garble, Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.server import CHAT, LOAD, MODELS, UNLOAD, FakeVllm
 
 BASE = "Qwen/Qwen3-8B"
 HELLO = {"model": BASE, "messages": [{"role": "user", "content": "hello there you"}]}

@@ -10,15 +10,17 @@ import attrs
 import pytest
 
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
-from modelyard.domain.tabular import TabularModel, prompt_features
-from modelyard.domain.tabular_base import BASE_MODELS, base_seed, conversation
-from modelyard.domain.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_bytes, token_text
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter
+from modelyard.engines.tabular.base import BASE_MODELS, base_seed, conversation
+from modelyard.engines.tabular.model import TabularModel, prompt_features
+from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_bytes, token_text
+from modelyard.engines.tabular.trainer import TabularTrainer
+from modelyard.engines.tabular.training_data import Turn, example_turns, sampled_turns
 from modelyard.errors import InvalidInput, TrainingError
-from modelyard.formats.adapter import ADAPTER_FILE, read_adapter
 from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, TrainItem
-from modelyard.testing.trainer import (
+from modelyard.testing.contracts.trainer import (
     ANSWERS,
     WORDS,
     TrainerContract,
@@ -27,8 +29,6 @@ from modelyard.testing.trainer import (
     followed,
     rewarded,
 )
-from modelyard.trainers.tabular import TabularTrainer
-from modelyard.trainers.tabular_data import Turn, example_turns, sampled_turns
 
 (BASE,) = BASE_MODELS
 

@@ -19,7 +19,7 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     Usage,
 )
-from modelyard.wire.answer import DONE, Chunks, completion_json
+from modelyard.http.chat.response_schema import DONE, Chunks, completion_json
 
 ENTRY = TokenLogprob("hi", -0.5, (104, 105), (TokenLogprob("ho", -1.5, (104, 111)),), 7)
 END = TokenLogprob("", -0.1, ())

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
-from modelyard.wire.catalogue import CatalogueBody, catalogue_body, decimal, listed_model, model_list
-from modelyard.wire.converter import structure
-from modelyard.wire.json import dump
+from modelyard.http.catalogue.schemas import CatalogueBody, catalogue_body, decimal, listed_model, model_list
+from modelyard.http.converter import structure
+from modelyard.http.message import dump
 
 
 def entry(**more: Any) -> CatalogueEntry:

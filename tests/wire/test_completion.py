@@ -19,7 +19,7 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput
-from modelyard.wire.completion import read_chat_request
+from modelyard.http.chat.request_schema import read_chat_request
 
 HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}

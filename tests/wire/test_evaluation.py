@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.evaluation import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput, Problem
-from modelyard.wire.converter import structure
-from modelyard.wire.evaluation import (
+from modelyard.http.converter import structure
+from modelyard.http.evaluations.object_schemas import dataset_request, dataset_rows
+from modelyard.http.evaluations.run_schemas import (
     EvaluationRunCreate,
     EvaluationRunFinish,
     EvaluationRunObject,
@@ -26,8 +27,7 @@ from modelyard.wire.evaluation import (
     run_object,
     wire_places,
 )
-from modelyard.wire.evaluation_object import dataset_request, dataset_rows
-from modelyard.wire.json import dump
+from modelyard.http.message import dump
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "evaluation"
 STARTED = datetime(2026, 11, 20, 9, 13, 22, 414959, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """The bodies of errors."""
 
 from modelyard.errors import Problem
-from modelyard.wire.failure import chat_error, place, problem_list, sentence
+from modelyard.http.error_responses import chat_error, place, problem_list, sentence
 
 PROBLEMS = [
     Problem(("body", "messages", 0, "role"), "must be 'user'", "literal_error"),

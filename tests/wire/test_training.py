@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.job import JobKind, JobStatus
-from modelyard.domain.page import Page
-from modelyard.domain.training import Model, TrainingEvent, TrainingJob
+from modelyard.domain.models import Model
+from modelyard.domain.paging import Page
+from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.domain.training_config import RLConfig
 from modelyard.errors import InvalidInput, UnsupportedParameter
-from modelyard.formats.training import group_of, read_groups
-from modelyard.wire.converter import structure
-from modelyard.wire.training import (
+from modelyard.formats.training_data import group_of, read_groups
+from modelyard.http.converter import structure
+from modelyard.http.training.request_schemas import (
     GroupsBody,
     ModelCreate,
     RLOptions,
@@ -28,12 +29,7 @@ from modelyard.wire.training import (
     rl_request,
     sft_request,
 )
-from modelyard.wire.training_answer import (
-    event_object,
-    job_object,
-    model_object,
-    page_object,
-)
+from modelyard.http.training.response_schemas import event_object, job_object, model_object, page_object
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "training"
 ID = "01a1fdba-3701-7000-9bbe-63a17706fc6b"

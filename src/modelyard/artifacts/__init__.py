@@ -1,5 +1,5 @@
 """Where checkpoint files and training data lie."""
 
-from modelyard.deferred import defer_modules
+from modelyard.lazy import defer_modules
 
 defer_modules(__name__, "folder", "memory")

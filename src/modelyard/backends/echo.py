@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from modelyard.backends import structure, words
-from modelyard.backends.listing import entry_for
+from modelyard.backends import fixed_text as words
+from modelyard.backends.entries import entry_for
+from modelyard.backends.json_schema import instances as structure
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta, Message, ResponseType, Role, ToolMode
 from modelyard.protocols import Capabilities, ServedModel
@@ -13,7 +14,7 @@ class EchoBackend:
     """Answers with the text of the last user message, word by word when it is streamed.
 
     Its tokens are words with the space or line break before them, counted exactly; each is certain (log-probability 0).
-    A forced tool call and a response format are answered with a small valid instance (`modelyard.backends.structure`).
+    A forced tool call and a response format are answered with a small valid instance (`json_schema.instances`).
 
     >>> EchoBackend(("echo", "parrot")).entries()[1].id
     'parrot'

@@ -18,9 +18,8 @@ from modelyard.cli.terminal import (
     show_values,
     store_option,
 )
-from modelyard.domain.job import JobStatus, JobSummary
+from modelyard.domain.job import EVALUATION_KINDS, JobStatus, JobSummary
 from modelyard.domain.training import TrainingEvent
-from modelyard.service.evaluation_rules import EVALUATION_KINDS
 
 SHOWN = ("loss", "reward", "score", "failed")
 """The numbers of an event that stand beside the bar."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from modelyard.cli.terminal import entity_option, every, json_option, opened, show_values, store_option
-from modelyard.domain.alias import NotWorse
+from modelyard.domain.promotion import NotWorse
 
 alias_option = click.option("--alias", default="prod", show_default=True, help="Which alias.")
 

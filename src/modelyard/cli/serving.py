@@ -14,22 +14,22 @@ from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
 from modelyard.cli.terminal import opened, store_option
 from modelyard.errors import MissingExtra
-from modelyard.executors.forks import can_fork
+from modelyard.executors.fork_server import can_fork
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.route import STANDARD, Interface
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
 from modelyard.report.log import PlainFormatter
-from modelyard.service.platform import Platform
 from modelyard.worker import platform_of
 
 GRACE_SECONDS = 10
 """How long streams may go on when the server is told to end: their clients may have stopped reading."""
 
 SLOW_TO_IMPORT = (
-    "modelyard.trainers.local.trainer",
+    "modelyard.engines.torch.training.trainer",
     "transformers.modeling_utils",
     "modelyard.stores.sqlite.store",
-    "modelyard.service.training_run",
+    "modelyard.platform.training.run",
 )
 """What training a local model imports, of whatever architecture: seconds of processor time."""
 

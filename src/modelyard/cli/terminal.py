@@ -10,8 +10,8 @@ import click
 
 from modelyard.compose import open_platform
 from modelyard.errors import ModelyardError
+from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
-from modelyard.service.platform import Platform
 
 store_option = click.option(
     "--store", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The SQLite file of the platform."

@@ -1,19 +1,17 @@
 """Frozen values and pure functions: no I/O, no clock, no ids, no wire shapes, no SQL."""
 
-from modelyard.deferred import defer_modules
+from modelyard.lazy import defer_modules
 
 defer_modules(
     __name__,
-    "alias",
     "base_model",
-    "evaluation",
+    "events",
     "job",
     "lineage",
-    "observed",
-    "prediction",
+    "models",
+    "promotion",
     "retention",
     "training",
     "training_config",
     "upload",
-    "versioned",
 )

@@ -275,3 +275,6 @@ RECORDS = (
     ),
     Record(WorkerRecord, "workers", ("id",), indexes={"all": Index(("kind",))}),
 )
+
+
+EVALUATION_KINDS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})

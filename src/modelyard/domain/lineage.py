@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import attrs
 
-from modelyard.domain.evaluation import EvaluationRun
+from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.job import JobKind
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.record import EMPTY
-from modelyard.domain.reference import ObjectRef, RefKind
-from modelyard.domain.training import Checkpoint, Model
 
 
 @attrs.frozen

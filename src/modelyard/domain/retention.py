@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import attrs
 
+from modelyard.domain.models import Checkpoint
 from modelyard.domain.record import Record
-from modelyard.domain.training import Checkpoint
 from modelyard.errors import InvalidInput, Problem
 
 MAX_METRIC = 128

@@ -5,20 +5,21 @@ from types import ModuleType
 from typing import Any
 
 from modelyard.domain import (
-    alias,
     base_model,
     catalogue,
     completion,
-    evaluation,
     identity,
     job,
-    prediction,
+    models,
     retention,
     training,
     upload,
     usage,
-    versioned,
 )
+from modelyard.domain import promotion as alias
+from modelyard.domain.evaluation import objects as versioned
+from modelyard.domain.evaluation import prediction
+from modelyard.domain.evaluation import run as evaluation
 from modelyard.domain.record import Record
 
 
@@ -49,6 +50,7 @@ RECORDS: Sequence[Record] = _Declarations(
     usage,
     job,
     upload,
+    models,
     training,
     retention,
     alias,

@@ -9,60 +9,8 @@ import attrs
 
 from modelyard.domain.completion import Choice, FinishReason, Message, TokenLogprob, Tool
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
+from modelyard.domain.models import ARTIFACT_NAME
 from modelyard.domain.record import Index, Record, frozen_mapping
-
-
-@attrs.frozen
-class Model:
-    """A trainable model: a name for a line of checkpoints that starts at `base_model`. `last_step` is the highest step
-    that ever was, so that no step number is used twice.
-    """
-
-    id: str
-    entity: str
-    project: str
-    name: str
-    base_model: str
-    created_at: datetime
-    run_id: str | None = None
-    last_step: int = 0
-
-
-@attrs.frozen
-class Checkpoint:
-    """Weights after one job. Step 0 is the untouched base and has no files.
-
-    `files` maps file names to `{"artifact", "size", "digest"}`; `digest` is that of the mapping of names to digests.
-    `parent_id` is the checkpoint that training started from. One that is `pinned` stays until it is unpinned.
-    """
-
-    id: str
-    model_id: str
-    entity: str
-    project: str
-    step: int
-    created_at: datetime
-    digest: str
-    metrics: Mapping[str, float] = attrs.field(converter=frozen_mapping, factory=dict)
-    files: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
-    parent_id: str | None = None
-    job_id: str | None = None
-    pinned: bool = False
-
-
-@attrs.frozen
-class Tombstone:
-    """What is left of a model or checkpoint that was deleted: its place in listings, so that a cursor goes on from it.
-
-    `parent` is the model of a checkpoint, "" for a model.
-    """
-
-    id: str
-    entity: str
-    project: str
-    parent: str
-    step: int
-    created_at: datetime
 
 
 @attrs.frozen
@@ -87,24 +35,6 @@ class Dataset:
     def url(self) -> str:
         """How a job names it."""
         return f"modelyard:///{self.entity}/{self.project}/{self.name}:v{self.version}"
-
-
-@attrs.frozen
-class TrajectoryLog:
-    """One call of `log`: trajectory groups of a split, with the means that people ask for first."""
-
-    id: str
-    model_id: str
-    entity: str
-    project: str
-    split: str
-    step: int
-    artifact: str
-    groups: int
-    trajectories: int
-    reward: float | None
-    metrics: Mapping[str, float] = attrs.field(converter=frozen_mapping)
-    created_at: datetime
 
 
 # ---- what training reads -----------------------------------------------------------------------------------------
@@ -252,40 +182,7 @@ class TrainingJob:
         )
 
 
-# ---- how a model is named in a completion --------------------------------------------------------------------------
-
-_MODEL_NAME = re.compile(
-    r"(?:(?:wandb-artifact|modelyard):/{2,3})?"
-    r"(?P<entity>[A-Za-z0-9._-]{1,128})/(?P<project>[A-Za-z0-9._-]{1,128})/(?P<name>[A-Za-z0-9._-]{1,128})"
-    r"(?::(?P<version>[A-Za-z0-9_-]{1,64}))?"
-)
-_STEP = re.compile(r"step(0|[1-9][0-9]{0,17})")
 _DATASET_VERSION = re.compile(r"v(0|[1-9][0-9]{0,17})")
-
-
-@attrs.frozen
-class ModelName:
-    """`[wandb-artifact:///|modelyard:///]<entity>/<project>/<name>[:step<N>|:latest|:<alias>]`, taken apart.
-
-    `step` None means the latest checkpoint; `alias` is any other version word.
-    """
-
-    entity: str
-    project: str
-    name: str
-    step: int | None = None
-    alias: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "ModelName | None":
-        """The name's parts, or None when it is no name of a trained model."""
-        found = _MODEL_NAME.fullmatch(text)
-        if found is None:
-            return None
-        version = found["version"]
-        step = _STEP.fullmatch(version) if version else None
-        alias = None if version in (None, "latest") or step else version
-        return cls(found["entity"], found["project"], found["name"], int(step[1]) if step else None, alias)
 
 
 @attrs.frozen
@@ -300,7 +197,7 @@ class DatasetName:
     @classmethod
     def parse(cls, url: str) -> "DatasetName | None":
         """The URL's parts, or None when it is no artifact URL."""
-        found = _MODEL_NAME.fullmatch(url)
+        found = ARTIFACT_NAME.fullmatch(url)
         if found is None or "://" not in url:
             return None
         word = found["version"]
@@ -312,34 +209,6 @@ class DatasetName:
 
 RECORDS = (
     Record(
-        Model,
-        "models",
-        ("id",),
-        unique={"name": ("entity", "project", "name")},
-        indexes={
-            "all": Index(()),
-            "by_entity": Index(("entity",), ("created_at",)),
-            "by_project": Index(("entity", "project"), ("created_at",)),
-        },
-    ),
-    Record(
-        Checkpoint,
-        "checkpoints",
-        ("id",),
-        unique={"step": ("model_id", "step")},
-        indexes={
-            "all": Index(()),
-            "by_model": Index(("model_id",), ("step",)),
-            "by_entity": Index(("entity",), ("created_at",)),
-        },
-    ),
-    Record(
-        Tombstone,
-        "tombstones",
-        ("id",),
-        indexes={"by_parent": Index(("parent",)), "by_entity": Index(("entity",), ("created_at",))},
-    ),
-    Record(
         Dataset,
         "datasets",
         ("id",),
@@ -348,17 +217,6 @@ RECORDS = (
             "all": Index(()),
             "by_name": Index(("entity", "project", "name"), ("version",)),
             "by_digest": Index(("entity", "project", "name", "digest"), ("version",)),
-            "by_entity": Index(("entity",), ("created_at",)),
-        },
-    ),
-    Record(
-        TrajectoryLog,
-        "trajectory_logs",
-        ("id",),
-        indexes={
-            "all": Index(()),
-            "by_model": Index(("model_id",), ("created_at",)),
-            "by_split": Index(("model_id", "split"), ("created_at",)),
             "by_entity": Index(("entity",), ("created_at",)),
         },
     ),

@@ -13,8 +13,8 @@ import attrs
 
 from modelyard.domain.job import Claim
 from modelyard.errors import InvalidInput
-from modelyard.executors.forks import ForkServer, Process, can_fork
-from modelyard.executors.process import ProcessName, machine, this_process
+from modelyard.executors.fork_server import ForkServer, Process, can_fork
+from modelyard.executors.process_identity import ProcessName, machine, this_process
 from modelyard.protocols import Executor
 
 WORKER = "modelyard.worker"

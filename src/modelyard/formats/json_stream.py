@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json_text import MAX_DEPTH, MAX_STRUCTURE, loads
+from modelyard.formats.json import MAX_DEPTH, MAX_STRUCTURE, loads
 
 CHUNK = 2**18
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json_text import dumps, loads
+from modelyard.formats.json import dumps, loads
 
 MAX_HEADER = 2**20
 _ALIGNMENT = 8

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from modelyard.domain.identity import NAME, Attribution, Principal
 from modelyard.errors import Unauthenticated
+from modelyard.http.errors import MalformedRequest
 from modelyard.http.message import Headers
-from modelyard.http.refusal import MalformedRequest
 from modelyard.http.route import Auth
+from modelyard.platform.platform import Platform
+from modelyard.platform.uploads.service import Uploads
 from modelyard.protocols import Authenticator
-from modelyard.service.platform import Platform
-from modelyard.service.upload import Uploads
 
 REMEMBERED_SECONDS = 1.0
 MAX_REMEMBERED = 4096

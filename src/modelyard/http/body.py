@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import cast
 
 from modelyard.errors import BodyTooLarge
+from modelyard.http.errors import BodyTimeout, UnsupportedMedia
 from modelyard.http.message import Headers
-from modelyard.http.refusal import BodyTimeout, UnsupportedMedia
 from modelyard.off_loop import in_executor
 from modelyard.protocols import ArtifactStore, Clock, StoredArtifact
 
@@ -72,7 +72,7 @@ def counted(body: Iterator[bytes], limit: int, clock: Clock) -> Iterator[bytes]:
 
 
 async def acounted(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
-    """The same on an event loop, where whoever receives the body keeps the time (`modelyard.http.incoming`)."""
+    """The same on an event loop, where whoever receives the body keeps the time (`modelyard.http.asgi_receive`)."""
     size = 0
     async for chunk in body:
         size += len(chunk)

@@ -5,31 +5,28 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import cache
 from itertools import count
 
-from modelyard.http import (
-    catalogue,
-    comparison,
-    completion,
-    evaluation,
-    evaluation_job,
-    evaluation_object,
-    health,
-    lineage,
-    prediction,
-    promotion,
-    results,
-    training,
-    upload,
-)
 from modelyard.http.auth import Callers
+from modelyard.http.catalogue import routes as catalogue
+from modelyard.http.chat import routes as completion
+from modelyard.http.evaluations import comparison_routes as comparison
+from modelyard.http.evaluations import job_routes as evaluation_job
+from modelyard.http.evaluations import object_routes as evaluation_object
+from modelyard.http.evaluations import prediction_routes as prediction
+from modelyard.http.evaluations import result_routes as results
+from modelyard.http.evaluations import run_routes as evaluation
 from modelyard.http.exchange import ANYONE, Exchange, Served, close
+from modelyard.http.health import routes as health
 from modelyard.http.message import FOLLOWING, Headers, Request, Response, headers_of
+from modelyard.http.models import routes as promotion
 from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
-from modelyard.http.table import Table
+from modelyard.http.router import Table
+from modelyard.http.training import routes as training
+from modelyard.http.uploads import routes as upload
 from modelyard.off_loop import in_executor
+from modelyard.platform.flow import aiterate, iterate
+from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
-from modelyard.service.flow import aiterate, iterate
-from modelyard.service.platform import Platform
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -37,7 +34,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
     trained = (*training.ROUTES, *promotion.ROUTES)
-    runs = (*evaluation.ROUTES, *lineage.ROUTES, *results.ROUTES, *comparison.ROUTES)
+    runs = (*evaluation.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*runs, *evaluation_job.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
     base = (*catalogue.ROUTES, *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)

@@ -10,14 +10,13 @@ from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, Unauthenticated
 from modelyard.http.auth import CHALLENGES, Callers
 from modelyard.http.body import aread, aspool, check_length, check_media, read, spool
-from modelyard.http.failures import failed, report
-from modelyard.http.message import Header, Headers, Request, Response, check_singular
+from modelyard.http.error_responses import failed, report
+from modelyard.http.message import Header, Headers, Request, Response, check_singular, parse
 from modelyard.http.route import Auth, Body, Call, FlowHandler, PlainHandler, Route
-from modelyard.http.table import Match
-from modelyard.service import flow
-from modelyard.service.flow import Abandoned, Await, Emit, Flow
-from modelyard.service.platform import Platform
-from modelyard.wire.json import parse
+from modelyard.http.router import Match
+from modelyard.platform import flow
+from modelyard.platform.flow import Abandoned, Await, Emit, Flow
+from modelyard.platform.platform import Platform
 
 ANYONE = Principal("anyone", "", Scope(""))
 """Who calls a public route: a principal that holds nothing."""

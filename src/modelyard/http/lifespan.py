@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from modelyard.errors import StoreError
-from modelyard.http.incoming import Receive, Send
+from modelyard.http.asgi_receive import Receive, Send
 from modelyard.off_loop import in_executor
+from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import log
 from modelyard.protocols import Executor
-from modelyard.service.platform import Platform
-from modelyard.service.ports import log
 
 SYNC_SECONDS = 1.0
 

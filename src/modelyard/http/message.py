@@ -5,8 +5,17 @@ from enum import Enum
 
 import attrs
 
-from modelyard.http.refusal import MalformedRequest
-from modelyard.wire.json import dump
+from modelyard.formats.json import dumps as dump
+from modelyard.formats.json import loads
+from modelyard.http.errors import MalformedRequest
+
+__all__ = ["dump", "parse"]
+
+
+def parse(raw: bytes) -> object:
+    """The value of a request's body. Raises `InvalidInput` at ("body",), never repeating the input."""
+    return loads(raw, at=("body",))
+
 
 Header = tuple[str, str]
 

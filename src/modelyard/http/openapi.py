@@ -11,10 +11,10 @@ from urllib.parse import quote
 import attrs
 
 from modelyard.errors import InvalidInput
+from modelyard.http.constraints import Length, Matching, Refused, Within
+from modelyard.http.error_responses import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Dialect, Interface, Parameter, Route
-from modelyard.wire.constraint import Length, Matching, Refused, Within
-from modelyard.wire.failure import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
 
 PATH = "/openapi.json"
 VERSION = "0.1.0"

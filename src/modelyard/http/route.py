@@ -9,9 +9,9 @@ import attrs
 
 from modelyard.errors import InvalidInput
 from modelyard.http.message import Headers, Request, Response
+from modelyard.platform.flow import Flow
+from modelyard.platform.platform import Platform
 from modelyard.protocols import StoredArtifact
-from modelyard.service.flow import Flow
-from modelyard.service.platform import Platform
 
 
 class Interface(StrEnum):

@@ -5,8 +5,8 @@ from html import escape
 
 import attrs
 
-from modelyard.domain.distribution import Distribution
-from modelyard.report.plot import COLOURS, Scale, round_number
+from modelyard.domain.evaluation.paired_tests import Distribution
+from modelyard.report.line_plot import COLOURS, Scale, round_number
 
 WIDTH, HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 30, 28

@@ -6,22 +6,20 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from modelyard.deferred import defer_modules
-
 if TYPE_CHECKING:
-    from modelyard.testing.artifacts import ArtifactStoreContract
-    from modelyard.testing.authenticator import AuthenticatorContract
-    from modelyard.testing.backend import BackendContract
-    from modelyard.testing.cassette import use_cassette
-    from modelyard.testing.executor import ExecutorContract, Trials, TrialsHere
-    from modelyard.testing.loopback import LeftLoopback, LoopbackGuard
-    from modelyard.testing.openai import async_openai_client, openai_client
-    from modelyard.testing.run_twice import RunTwiceStore
-    from modelyard.testing.server import served
-    from modelyard.testing.store import StoreContract
-    from modelyard.testing.store_machine import StoreMachine, machine_over
-    from modelyard.testing.store_values import CONTRACT_RECORDS
-    from modelyard.testing.trainer import TrainerContract
+    from modelyard.testing.cassette.cassette import use_cassette
+    from modelyard.testing.clients.openai import async_openai_client, openai_client
+    from modelyard.testing.clients.server import served
+    from modelyard.testing.contracts.artifacts import ArtifactStoreContract
+    from modelyard.testing.contracts.authenticator import AuthenticatorContract
+    from modelyard.testing.contracts.backend import BackendContract
+    from modelyard.testing.contracts.executor import ExecutorContract, Trials, TrialsHere
+    from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+    from modelyard.testing.contracts.store import StoreContract
+    from modelyard.testing.contracts.store_machine import StoreMachine, machine_over
+    from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
+    from modelyard.testing.contracts.trainer import TrainerContract
+    from modelyard.testing.network_guard import LeftLoopback, LoopbackGuard
 
 __all__ = [
     "CONTRACT_RECORDS",
@@ -45,36 +43,37 @@ __all__ = [
 ]
 
 _CONTRACTS = {
-    "ArtifactStoreContract": "artifacts",
-    "AuthenticatorContract": "authenticator",
-    "BackendContract": "backend",
-    "CONTRACT_RECORDS": "store_values",
-    "ExecutorContract": "executor",
-    "StoreContract": "store",
-    "StoreMachine": "store_machine",
-    "TrainerContract": "trainer",
-    "Trials": "executor",
-    "TrialsHere": "executor",
-    "machine_over": "store_machine",
+    "ArtifactStoreContract": "contracts.artifacts",
+    "AuthenticatorContract": "contracts.authenticator",
+    "BackendContract": "contracts.backend",
+    "CONTRACT_RECORDS": "contracts.store_values",
+    "ExecutorContract": "contracts.executor",
+    "StoreContract": "contracts.store",
+    "StoreMachine": "contracts.store_machine",
+    "TrainerContract": "contracts.trainer",
+    "Trials": "contracts.executor",
+    "TrialsHere": "contracts.executor",
+    "machine_over": "contracts.store_machine",
 }
 _HOMES = {
     **_CONTRACTS,
-    "LeftLoopback": "loopback",
-    "LoopbackGuard": "loopback",
-    "RunTwiceStore": "run_twice",
-    "async_openai_client": "openai",
-    "openai_client": "openai",
-    "served": "server",
-    "use_cassette": "cassette",
+    "LeftLoopback": "network_guard",
+    "LoopbackGuard": "network_guard",
+    "RunTwiceStore": "contracts.run_twice_store",
+    "async_openai_client": "clients.openai",
+    "openai_client": "clients.openai",
+    "served": "clients.server",
+    "use_cassette": "cassette.cassette",
 }
 """Where the names of this package live: each module is loaded when the first of its names is asked for."""
-
-defer_modules(__name__, "httpx", "httpx2")
 
 if "pytest" in sys.modules:
     # So that a law that is broken shows by which values, as in a test of one's own.
     sys.modules["pytest"].register_assert_rewrite(
-        *(f"{__name__}.{module}" for module in {*_CONTRACTS.values(), "store_records", "store_steps"})
+        *(
+            f"{__name__}.{module}"
+            for module in {*_CONTRACTS.values(), "contracts.store_records", "contracts.store_steps"}
+        )
     )
 
 

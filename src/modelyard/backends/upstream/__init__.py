@@ -3,14 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from modelyard.deferred import defer_modules
+from modelyard.lazy import defer_modules
 
 if TYPE_CHECKING:
-    from modelyard.backends.upstream.adapters import LoraAdapters
+    from modelyard.backends.upstream.adapters.adapters import LoraAdapters
     from modelyard.backends.upstream.backend import UpstreamBackend, discover
-    from modelyard.backends.upstream.flow import Adapters
-    from modelyard.backends.upstream.offers import COMMON, VLLM, UpstreamModel, offer
-    from modelyard.backends.upstream.patience import Patience
+    from modelyard.backends.upstream.exchange import Adapters
+    from modelyard.backends.upstream.models import COMMON, VLLM, UpstreamModel, offer
+    from modelyard.backends.upstream.timeouts import Patience
 
 __all__ = [
     "COMMON",
@@ -25,19 +25,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "COMMON": "offers",
-    "VLLM": "offers",
-    "Adapters": "flow",
-    "LoraAdapters": "adapters",
-    "Patience": "patience",
+    "COMMON": "models",
+    "VLLM": "models",
+    "Adapters": "exchange",
+    "LoraAdapters": "adapters.adapters",
+    "Patience": "timeouts",
     "UpstreamBackend": "backend",
-    "UpstreamModel": "offers",
+    "UpstreamModel": "models",
     "discover": "backend",
-    "offer": "offers",
+    "offer": "models",
 }
 """Where the names of this package live: each module is loaded when the first of its names is asked for."""
 
-defer_modules(__name__, "address", "carrier")
+defer_modules(__name__, "address", "transport")
 
 
 def __getattr__(name: str) -> Any:

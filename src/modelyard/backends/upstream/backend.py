@@ -5,24 +5,19 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from modelyard.backends.upstream import address, carrier
-from modelyard.backends.upstream.failure import Setback, refusal
-from modelyard.backends.upstream.flow import MAX_ANSWER, Adapters, Exchange, Flow, Upstream, adrive, drive
-from modelyard.backends.upstream.gate import Gate
-from modelyard.backends.upstream.offers import (
-    COMMON,
-    UpstreamModel,
-    check_models,
-    offered,
-    read_list,
-)
-from modelyard.backends.upstream.patience import Patience
+from modelyard.backends.upstream import address
+from modelyard.backends.upstream import transport as carrier
+from modelyard.backends.upstream.concurrency import Gate
+from modelyard.backends.upstream.errors import Setback, refusal
+from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Flow, Upstream, adrive, drive
+from modelyard.backends.upstream.models import COMMON, UpstreamModel, check_models, offered, read_list
+from modelyard.backends.upstream.timeouts import Patience
+from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.formats.json_text import loads
+from modelyard.formats.json import loads
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, Clock, ServedModel
-from modelyard.system import SystemClock
 
 
 class UpstreamBackend:

@@ -11,14 +11,13 @@ from sqlite_utils import Database
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Snapshot, Store, Tx
-from modelyard.stores.sqlite.backups import back_up
-from modelyard.stores.sqlite.connection import SQLITE_VERSION, connect, create_file, value_of
-from modelyard.stores.sqlite.faults import store_errors
-from modelyard.stores.sqlite.group import GroupCommit
+from modelyard.stores.sqlite.backup import back_up
+from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, connect, create_file, value_of
+from modelyard.stores.sqlite.errors import store_errors
+from modelyard.stores.sqlite.fair_lock import Turnstile
+from modelyard.stores.sqlite.group_commit import GroupCommit
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
-from modelyard.stores.sqlite.readers import Readers
 from modelyard.stores.sqlite.rows import Plan, plans_of
-from modelyard.stores.sqlite.turnstile import Turnstile
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.stores.columns import Projection
-from modelyard.stores.sqlite.faults import SqliteError, fault_of
+from modelyard.stores.sqlite.errors import SqliteError, fault_of
 from modelyard.stores.sqlite.rows import Listing, Plan, Row
 
 R = TypeVar("R")

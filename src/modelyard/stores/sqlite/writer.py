@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import Any
 
 from modelyard.errors import StoreBusy
-from modelyard.stores.sqlite.faults import SqliteError, fault_of
-from modelyard.stores.sqlite.group import Call
+from modelyard.stores.sqlite.errors import SqliteError, fault_of
+from modelyard.stores.sqlite.fair_lock import Turnstile
+from modelyard.stores.sqlite.group_commit import Call
 from modelyard.stores.sqlite.rows import Plan
-from modelyard.stores.sqlite.turnstile import Turnstile
 from modelyard.stores.sqlite.tx import SqliteTx
 
 

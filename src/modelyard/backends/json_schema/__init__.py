@@ -1,0 +1,5 @@
+"""JSON schemas: which a backend understands, whether a value is valid, and the smallest value that is."""
+
+from modelyard.lazy import defer_modules
+
+defer_modules(__name__, "instances")

@@ -1,0 +1,236 @@
+"""JSON schemas as data: their words, their references, and the flat schemas that the choices of their branches make.
+
+Words that say nothing about validity are skipped; those that cannot be judged here are refused by name. References stay
+inside the document, and work is bounded however a schema was made.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from modelyard.domain import safe_regex as patterns
+from modelyard.errors import InvalidInput
+
+Schema = Mapping[str, Any]
+Loc = tuple[str | int, ...]
+
+MAX_STEPS = 30_000
+MAX_HOPS = 64
+NOTHING: Schema = {"enum": []}
+
+# ---- the words -------------------------------------------------------------------------------------------------
+
+TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+BRANCHING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+UNJUDGED = frozenset(
+    {
+        *("not", "if", "then", "else", "contains", "minContains", "maxContains", "patternProperties", "propertyNames"),
+        *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"),
+        *("additionalItems", "$dynamicRef", "$recursiveRef"),
+    }
+)
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a finite number of at most 64 bits; true and false are none."""
+    return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) <= 2**63
+
+
+def is_list(value: Any) -> bool:
+    """Whether this is a JSON array."""
+    return isinstance(value, list | tuple)
+
+
+def listed(types: str | Sequence[str]) -> Sequence[str]:
+    """The word `type` as a list."""
+    return [types] if isinstance(types, str) else types
+
+
+def _is_type(value: Any) -> bool:
+    return (isinstance(value, str) or (is_list(value) and len(value) > 0)) and all(
+        isinstance(name, str) and name in TYPES for name in listed(value)
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= 2**53
+
+
+def _are_names(value: Any) -> bool:
+    return is_list(value) and all(isinstance(name, str) for name in value)
+
+
+Shape = tuple[Callable[[Any], bool], str]
+_COUNT: Shape = (_is_count, "a whole number of at least 0")
+_NUMBER: Shape = (is_number, "a number")
+_SCHEMA: Shape = (lambda value: isinstance(value, Mapping | bool), "a JSON schema")
+_SCHEMAS: Shape = (lambda value: is_list(value) and len(value) > 0, "a list of JSON schemas")
+_TEXT: Shape = (lambda value: isinstance(value, str), "a string")
+
+SHAPES: Mapping[str, Shape] = {
+    "type": (_is_type, f"one of {', '.join(TYPES)}, or a list of them"),
+    "enum": (is_list, "a list"),
+    "$ref": _TEXT,
+    "allOf": _SCHEMAS,
+    "anyOf": _SCHEMAS,
+    "oneOf": _SCHEMAS,
+    "properties": (lambda value: isinstance(value, Mapping), "an object of JSON schemas"),
+    "required": (_are_names, "a list of names"),
+    "additionalProperties": _SCHEMA,
+    "minProperties": _COUNT,
+    "maxProperties": _COUNT,
+    "prefixItems": _SCHEMAS,
+    "items": _SCHEMA,
+    "minItems": _COUNT,
+    "maxItems": _COUNT,
+    "uniqueItems": (lambda value: isinstance(value, bool), "true or false"),
+    "minLength": _COUNT,
+    "maxLength": _COUNT,
+    "pattern": _TEXT,
+    "format": _TEXT,
+    "minimum": _NUMBER,
+    "maximum": _NUMBER,
+    "exclusiveMinimum": _NUMBER,
+    "exclusiveMaximum": _NUMBER,
+    "multipleOf": (lambda value: is_number(value) and value > 0, "a number above 0"),
+}
+
+# ---- the document ----------------------------------------------------------------------------------------------
+
+
+class Document:
+    """A schema, where it stands in a request (`loc`), and the work that may still be done for it."""
+
+    def __init__(self, root: Any, loc: Loc) -> None:
+        self.root, self.loc, self.steps = root, loc, MAX_STEPS
+
+    def spend(self, steps: int) -> None:
+        """Raise `InvalidInput` once too much work was done."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise InvalidInput.at(*self.loc, msg="takes too much work to satisfy; use a simpler schema")
+
+    def node(self, schema: Any, loc: Loc, hops: int = 0) -> Schema:
+        """The schema as a mapping of known, well-shaped words, `hops` branches deep in one place.
+
+        Raises `InvalidInput`.
+        """
+        self.spend(1)
+        if hops > MAX_HOPS:
+            raise InvalidInput.at(*loc, msg="refers to itself without end, or has too many branches in one place")
+        if isinstance(schema, bool):
+            return {} if schema else NOTHING
+        if not isinstance(schema, Mapping):
+            raise InvalidInput.at(*loc, msg="must be a JSON schema: an object, true or false")
+        for word, value in schema.items():
+            if word in UNJUDGED:
+                raise InvalidInput.at(*loc, word, msg="this word cannot be satisfied here; leave it out")
+            if word in SHAPES and not SHAPES[word][0](value):
+                raise InvalidInput.at(*loc, word, msg=f"must be {SHAPES[word][1]}")
+        return schema
+
+    def target(self, ref: str, loc: Loc) -> Any:
+        """What a reference within the document points at. Raises `InvalidInput`."""
+        if ref != "#" and not ref.startswith("#/"):
+            raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} lies outside this schema; only '#/...' is followed")
+        found = self.root
+        for part in ref.split("/")[1:]:
+            found = _member(found, unquote(part).replace("~1", "/").replace("~0", "~"))
+            if found is None:
+                raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} points at nothing")
+        return found
+
+    def pattern(self, text: str, loc: Loc) -> patterns.Node:
+        """A pattern, read. Raises `InvalidInput`."""
+        self.spend(len(text))
+        try:
+            return patterns.parse(text)
+        except patterns.PatternError as unknown:
+            raise InvalidInput.at(*loc, "pattern", msg=f"{unknown}; use a simpler pattern") from None
+
+    def forms(self, schema: Any, loc: Loc, hops: int = 0) -> Iterator[Schema]:
+        """Flat schemas, without references and branches, one for each way to choose among the branches."""
+        node = self.node(schema, loc, hops)
+        flat: Schema = {word: value for word, value in node.items() if word in SHAPES and word not in BRANCHING}
+        if "const" in node:
+            flat = joined(flat, {"enum": [node["const"]]}, loc)
+        groups = [[self.target(node["$ref"], loc)]] if "$ref" in node else []
+        groups += [[part] for part in node.get("allOf", ())]
+        groups += [node[word] for word in ("anyOf", "oneOf") if word in node]
+        yield from self._choices(flat, groups, loc, hops + 1)
+
+    def _choices(self, flat: Schema, groups: Sequence[Sequence[Any]], loc: Loc, hops: int) -> Iterator[Schema]:
+        if not groups:
+            yield flat
+            return
+        for branch in groups[0]:
+            for form in self.forms(branch, loc, hops):
+                yield from self._choices(joined(flat, form, loc), groups[1:], loc, hops + 1)
+
+
+def _member(parent: Any, name: str) -> Any:
+    if isinstance(parent, Mapping):
+        return parent.get(name)
+    if is_list(parent) and name.isdecimal() and len(name) < 6 and int(name) < len(parent):
+        return parent[int(name)]
+    return None
+
+
+# ---- joining -----------------------------------------------------------------------------------------------------
+
+
+def joined(one: Schema, other: Schema, loc: Loc) -> Schema:
+    """The flat schema that demands what both demand. Raises `InvalidInput` where no single word can say that."""
+    both = {**one, **other}
+    for word in one.keys() & other.keys():
+        if same(one[word], other[word]):
+            continue
+        if word not in _JOIN:
+            raise InvalidInput.at(*loc, word, msg="is given twice with different values; join them into one")
+        both[word] = _JOIN[word](one[word], other[word])
+    return both
+
+
+def same(one: Any, other: Any) -> bool:
+    """JSON equality: 1 is 1.0, and true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if is_list(one) and is_list(other):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def _common_types(one: Any, other: Any) -> Sequence[str]:
+    def allows(types: Sequence[str], name: str) -> bool:
+        return name in types or (name == "integer" and "number" in types)
+
+    return [name for name in TYPES if allows(listed(one), name) and allows(listed(other), name)]
+
+
+def _common_values(one: Sequence[Any], other: Sequence[Any]) -> Sequence[Any]:
+    return [value for value in one if any(same(value, allowed) for allowed in other)]
+
+
+def _both(one: Any, other: Any) -> Any:
+    return {"allOf": [one, other]}
+
+
+def _all_properties(one: Schema, other: Schema) -> Schema:
+    shared = one.keys() & other.keys()
+    return {**one, **other, **{name: _both(one[name], other[name]) for name in shared}}
+
+
+_JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
+    "type": _common_types,
+    "enum": _common_values,
+    "properties": _all_properties,
+    "required": lambda one, other: [*one, *other],
+    "additionalProperties": _both,
+    "items": _both,
+    "uniqueItems": lambda one, other: one or other,
+    **dict.fromkeys(("minProperties", "minItems", "minLength", "minimum", "exclusiveMinimum"), max),
+    **dict.fromkeys(("maxProperties", "maxItems", "maxLength", "maximum", "exclusiveMaximum"), min),
+}

@@ -1,0 +1,91 @@
+"""The model that says what a test wrote down for it."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from modelyard.backends import fixed_text as words
+from modelyard.backends.entries import entry_for
+from modelyard.backends.scripted.answers import Answer, Item, Pause, call, items, pause, say, token
+from modelyard.backends.scripted.rules import Rule, RuleBook, Script, on, rules_of
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.protocols import Capabilities, Clock, ServedModel
+
+__all__ = ["Answer", "Rule", "Script", "ScriptedBackend", "call", "on", "pause", "say", "token"]
+
+
+class ScriptedBackend:
+    """Answers by rules, from a list, in order, or with what a function of the request returns; each choice takes one
+    answer.
+
+    Of rules the first that fits answers: `on(...)` says to what, `.answer(...)` with what. Pauses take the time of
+    `clock`, and none without one. `requests` is everything that was asked, oldest first. Raises `NoAnswerPrepared` when
+    no rule answers, `BackendError` when the list is used up.
+
+    >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
+    >>> backend.requests, backend.texts, backend.unused
+    ([], [], [on(text='refund'), on(tool='look_up')])
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[Rule] | Sequence[Answer] | Script,
+        models: Sequence[str] = ("scripted",),
+        clock: Clock | None = None,
+    ) -> None:
+        self.requests: list[CompletionRequest] = []
+        self._rules = RuleBook(rules_of(answers))
+        self._clock = clock
+        self._entries = tuple(entry_for(model, words.CERTAIN, Pricing(), 131_072) for model in models)
+
+    @property
+    def blocking(self) -> bool:
+        """Whether pauses take time."""
+        return self._clock is not None
+
+    @property
+    def texts(self) -> list[str]:
+        """The last message of each request, oldest first."""
+        return [request.messages[-1].text for request in self.requests]
+
+    @property
+    def answered(self) -> list[Rule]:
+        """The rule that answered, for each request that one did, oldest first. A list or a function is one rule."""
+        return list(self._rules.answered)
+
+    @property
+    def unused(self) -> list[Rule]:
+        """The rules that have answered nothing."""
+        return self._rules.unused
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """One entry per model."""
+        return self._entries
+
+    def capabilities(self, model: str) -> Capabilities:
+        """Everything: the script is responsible for what it says."""
+        return words.CERTAIN
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
+        """The words of all messages, or what the answer to come reports itself."""
+        reported = self._rules.usage_to_come(request)
+        return words.count_prompt(request.messages) if reported is None else reported.prompt_tokens
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """The script's next answer."""
+        for item in self._items(request):
+            if not isinstance(item, Pause):
+                yield item
+            elif self._clock is not None:
+                self._clock.sleep(item.seconds)
+
+    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        """The script's next answer, on an event loop."""
+        for item in self._items(request):
+            if not isinstance(item, Pause):
+                yield item
+            elif self._clock is not None:
+                await self._clock.asleep(item.seconds)
+
+    def _items(self, request: CompletionRequest) -> Iterator[Item]:
+        self.requests.append(request)
+        yield from items(self._rules.next(request), request)

@@ -1,0 +1,1 @@
+"""The LoRA adapters of checkpoints, loaded into and evicted from an upstream server."""

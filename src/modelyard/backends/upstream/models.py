@@ -1,0 +1,149 @@
+"""What a server offers to the catalogue: as the host says, or as the server itself lists it (specification 2.1)."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from modelyard.backends.entries import features, sampling_parameters
+from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, check_entry
+from modelyard.domain.completion import SAMPLING_PARAMETERS
+from modelyard.errors import BackendError, InvalidInput, Problem
+from modelyard.formats.fields import each, mapping, natural, optional, required, text
+from modelyard.protocols import Capabilities
+
+COMMON = Capabilities(
+    parameters=frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed"}),
+    tools=True,
+    json_mode=True,
+)
+"""What nearly every server of the format can do."""
+
+VLLM = Capabilities(
+    parameters=frozenset(SAMPLING_PARAMETERS),
+    logprobs=True,
+    top_logprobs=20,
+    token_ids=True,
+    choices=True,
+    tools=True,
+    forced_tools=True,
+    json_mode=True,
+    structured_outputs=True,
+)
+"""What a vLLM server can do that was started with tools; token ids since its release 0.10.2."""
+
+
+@attrs.frozen
+class UpstreamModel:
+    """A model of a server: its catalogue entry, what it can do, and what the server calls it (by default as its id)."""
+
+    entry: CatalogueEntry
+    capabilities: Capabilities = COMMON
+    served_as: str = attrs.field(default=attrs.Factory(lambda self: self.entry.id, takes_self=True))
+
+
+def offer(
+    id: str,
+    *,
+    context_length: int,
+    pricing: Pricing,
+    capabilities: Capabilities = COMMON,
+    served_as: str | None = None,
+    quantization: Quantization = Quantization.BF16,
+    created: int = 0,
+) -> UpstreamModel:
+    """A text model of a server, whose answers may fill its whole context. `Pricing()` is free.
+
+    >>> offer("Qwen/Qwen3-8B", context_length=32_768, pricing=Pricing()).entry.hub_id
+    'Qwen/Qwen3-8B'
+    """
+    entry = CatalogueEntry(
+        id=id,
+        hub_id=id,
+        name=id,
+        created=created,
+        quantization=quantization,
+        context_length=context_length,
+        max_output_length=context_length,
+        pricing=pricing,
+        supported_sampling_parameters=sampling_parameters(capabilities),
+        supported_features=features(capabilities),
+    )
+    return UpstreamModel(entry, capabilities, served_as or id)
+
+
+def check_models(models: Iterable[UpstreamModel]) -> tuple[UpstreamModel, ...]:
+    """The models. Raises `InvalidInput` for none at all, for an entry that cannot be listed, and for an id twice."""
+    checked: dict[str, UpstreamModel] = {}
+    for model in models:
+        check_entry(model.entry)
+        if checked.setdefault(model.entry.id, model) is not model:
+            raise InvalidInput.at("models", msg=f"{model.entry.id!r} is there twice")
+    if not checked:
+        raise InvalidInput.at("models", msg="must hold at least one model")
+    return tuple(checked.values())
+
+
+# ---- what a server lists ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Listed:
+    """A model as a server lists it: `context_length` in tokens where it says so, `created` in Unix seconds."""
+
+    id: str
+    created: int = 0
+    context_length: int | None = None
+
+
+def read_list(body: Any) -> list[Listed]:
+    """The models of a server's list, without LoRA adapters, which have a parent. Raises `BackendError`."""
+    try:
+        cards = required(lambda data: each(mapping, data), mapping(body), "data")
+        return [_listed(card) for card in cards if not card.get("parent")]
+    except InvalidInput as wrong:
+        raise BackendError(f"the upstream server's list of models is not in the usual shape: {wrong}") from wrong
+
+
+def _listed(card: Mapping[str, Any]) -> Listed:
+    created = card.get("created")
+    return Listed(required(text, card, "id"), created if type(created) is int and created > 0 else 0, _context(card))
+
+
+def _context(card: Mapping[str, Any]) -> int | None:
+    """Where vLLM and SGLang, hosted servers, and llama.cpp say it."""
+    meta = optional(mapping, card, "meta", {})
+    said = (card.get("max_model_len"), card.get("context_length"), meta.get("n_ctx"), meta.get("n_ctx_train"))
+    return next((natural(length) for length in said if length), None)
+
+
+def offered(
+    listed: Sequence[Listed],
+    pricing: Mapping[str, Pricing],
+    only: Collection[str] | None,
+    context_length: int | None,
+    capabilities: Capabilities,
+) -> tuple[UpstreamModel, ...]:
+    """The listed models with the host's prices. Raises `InvalidInput` naming every one that lacks something."""
+    names = {model.id for model in listed}
+    problems = [Problem(("only",), f"the server does not list {name!r}") for name in only or () if name not in names]
+    wanted = [model for model in listed if only is None or model.id in only]
+    for model in wanted:
+        if model.id not in pricing:
+            problems.append(Problem(("pricing", model.id), "is missing; `Pricing()` is free, `only` names a choice"))
+        if context_length is None and model.context_length is None:
+            problems.append(
+                Problem(("context_length",), f"must be given: the server does not say that of {model.id!r}")
+            )
+    if problems:
+        raise InvalidInput(problems)
+    return check_models(
+        offer(
+            model.id,
+            context_length=model.context_length or context_length or 0,
+            pricing=pricing[model.id],
+            capabilities=capabilities,
+            created=model.created,
+        )
+        for model in wanted
+    )

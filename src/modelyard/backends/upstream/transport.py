@@ -1,0 +1,278 @@
+"""How a request travels: over httpx, by blocking calls or on an event loop."""
+
+import asyncio
+import math
+import os
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, TypeVar
+
+import attrs
+
+from modelyard.backends.upstream.address import Address, httpx
+from modelyard.backends.upstream.concurrency import Gate
+from modelyard.backends.upstream.errors import Head, Setback
+from modelyard.backends.upstream.exchange import Adapters, Upstream
+from modelyard.backends.upstream.timeouts import Patience
+from modelyard.errors import BackendError, Overloaded
+from modelyard.protocols import ServedModel
+
+T = TypeVar("T")
+
+
+class Clients:
+    """The connections of this process to one server: a pool for threads, and one for each event loop.
+
+    An event loop's pool is closed with it: `asyncio.run` closes the asynchronous generators that are left, and one of
+    them holds the pool.
+    """
+
+    def __init__(self, address: Address, kept: int) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept)
+        self._options: Mapping[str, Any] = {**address.options, "limits": limits}
+        self._lock = threading.Lock()
+        self._client: httpx.Client | None = None
+        self._on_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+        self.closed = threading.Event()
+
+    def blocking(self) -> httpx.Client:
+        """The pool for threads. Raises `BackendError` once closed."""
+        with self._lock:
+            self._check()
+            if self._client is None:
+                self._client = httpx.Client(**self._options)
+            return self._client
+
+    async def on_loop(self) -> httpx.AsyncClient:
+        """The pool of the running event loop. Raises `BackendError` once closed."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._check()
+            if loop in self._on_loops:
+                return self._on_loops[loop][0]
+            client = httpx.AsyncClient(**self._options)
+            keeper = self._kept_open(client, loop)
+            self._on_loops[loop] = client, keeper
+        await anext(keeper)
+        return client
+
+    def _check(self) -> None:
+        if self.closed.is_set():
+            raise BackendError("this upstream backend is closed")
+
+    def close(self) -> None:
+        """Close the pool for threads, and refuse whatever comes. Idempotent."""
+        self.closed.set()
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """The same, and close the pool of the running event loop."""
+        self.close()
+        with self._lock:
+            kept = self._on_loops.get(asyncio.get_running_loop())
+        if kept is not None:
+            await kept[1].aclose()
+
+    async def _kept_open(
+        self, client: httpx.AsyncClient, loop: asyncio.AbstractEventLoop
+    ) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._on_loops[loop]
+            await client.aclose()
+
+
+@attrs.frozen
+class Here:
+    """What belongs to this process, and to none that is forked from it."""
+
+    clients: Clients
+    gate: Gate
+    pid: int = attrs.field(factory=os.getpid)
+
+
+class BlockingCarrier:
+    """Carries one request by blocking calls."""
+
+    def __init__(self, here: Here, upstream: Upstream) -> None:
+        self._here, self._upstream = here, upstream
+        self._stack = ExitStack()
+        self._response: httpx.Response | None = None
+        self._pieces: Iterator[bytes] = iter(())
+
+    def enter(self, seconds: float) -> None:
+        """See `Carrier`."""
+        woken = threading.Event()
+        place = self._here.gate.come(woken.set)
+        self._stack.callback(self._here.gate.leave, place)
+        if not place.inside and not self._upstream.clock.wait(woken, seconds):
+            raise _no_turn(seconds)
+
+    def borrow(self, adapters: Adapters, model: ServedModel) -> str:
+        """See `Carrier`."""
+        return self._stack.enter_context(adapters.serving(model))
+
+    def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
+        """See `Carrier`. Here httpx keeps the time: a pool's connection has one limit for all that is read."""
+        self._hang_up()
+        client = self._here.clients.blocking()
+        request = client.build_request(method, path, content=body, timeout=_timeout(self._upstream.patience, seconds))
+        try:
+            self._response = client.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise _told(error) from error
+        self._pieces = self._response.iter_raw()
+        return _head(self._response)
+
+    def read(self, seconds: float) -> bytes:
+        """See `Carrier`."""
+        try:
+            return next(self._pieces, b"")
+        except httpx.HTTPError as error:
+            raise _told(error) from error
+
+    def pause(self, seconds: float) -> None:
+        """See `Carrier`. Ends when the backend is closed, too."""
+        self._upstream.clock.wait(self._here.clients.closed, seconds)
+
+    def close(self) -> None:
+        """See `Carrier`."""
+        with self._stack:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            response.close()
+
+
+class AsyncCarrier:
+    """Carries one request on an event loop. Here the clock keeps the time: a task ends a wait that takes too long."""
+
+    def __init__(self, here: Here, upstream: Upstream) -> None:
+        self._here, self._upstream = here, upstream
+        self._stack = AsyncExitStack()
+        self._response: httpx.Response | None = None
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._wait: asyncio.Timeout | None = None
+        self._due, self._looks = 0.0, math.inf
+
+    async def enter(self, seconds: float) -> None:
+        """See `Carrier`."""
+        woken, loop = asyncio.Event(), asyncio.get_running_loop()
+        place = self._here.gate.come(lambda: loop.call_soon_threadsafe(woken.set))
+        self._stack.callback(self._here.gate.leave, place)
+        if not place.inside:
+            try:
+                await self._within(seconds, woken.wait())
+            except TimeoutError:
+                raise _no_turn(seconds) from None
+
+    async def borrow(self, adapters: Adapters, model: ServedModel) -> str:
+        """See `Carrier`."""
+        return await self._stack.enter_async_context(adapters.aserving(model))
+
+    async def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
+        """See `Carrier`."""
+        await self._hang_up()
+        client = await self._here.clients.on_loop()
+        timeout = httpx.Timeout(None, connect=self._upstream.patience.connect)
+        request = client.build_request(method, path, content=body, timeout=timeout)
+        try:
+            self._response = await self._within(seconds, client.send(request, stream=True))
+        except httpx.HTTPError as error:
+            raise _told(error) from error
+        self._pieces = self._response.aiter_raw()
+        return _head(self._response)
+
+    async def read(self, seconds: float) -> bytes:
+        """See `Carrier`."""
+        assert self._pieces is not None
+        try:
+            return await self._within(seconds, anext(self._pieces, b""))
+        except httpx.HTTPError as error:
+            raise _told(error) from error
+
+    async def pause(self, seconds: float) -> None:
+        """See `Carrier`."""
+        await self._upstream.clock.asleep(seconds)
+
+    async def aclose(self) -> None:
+        """See `Carrier`."""
+        self._stop_watching()
+        async with self._stack:
+            await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            await response.aclose()
+
+    # ---- time
+
+    async def _within(self, seconds: float, work: Awaitable[T]) -> T:
+        """What the work gives. Raises `TimeoutError` when the clock has moved on so far before it does."""
+        self._due = self._upstream.clock.monotonic() + seconds
+        if self._due < self._looks:
+            self._looks = self._due
+            self._stop_watching()
+            self._watching = asyncio.create_task(self._watch())
+        try:
+            async with asyncio.timeout(None) as self._wait:
+                return await work
+        finally:
+            self._wait = None
+
+    async def _watch(self) -> None:
+        """End the wait that is overdue. Sleeps through those that are not, so that a token costs nothing here."""
+        clock = self._upstream.clock
+        while (left := self._due - clock.monotonic()) > 0:
+            self._looks = self._due
+            await clock.asleep(left)
+        self._looks = math.inf
+        if self._wait is not None:
+            self._wait.reschedule(asyncio.get_running_loop().time())
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+# ---- what httpx says ---------------------------------------------------------------------------------------------
+
+
+def _timeout(patience: Patience, seconds: float) -> httpx.Timeout:
+    longest = max(seconds, patience.between_tokens)
+    return httpx.Timeout(connect=patience.connect, read=longest, write=longest, pool=None)
+
+
+def _head(response: httpx.Response) -> Head:
+    said = response.headers
+    return Head(
+        response.status_code,
+        said.get("content-type", ""),
+        said.get("content-encoding", ""),
+        said.get("retry-after", ""),
+    )
+
+
+def _told(error: httpx.HTTPError) -> Exception:
+    """What a fault of the connection means. Its own words may name hosts, so that they stay in the log."""
+    if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
+        return TimeoutError()
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return Setback(BackendError("the upstream server cannot be reached"), again=True)
+    if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
+        return Setback(BackendError("the upstream server broke the connection off"), again=True)
+    return Setback(BackendError(f"the upstream server cannot be asked ({type(error).__name__})"))
+
+
+def _no_turn(seconds: float) -> Overloaded:
+    return Overloaded(f"the upstream server had no room within {seconds:g} s; try again")

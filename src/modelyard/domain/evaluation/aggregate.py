@@ -1,0 +1,326 @@
+"""The aggregates of a run: one function, so that the same numbers stand everywhere (specification 4.5)."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Unpack
+
+import attrs
+
+from modelyard.domain.evaluation.metrics import (
+    Column,
+    Judged,
+    Kind,
+    Metric,
+    Reading,
+    Row,
+    metric_names,
+    rows,
+    shortened,
+)
+from modelyard.domain.evaluation.options import Reducer, TermOptions, Terms
+from modelyard.domain.evaluation.paired_tests import Distribution, clustered_rate, student
+from modelyard.domain.evaluation.run import Outcome
+from modelyard.domain.evaluation.running_totals import Lowest
+from modelyard.domain.evaluation.statistics import Interval, Numbers, describe, wilson
+from modelyard.domain.evaluation.usage_summary import Latency, RoleUsage, Spending, total_cost
+from modelyard.domain.record import EMPTY
+
+MAX_METRICS = 200
+MAX_TEXTS = 1000
+MAX_LABEL = 200
+KEEP = 100
+OTHERS = "(others)"
+POLICY = "a missing value counts as 0 (false), or as the lowest value where that is below 0"
+"""What the pessimistic mean does with trials that have no value."""
+
+
+# ---- what comes out ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class RowNote:
+    """A row to look at, its inputs and the first trial's output shortened.
+
+    `value` is the row's value of a metric; `detail` says what went wrong.
+    """
+
+    digest: str
+    inputs: str
+    output: str
+    value: float | None = None
+    detail: str = ""
+
+    @classmethod
+    def of(cls, row: Row, value: float | None = None, detail: str = "") -> "RowNote":
+        """A note on a row."""
+        return cls(row.digest, shortened(row.inputs), shortened(row.output), value, detail)
+
+
+@attrs.frozen
+class MetricSummary:
+    """One metric of a run: `scored + unscored + scorer_errors + model_errors = trials`.
+
+    `numbers` are over the rows that have a value, trials reduced first, bools as 0 and 1; None where no row has one.
+    `interval` is that of their mean: Wilson's for bools (also of a rate of trials, `pairing.clustered_rate`), else
+    Student's. `pessimistic` is the mean over all rows, by
+    `POLICY`. `texts` counts answers that are text, the most frequent first; `reasons` why trials are unscored. `worst`
+    are the rows with the lowest values, the lowest first.
+    """
+
+    metric: Metric
+    name: str
+    kind: Kind | None
+    scored: int
+    unscored: int
+    scorer_errors: int
+    model_errors: int
+    numbers: Numbers | None = None
+    interval: Interval | None = None
+    pessimistic: float | None = None
+    texts: Mapping[str, int] = EMPTY
+    reasons: Mapping[str, int] = EMPTY
+    distribution: Distribution | None = None
+    worst: tuple[RowNote, ...] = ()
+
+    @property
+    def trials(self) -> int:
+        """All trials."""
+        return self.scored + self.unscored + self.scorer_errors + self.model_errors
+
+    @property
+    def mean(self) -> float | None:
+        """The headline: the mean over the rows that have a value, of bools the rate; None when no row has one."""
+        return None if self.numbers is None else self.numbers.mean
+
+
+@attrs.frozen
+class Aggregate:
+    """A run in numbers.
+
+    `failed` is how many rows there are on which the model or a scorer failed, and `failures` the first of them.
+    `possibly_repeated` counts calls that a kill may have caused to be made twice, `omitted` what was said of more than
+    `MAX_METRICS` metrics.
+    """
+
+    rows: int
+    trials: int
+    model_errors: int
+    terms: Terms
+    metrics: tuple[MetricSummary, ...]
+    latency: Latency | None
+    usage: tuple[RoleUsage, ...]
+    failed: int = 0
+    failures: tuple[RowNote, ...] = ()
+    possibly_repeated: int = 0
+    omitted: int = 0
+    policy: str = POLICY
+
+    @property
+    def cost(self) -> Decimal | None:
+        """USD that this run cost, its judges with it and what it inherited left out; None when nothing was reported."""
+        return total_cost(self.usage)
+
+
+# ---- the function ------------------------------------------------------------------------------------------------
+
+
+def aggregate(judged: Iterable[Judged], *, keep: int = KEEP, **options: Unpack[TermOptions]) -> Aggregate:
+    """The aggregates of what was judged, which must come in the order of the row digests (see `metric.rows`).
+
+    Options are the fields of `Terms`. What is held is one number a row and metric, and at most `keep` rows to look at.
+    Raises `InvalidInput`.
+    """
+    tally = _Tally(Terms(**options), keep)
+    for row in rows(judged):
+        tally.add(row)
+    return Aggregate(
+        tally.rows,
+        tally.trials,
+        tally.model_errors,
+        tally.terms,
+        tally.summaries(),
+        tally.spending.latency,
+        tally.spending.usage,
+        tally.failed,
+        tuple(tally.failures),
+        tally.possibly_repeated,
+        tally.omitted,
+    )
+
+
+# ---- counting ----------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class _Leaf:
+    """One metric while it is counted: a column for each kind of number, texts, and why values are missing."""
+
+    reduce: Reducer
+    keep: int
+    columns: dict[Kind, Column] = attrs.field(factory=dict)
+    worst: dict[Kind, Lowest[tuple[Row, float]]] = attrs.field(factory=dict)
+    texts: Counter[str] = attrs.field(factory=Counter)
+    reasons: Counter[str] = attrs.field(factory=Counter)
+
+    def take(self, number: int, row: Row, kind: Kind, values: Sequence[float]) -> None:
+        """The numbers of one kind that the trials of a row have."""
+        if kind not in self.columns:
+            self.columns[kind], self.worst[kind] = Column(self.reduce), Lowest(self.keep)
+        value = self.columns[kind].put(number, values, len(row.trials) - len(values))
+        self.worst[kind].offer(value, (row, value))
+
+    def take_text(self, text: str) -> None:
+        """A text; behind many different ones a new one is counted among others."""
+        label = shortened(text, MAX_LABEL)
+        self.texts[label if label in self.texts or len(self.texts) < MAX_TEXTS else OTHERS] += 1
+
+    @property
+    def kinds(self) -> dict[Kind, int]:
+        """How many trials have a value of each kind, the most frequent kind first."""
+        counts = {kind: column.trials for kind, column in self.columns.items()}
+        counts[Kind.TEXT] = self.texts.total()
+        found = sorted((kind for kind in Kind if counts.get(kind)), key=lambda kind: -counts[kind])
+        return {kind: counts[kind] for kind in found}
+
+
+@attrs.define
+class _Tally:
+    terms: Terms
+    keep: int
+    rows: int = 0
+    trials: int = 0
+    model_errors: int = 0
+    failed: int = 0
+    possibly_repeated: int = 0
+    omitted: int = 0
+    leaves: dict[Metric, _Leaf] = attrs.field(factory=dict)
+    scorer_errors: Counter[str] = attrs.field(factory=Counter)
+    failures: list[RowNote] = attrs.field(factory=list)
+    clusters: list[str] = attrs.field(factory=list)
+    spending: Spending = attrs.field(factory=Spending)
+
+    def add(self, row: Row) -> None:
+        """Count a row."""
+        self.trials += len(row.trials)
+        if self.terms.cluster_by is not None:
+            self.clusters.append(row.cluster(self.terms.cluster_by))
+        for prediction, scores in row.trials:
+            self.spending.add(prediction, scores)
+            self.possibly_repeated += prediction.possibly_repeated
+        errors = [f"model: {error}" for error in row.failures]
+        self.model_errors += len(errors)
+        numbers: dict[tuple[Metric, Kind], list[float]] = {}
+        for reading in row.readings:
+            self._take(reading, numbers, errors)
+        for (metric, kind), values in numbers.items():
+            self.leaves[metric].take(self.rows, row, kind, values)
+        self._note_errors(row, errors)
+        self.rows += 1
+
+    def _take(self, reading: Reading, numbers: dict[tuple[Metric, Kind], list[float]], errors: list[str]) -> None:
+        if reading.outcome is Outcome.SCORER_ERROR:
+            self.scorer_errors[reading.metric.scorer] += 1
+            errors.append(f"{metric_names([reading.metric])[reading.metric]}: {reading.reason}")
+            return
+        leaf = self._leaf(reading.metric)
+        if leaf is None:
+            self.omitted += 1
+        elif reading.kind is None:
+            leaf.reasons[shortened(reading.reason, MAX_LABEL)] += 1
+        elif reading.kind is Kind.TEXT:
+            leaf.take_text(reading.value)
+        else:
+            numbers.setdefault((reading.metric, reading.kind), []).append(reading.value)
+
+    def _leaf(self, metric: Metric) -> _Leaf | None:
+        found = self.leaves.get(metric)
+        if found is None and len(self.leaves) < MAX_METRICS:
+            found = self.leaves[metric] = _Leaf(self.terms.reduce, self.keep)
+        return found
+
+    def _note_errors(self, row: Row, errors: Sequence[str]) -> None:
+        if errors:
+            self.failed += 1
+        if errors and len(self.failures) < self.keep:
+            self.failures.append(RowNote.of(row, detail=shortened("; ".join(errors))))
+
+    # ---- the numbers
+
+    def summaries(self) -> tuple[MetricSummary, ...]:
+        """Each metric. Raises nothing: a metric without a value has no numbers."""
+        self._give_way()
+        for scorer in self.scorer_errors.keys() - {metric.scorer for metric in self.leaves}:
+            self.leaves[Metric(scorer)] = _Leaf(self.terms.reduce, self.keep)
+        names = metric_names(self.leaves)
+        ordered = sorted(self.leaves, key=lambda metric: names[metric])
+        return tuple(self._summary(metric, names[metric]) for metric in ordered)
+
+    def _give_way(self) -> None:
+        """A leaf without any value, such as the null of a scorer that else answers an object, is no metric: what it
+        says of missing values holds for the leaves below it.
+        """
+        for empty in [metric for metric, leaf in self.leaves.items() if not leaf.kinds]:
+            below = [metric for metric in self.leaves if _is_below(metric, empty)]
+            for metric in below:
+                self.leaves[metric].reasons.update(self.leaves[empty].reasons)
+            if below:
+                del self.leaves[empty]
+
+    def _summary(self, metric: Metric, name: str) -> MetricSummary:
+        leaf, kinds = self.leaves[metric], self.leaves[metric].kinds
+        kind = next(iter(kinds), None)
+        scored = 0 if kind is None else kinds[kind]
+        errors = self.scorer_errors[metric.scorer]
+        unscored = self.trials - self.model_errors - errors - scored
+        counts = (scored, unscored, errors, self.model_errors)
+        reasons = _reasons(leaf, kinds, unscored)
+        if kind is None:
+            return MetricSummary(metric, name, None, *counts, reasons=reasons)
+        if kind is Kind.TEXT:
+            return MetricSummary(metric, name, kind, *counts, texts=dict(leaf.texts.most_common()), reasons=reasons)
+        return self._numeric(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
+
+    def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: Kind) -> MetricSummary:
+        column, confidence = leaf.columns[kind], self.terms.confidence
+        column.fill(self.rows)
+        values = column.present
+        clusters = [
+            one for one, value in zip(self.clusters, column.values, strict=bool(self.clusters)) if value == value
+        ]
+        numbers = describe(values, clusters)
+        groups = len(set(clusters)) if clusters else len(values)
+        return attrs.evolve(
+            summary,
+            numbers=numbers,
+            interval=_interval(kind, values, numbers, column.trials, groups, confidence),
+            pessimistic=math.fsum(column.pessimistic(column.worst)) / self.rows,
+            distribution=Distribution.of(values),
+            worst=tuple(RowNote.of(row, float(value)) for row, value in leaf.worst[kind].items),
+        )
+
+
+def _interval(
+    kind: Kind, values: Sequence[float], numbers: Numbers, trials: int, groups: int, confidence: float
+) -> Interval | None:
+    """That of the mean of row values, of which so many `groups` are independent."""
+    if kind is not Kind.BINARY:
+        return student(numbers, groups, confidence)
+    if groups == len(values) and all(value in (0.0, 1.0) for value in values):
+        return wilson(round(math.fsum(values)), len(values), confidence)
+    return clustered_rate(numbers, trials, groups, confidence)
+
+
+def _is_below(metric: Metric, above: Metric) -> bool:
+    depth = len(above.path)
+    return metric.scorer == above.scorer and len(metric.path) > depth and metric.path[:depth] == above.path
+
+
+def _reasons(leaf: _Leaf, kinds: Mapping[Kind, int], unscored: int) -> dict[str, int]:
+    """Why trials are unscored. Values of another kind than most are among them."""
+    found = Counter(leaf.reasons)
+    for kind in list(kinds)[1:]:
+        found[f"{kind}, where most values are {next(iter(kinds))}"] += kinds[kind]
+    found["there is no score"] += unscored - found.total()
+    return dict((+found).most_common())

@@ -1,0 +1,319 @@
+"""Metrics: what scorers say of each row of a run, leaf by leaf, trials reduced within the row (specification 4.5)."""
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import lru_cache
+from itertools import chain, groupby
+from typing import Any, NamedTuple
+
+import attrs
+
+from modelyard.domain.canonical import canonical_json
+from modelyard.domain.evaluation.options import Reducer
+from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
+from modelyard.domain.evaluation.references import ObjectRef, same_scheme
+from modelyard.domain.evaluation.run import Outcome
+from modelyard.errors import InvalidInput
+
+LARGEST = 1e150
+"""Beyond this no score is taken, so that no sum of squares overflows."""
+
+Judged = tuple[Prediction | PredictionView, Sequence[Score | ScoreView]]
+"""A prediction and its scores, in the order in which they were made; or as much of them as numbers need."""
+
+WholeJudged = tuple[Prediction, Sequence[Score]]
+"""The same with nothing left out."""
+
+Path = tuple[str, ...]
+
+
+# ---- what is measured --------------------------------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    """What a metric's values are. A bool is never a number."""
+
+    BINARY = "binary"
+    CONTINUOUS = "continuous"
+    TEXT = "text"
+
+
+class Metric(NamedTuple):
+    """One leaf of what one version of a scorer answers: the scorer's reference, and the way into its answer."""
+
+    scorer: str
+    path: Path = ()
+
+
+def metric_names(metrics: Iterable[Metric]) -> dict[Metric, str]:
+    """What people call each metric: the scorer's name and the path, `judge.tone`.
+
+    Where two versions of one scorer would be called the same, the version stands with it: `judge:v1.tone`.
+    """
+    wanted = tuple(dict.fromkeys(metrics))
+    short = {metric: ".".join((_scorer_name(metric.scorer), *metric.path)) for metric in wanted}
+    taken = list(short.values())
+    return {metric: short[metric] if taken.count(short[metric]) == 1 else _long_name(metric) for metric in wanted}
+
+
+def _scorer_name(scorer: str) -> str:
+    ref = ObjectRef.parse(scorer)
+    return scorer if ref is None else ref.name
+
+
+def _long_name(metric: Metric) -> str:
+    ref = ObjectRef.parse(metric.scorer)
+    named = metric.scorer if ref is None else f"{ref.entity}/{ref.project}/{ref.name}:{ref.version or 'latest'}"
+    return ".".join((named, *metric.path))
+
+
+# ---- one trial ---------------------------------------------------------------------------------------------------
+
+
+class Reading(NamedTuple):
+    """What one trial says of one metric: a value of a kind, or the reason why there is none.
+
+    Where the scorer failed the metric is the scorer as a whole.
+    """
+
+    metric: Metric
+    outcome: Outcome
+    kind: Kind | None = None
+    value: Any = None
+    reason: str = ""
+
+
+def readings(scores: Sequence[Score | ScoreView]) -> list[Reading]:
+    """What the scores of one prediction say. Of several by one version of a scorer the last counts."""
+    found: list[Reading] = []
+    for score in scores if len(scores) < 2 else _last_of_each(scores):
+        whole, value = _whole(score.scorer), score.value.get("value")
+        kind = kind_of(value)
+        if kind is not None:
+            found.append(_new(Reading, (whole, _SCORED, kind, value, "")))
+        elif score.error is not None and "value" not in score.value:
+            found.append(Reading(whole, Outcome.SCORER_ERROR, None, None, score.error))
+        else:
+            found += [_reading(Metric(whole.scorer, path), leaf, score.error) for path, leaf in leaves(value)]
+    return found
+
+
+_new = tuple.__new__
+"""Makes a named tuple without looking at its names, which takes half the time; there is one for every score."""
+
+_SCORED = Outcome.SCORED
+
+
+def _last_of_each(scores: Sequence[Score | ScoreView]) -> Iterable[Score | ScoreView]:
+    return {_whole(score.scorer): score for score in scores}.values()
+
+
+@lru_cache(maxsize=256)
+def _whole(scorer: str) -> Metric:
+    """All that a scorer says, under the one scheme of its reference."""
+    return Metric(same_scheme(scorer))
+
+
+def trial_readings(judged: Judged) -> list[Reading]:
+    """What a trial says. Where the model failed nothing counts that a scorer said."""
+    prediction, scores = judged
+    return [] if prediction.error is not None else readings(scores)
+
+
+def _reading(metric: Metric, value: Any, error: str | None) -> Reading:
+    kind = kind_of(value)
+    if kind is None:
+        return Reading(metric, Outcome.UNSCORED, reason=error or unscored_reason(value))
+    return Reading(metric, Outcome.SCORED, kind, value)
+
+
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The leaves of nested objects with the way to each; a list is a leaf.
+
+    >>> list(leaves({"tone": True, "facts": {"found": 2}}))
+    [(('tone',), True), (('facts', 'found'), 2)]
+    """
+    if isinstance(value, Mapping) and value:
+        for name, member in value.items():
+            yield from leaves(member, (*path, name))
+    else:
+        yield path, value
+
+
+_KINDS = {bool: Kind.BINARY, int: Kind.CONTINUOUS, float: Kind.CONTINUOUS, str: Kind.TEXT}
+
+
+def kind_of(value: Any) -> Kind | None:
+    """What a JSON value is; None for one that is no score, such as null, NaN or a list."""
+    kind = _KINDS.get(type(value))
+    return kind if kind is not Kind.CONTINUOUS or abs(value) <= LARGEST else None
+
+
+def unscored_reason(value: Any) -> str:
+    """Why a value is no score."""
+    if value is None:
+        return "the scorer gave no score"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"the score is {value}"
+    if isinstance(value, int | float):
+        return f"the score is beyond {LARGEST:g}"
+    return "an empty object is no score" if isinstance(value, Mapping) else "a list is no score"
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Row:
+    """A row of a run: its trials, of which there is at least one."""
+
+    digest: str
+    trials: tuple[Judged, ...]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What the model was given."""
+        return self.trials[0][0].inputs
+
+    @property
+    def output(self) -> Any:
+        """What the model answered at first; None where it failed."""
+        return self.trials[0][0].output.get("value")
+
+    @property
+    def failures(self) -> list[str]:
+        """The errors of the trials on which the model failed."""
+        return [prediction.error for prediction, _ in self.trials if prediction.error is not None]
+
+    @property
+    def readings(self) -> list[Reading]:
+        """What the trials say."""
+        if len(self.trials) == 1:
+            return trial_readings(self.trials[0])
+        return list(chain.from_iterable(map(trial_readings, self.trials)))
+
+    def cluster(self, key: str) -> str:
+        """The value of the input `key`, which rows that go together have in common. Raises `InvalidInput`."""
+        if key not in self.inputs:
+            raise InvalidInput.at("cluster_by", msg=f"the row {self.digest} has no input {key!r}")
+        return canonical_json(self.inputs[key])
+
+
+def rows(judged: Iterable[Judged]) -> Iterator[Row]:
+    """The rows of a run, of which equal ones are trials of each other.
+
+    What is judged must come in the order of the row digests, as the index `by_row` gives it: then a run of any length
+    needs no more room than its longest row. Raises `ValueError` where it does not.
+    """
+    last = ""
+    for digest, trials in groupby(judged, key=_row_digest):
+        if digest < last:
+            raise ValueError("what is judged must be in the order of the row digests")
+        last = digest
+        yield Row(digest, tuple(trials))
+
+
+def _row_digest(judged: Judged) -> str:
+    return judged[0].row_digest
+
+
+def merged(baseline: Iterator[Row], candidate: Iterator[Row]) -> Iterator[tuple[Row | None, Row | None]]:
+    """The rows of two runs side by side, in their order; None beside a row that one of them has alone."""
+    one, other = next(baseline, None), next(candidate, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one.digest < other.digest):
+            yield one, None
+            one = next(baseline, None)
+        elif one is None or other.digest < one.digest:
+            yield None, other
+            other = next(candidate, None)
+        else:
+            yield one, other
+            one, other = next(baseline, None), next(candidate, None)
+
+
+# ---- row values --------------------------------------------------------------------------------------------------
+
+
+def row_values(row: Row, kinds: Mapping[Metric, Kind], reduce: Reducer) -> dict[Metric, float]:
+    """The values of a row, its trials reduced: of metrics of these kinds, as far as the row has them."""
+    found: dict[Metric, list[float]] = {}
+    for reading in row.readings:
+        if reading.kind is not None and kinds.get(reading.metric) is reading.kind:
+            found.setdefault(reading.metric, []).append(reading.value)
+    return {metric: values[0] if len(values) == 1 else reduce(values) for metric, values in found.items()}
+
+
+NAN = math.nan
+
+
+@attrs.define
+class Column:
+    """One value a row, of one metric and kind: NaN where the row has none.
+
+    `trials` counts the values before they were reduced. `lacking` keeps what there is of rows some trials of which have
+    no value: the values there are, and how many are missing.
+    """
+
+    reduce: Reducer
+    values: "array[float]" = attrs.field(factory=lambda: array("d"))
+    lacking: dict[int, tuple[Sequence[float], int]] = attrs.field(factory=dict)
+    trials: int = 0
+
+    def put(self, row: int, values: Sequence[float], missing: int) -> float:
+        """Take the values of the trials of a row, in the order of the rows. Returns their one value."""
+        if row > len(self.values):
+            self.fill(row)
+        reduced = values[0] if len(values) == 1 else self.reduce(values)
+        self.values.append(reduced)
+        self.trials += len(values)
+        if missing:
+            self.lacking[row] = (values, missing)
+        return reduced
+
+    def fill(self, row: int) -> None:
+        """Say of all rows before this one, of which nothing was said, that they have no value."""
+        self.values.extend([NAN] * (row - len(self.values)))
+
+    @property
+    def present(self) -> "array[float]":
+        """The values that there are."""
+        return array("d", (value for value in self.values if value == value))
+
+    @property
+    def worst(self) -> float:
+        """What a missing value counts as when all trials count: 0 (False), or the lowest one where that is below."""
+        return min((value for value in self.values if value < 0), default=0.0)
+
+    def pessimistic(self, worst: float) -> "array[float]":
+        """One value a row where every missing trial counts as `worst`."""
+        found = array("d", (worst if value != value else value for value in self.values))
+        for row, (values, missing) in self.lacking.items():
+            found[row] = self.reduce([*values, *[worst] * missing])
+        return found
+
+
+# ---- for people --------------------------------------------------------------------------------------------------
+
+MAX_TEXT = 400
+
+
+def shortened(value: Any, most: int = MAX_TEXT) -> str:
+    """A value as text, cut where it is too long to look at: nothing of null, texts as they are, an object line by line.
+
+    >>> shortened({"question": "2 + 2?", "choices": [3, 4]})
+    'question: 2 + 2?\\nchoices: [3, 4]'
+    """
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        text = "\n".join(f"{name}: {_plain(member)}" for name, member in value.items())
+    else:
+        text = _plain(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else canonical_json(value)

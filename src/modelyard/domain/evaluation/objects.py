@@ -1,0 +1,114 @@
+"""Named objects that have versions: datasets, scorers, models, evaluations and ops (specification 4.5).
+
+Equal content is the same version, so whoever publishes twice changes nothing.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+
+LATEST = "latest"
+_INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
+
+
+class ObjectKind(StrEnum):
+    """What an object is."""
+
+    DATASET = "dataset"
+    SCORER = "scorer"
+    MODEL = "model"
+    EVALUATION = "evaluation"
+    OP = "op"
+
+
+@attrs.frozen
+class ObjectVersion:
+    """One version of a named object. Versions of an `object_id` count from 0 in `index`, also over deleted ones.
+
+    `content` is what was published, without rows: those of a dataset lie in the artifact `rows_artifact`, as JSON
+    Lines, `rows` of them, and `table_digest` is the digest of their table. A deleted version keeps its place and loses
+    its content.
+    """
+
+    id: str
+    entity: str
+    project: str
+    kind: ObjectKind
+    object_id: str
+    index: int
+    digest: str
+    created_at: datetime
+    content: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    rows: int | None = None
+    rows_artifact: str | None = None
+    table_digest: str | None = None
+    deleted_at: datetime | None = None
+
+    @property
+    def ref(self) -> ObjectRef:
+        """The reference of this version."""
+        kind = RefKind.OP if self.kind is ObjectKind.OP else RefKind.OBJECT
+        return ObjectRef(self.entity, self.project, kind, self.object_id, self.digest)
+
+    @property
+    def rows_ref(self) -> ObjectRef | None:
+        """The reference of a dataset's rows."""
+        if self.table_digest is None:
+            return None
+        return ObjectRef(self.entity, self.project, RefKind.TABLE, self.table_digest)
+
+    def deleted(self, at: datetime) -> "ObjectVersion":
+        """What stays of this version when it is deleted: that it was there."""
+        return attrs.evolve(self, content=EMPTY, rows=None, rows_artifact=None, table_digest=None, deleted_at=at)
+
+
+def version_index(version: str) -> int | None:
+    """N of the version `v<N>`; None for another word."""
+    found = _INDEX.fullmatch(version)
+    return int(found[1]) if found else None
+
+
+@attrs.frozen
+class ObjectAlias:
+    """A word for one version of an object, by its `index`; it can be given to another version later."""
+
+    entity: str
+    project: str
+    kind: ObjectKind
+    object_id: str
+    alias: str
+    index: int
+
+
+OneObject = str | ObjectRef | ObjectVersion
+"""How one object may be named: by its name (`quiz`, `quiz:v0`), by a reference, or by the version itself."""
+
+RECORDS = (
+    Record(
+        ObjectAlias,
+        "object_aliases",
+        ("entity", "project", "kind", "object_id", "alias"),
+        indexes={"by_entity": Index(("entity",))},
+    ),
+    Record(
+        ObjectVersion,
+        "object_versions",
+        ("id",),
+        unique={"version": ("entity", "project", "kind", "object_id", "index")},
+        indexes={
+            "all": Index(()),
+            "by_object": Index(("entity", "project", "kind", "object_id"), ("index",)),
+            "by_digest": Index(("entity", "project", "kind", "object_id", "digest"), ("index",)),
+            "by_kind": Index(("entity", "project", "kind"), ("created_at",)),
+            "by_entity": Index(("entity",), ("created_at",)),
+            "by_table": Index(("entity", "project", "table_digest"), ("created_at",)),
+        },
+    ),
+)

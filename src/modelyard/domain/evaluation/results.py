@@ -1,0 +1,304 @@
+"""The results of runs joined by row: which rows are kept, in which order, and what they say in short.
+
+Pure: what is read comes as `ResultRow`s, in the order of their digests.
+"""
+
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from modelyard.domain.evaluation.filters import Expression, Field, fields_in, scorer_keys, truth
+from modelyard.domain.evaluation.metrics import Judged, Kind, Metric, Path, Row, kind_of, trial_readings
+from modelyard.domain.evaluation.references import same_scheme
+from modelyard.domain.usage import add
+from modelyard.errors import CallerError
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+J = TypeVar("J", bound=Judged)
+
+
+@attrs.frozen
+class ResultRow(Generic[J]):
+    """A row of several runs: its trials in each run that has it."""
+
+    digest: str
+    runs: Mapping[str, Sequence[J]]
+
+    def trials(self, run_id: str | None) -> Iterable[J]:
+        """The trials of one run, or of all."""
+        if run_id is not None:
+            return self.runs.get(run_id, ())
+        return (trial for trials in self.runs.values() for trial in trials)
+
+
+def joined(runs: Mapping[str, Iterable[Row]]) -> Iterator[ResultRow[Judged]]:
+    """The rows of runs, each given in the order of its digests, joined by them."""
+    streams = [_tagged(at, run_id, rows) for at, (run_id, rows) in enumerate(runs.items())]
+    for digest, group in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(0)):
+        yield ResultRow(digest, {run_id: row.trials for _, _, run_id, row in group})
+
+
+def _tagged(at: int, run_id: str, rows: Iterable[Row]) -> Iterator[tuple[str, int, str, Row]]:
+    for row in rows:
+        yield row.digest, at, run_id, row
+
+
+# ---- which rows --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Filter:
+    """A condition on the trials of one run, or (None) of any."""
+
+    condition: Expression
+    run_id: str | None = None
+
+
+@attrs.frozen
+class Sort:
+    """An order by a field of one run, or (None) of all: by its value or, with `difference`, by how far the runs lie
+    apart. Rows without a value come last, whatever the direction.
+
+    Raises `CallerError` for a difference of what is no score.
+    """
+
+    field: Field
+    descending: bool = False
+    run_id: str | None = None
+    difference: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.difference and not self.field.is_score:
+            raise CallerError("only scores can be sorted by their difference: name a field that begins with scores.")
+
+
+def _each_once(ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(ids))
+
+
+@attrs.frozen
+class ResultQuery:
+    """Which rows of which runs are wanted, and in which order; without one by digest.
+
+    With `match_all` a row must fit every filter, and one without a run in every run; else it must fit all filters of
+    one run, or all of those without a run in some one run. `require_intersection` keeps the rows that all runs have;
+    `summary_require_intersection` does so in the summary, and is the same where it is None. Without `summarise` there
+    is none.
+    """
+
+    run_ids: tuple[str, ...] = attrs.field(converter=_each_once)
+    filters: tuple[Filter, ...] = ()
+    match_all: bool = False
+    sorts: tuple[Sort, ...] = ()
+    require_intersection: bool = False
+    summary_require_intersection: bool | None = None
+    limit: int | None = None
+    offset: int = 0
+    summarise: bool = True
+
+    @property
+    def by_digest_alone(self) -> bool:
+        """Whether nothing but the digests of all rows says which are wanted."""
+        return not (self.filters or self.sorts or self.summarise)
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether a filter or a sort goes by inputs or outputs, and not by scores alone."""
+        return not all(field.is_score for field in fields_in((*self.filters, *self.sorts)))
+
+    def in_all(self, runs: int) -> bool:
+        """Whether a row that so many runs have is in every one."""
+        return runs == len(self.run_ids)
+
+    def keeps(self, row: ResultRow[Judged]) -> bool:
+        """Whether the row fits the filters."""
+        if not self.filters:
+            return True
+        groups: dict[str | None, list[Expression]] = {}
+        for one in self.filters:
+            groups.setdefault(one.run_id, []).append(one.condition)
+        fits = (self._fits(row, run_id, conditions) for run_id, conditions in groups.items())
+        return all(fits) if self.match_all else any(fits)
+
+    def _fits(self, row: ResultRow[Judged], run_id: str | None, conditions: Sequence[Expression]) -> bool:
+        """Whether in the run, or in some or every run, some trial fits all conditions."""
+        if run_id is not None:
+            return _some(row.runs.get(run_id, ()), conditions)
+        in_runs = (_some(row.runs.get(one, ()), conditions) for one in self.run_ids)
+        return all(in_runs) if self.match_all else any(in_runs)
+
+    def order(self, found: list[tuple[tuple[Any, ...], str]]) -> list[str]:
+        """The digests of rows, given with their `sort_values` and by digest, in the order that is wanted."""
+        for at in reversed(range(len(self.sorts))):
+            found.sort(key=_ranking(at, self.sorts[at].descending), reverse=self.sorts[at].descending)
+        return [digest for _, digest in found]
+
+    def sort_values(self, row: ResultRow[Judged]) -> tuple[Any, ...]:
+        """What each of the sorts goes by, None where the row has no value."""
+        return tuple(_sort_value(sort, row) for sort in self.sorts)
+
+    def window(self, at: int) -> bool:
+        """Whether the row at a place of the order is on the page."""
+        return at >= self.offset and (self.limit is None or at < self.offset + self.limit)
+
+
+def _some(trials: Iterable[Judged], conditions: Sequence[Expression]) -> bool:
+    return any(all(truth(condition.of(trial)) for condition in conditions) for trial in trials)
+
+
+def _ranking(at: int, descending: bool) -> Callable[[tuple[tuple[Any, ...], str]], Any]:
+    """The key of a sort: numbers before texts before nothing, in both directions."""
+
+    def rank(found: tuple[tuple[Any, ...], str]) -> Any:
+        value = found[0][at]
+        place = 2 if value is None else 1 if isinstance(value, str) else 0
+        return (-place if descending else place, 0 if value is None else value)
+
+    return rank
+
+
+def _sort_value(sort: Sort, row: ResultRow[Judged]) -> float | str | None:
+    if sort.difference:
+        means = [mean for trials in row.runs.values() if (mean := _mean(sort.field, trials)) is not None]
+        return max(means) - min(means) if len(means) > 1 else None
+    if sort.field.is_score:
+        return _mean(sort.field, row.trials(sort.run_id))
+    for trial in row.trials(sort.run_id):
+        value = sort.field.of(trial)
+        if isinstance(value, str | int | float):
+            return value
+    return None
+
+
+def _mean(field: Field, trials: Iterable[Judged]) -> float | None:
+    """The mean of a score over trials, bools as 0 and 1."""
+    values = [value for trial in trials if kind_of(value := field.of(trial)) in (Kind.BINARY, Kind.CONTINUOUS)]
+    return math.fsum(values) / len(values) if values else None
+
+
+# ---- what they say in short --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class LeafStats:
+    """One leaf of what a scorer answers, over the trials of a run that have a value there.
+
+    A bool is no number: `numeric_mean` is over numbers, `pass_rate` over bools. `pass_signal_coverage` is the share of
+    bools among the values.
+    """
+
+    scorer_key: str
+    path: str | None
+    value_type: Kind
+    trial_count: int
+    numeric_count: int
+    numeric_mean: float | None
+    pass_true_count: int
+    pass_known_count: int
+
+    @property
+    def pass_rate(self) -> float | None:
+        """How many of the bools are true; None without any."""
+        return self.pass_true_count / self.pass_known_count if self.pass_known_count else None
+
+    @property
+    def pass_signal_coverage(self) -> float:
+        """How many of the values are bools."""
+        return self.pass_known_count / self.trial_count
+
+
+@attrs.frozen
+class RunSummary:
+    """A run in short. Tokens and `cost` (USD) are of the model's calls only, None when none was reported."""
+
+    run_id: str
+    trial_count: int
+    stats: tuple[LeafStats, ...]
+    tokens: int | None
+    cost: Decimal | None
+
+
+@attrs.define
+class _Leaf:
+    kinds: Counter[Kind] = attrs.field(factory=Counter)
+    passed: int = 0
+    numbers: "array[float]" = attrs.field(factory=lambda: array("d"))
+
+    def add(self, kind: Kind, value: Any) -> None:
+        """Count a value."""
+        self.kinds[kind] += 1
+        if kind is Kind.CONTINUOUS:
+            self.numbers.append(value)
+        elif kind is Kind.BINARY:
+            self.passed += value
+
+    def stats(self, key: str, path: Path) -> LeafStats:
+        """What was counted."""
+        count = len(self.numbers)
+        most = max(Kind, key=lambda kind: self.kinds[kind])
+        mean = math.fsum(self.numbers) / count if count else None
+        known = self.kinds[Kind.BINARY]
+        return LeafStats(key, ".".join(path) or None, most, self.kinds.total(), count, mean, self.passed, known)
+
+
+@attrs.define
+class RunTally:
+    """Counts the trials of one run, and which scorers it has."""
+
+    run_id: str
+    trials: int = 0
+    scorers: dict[str, None] = attrs.field(factory=dict)
+    _leaves: defaultdict[Metric, _Leaf] = attrs.field(factory=lambda: defaultdict(_Leaf))
+    _tokens: int | None = None
+    _cost: Decimal | None = None
+
+    def note(self, scorers: Iterable[str]) -> None:
+        """Take note of scorers."""
+        for scorer in scorers:
+            self.scorers[scorer] = None
+
+    def add(self, trial: Judged) -> None:
+        """Count a trial."""
+        prediction = trial[0]
+        self.trials += 1
+        tokens = tokens_of(trial)
+        if tokens is not None:
+            self._tokens = (self._tokens or 0) + tokens
+        if prediction.cost is not None:
+            self._cost = add([self._cost or Decimal(0), prediction.cost])
+        for reading in trial_readings(trial):
+            if reading.kind is not None:
+                self._leaves[reading.metric].add(reading.kind, reading.value)
+
+    def names(self) -> Mapping[str, str]:
+        """What each scorer is called in the results: its name, with the version where two versions share it."""
+        short = Counter(scorer_keys(scorer)[0] for scorer in self.scorers)
+        return {scorer: _name(scorer, short) for scorer in self.scorers}
+
+    def summary(self) -> RunSummary:
+        """What was counted."""
+        names = {same_scheme(scorer): name for scorer, name in self.names().items()}
+        stats = [leaf.stats(names[metric.scorer], metric.path) for metric, leaf in self._leaves.items()]
+        ordered = sorted(stats, key=lambda one: (one.scorer_key, one.path or ""))
+        return RunSummary(self.run_id, self.trials, tuple(ordered), self._tokens, self._cost)
+
+
+def _name(scorer: str, short: Counter[str]) -> str:
+    name, versioned = scorer_keys(scorer)
+    return name if short[name] == 1 else versioned
+
+
+def tokens_of(trial: Judged) -> int | None:
+    """The tokens of the model's call; None when none were reported."""
+    counts = (trial[0].prompt_tokens, trial[0].completion_tokens)
+    return None if counts == (None, None) else sum(count or 0 for count in counts)

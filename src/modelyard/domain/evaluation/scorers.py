@@ -1,0 +1,310 @@
+"""Scorers that are data: what judges an output, said in a few fields and kept with the run (specification 4.5).
+
+A declarative scorer is worth more than a function where it does: it can be stored, has a version that tells what it
+did, and any worker can run it. Each has bounds, so that no output can keep it busy.
+"""
+
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from numbers import Integral, Real
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import attrs
+
+from modelyard.domain import safe_regex as patterns
+from modelyard.domain.record import EMPTY, frozen_mapping
+from modelyard.errors import InvalidInput, Problem
+
+MAX_OUTPUT = 20_000
+"""Characters of an output that a pattern is looked for in; a longer one is not scored."""
+
+MAX_WORK = 500_000
+"""Steps that the search for a pattern may take: about a second at most."""
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?")
+_SLOT = re.compile(r"\{(\w{1,128})\}")
+_OUT_OF = re.compile(r"(?<=[0-9])\s{0,10}(?:/|(?:out )?of)\s{0,10}[0-9.]{1,20}")
+_VERDICT = re.compile(
+    r"(?:\b(not|\w{1,10}n['’]t)\s{1,10})?\b(?:(yes|true|pass|correct)|no|false|fail|incorrect)\b", re.IGNORECASE
+)
+
+
+class Unscored(Exception):
+    """A scorer raises it to say why it gives no score, where that is nobody's fault."""
+
+
+@attrs.frozen
+class Rule:
+    """What every declarative scorer has: the name of its `type`, and what its class declares. See `rule_of`."""
+
+    type: ClassVar[str]
+
+    def plain(self) -> Mapping[str, Any]:
+        """The scorer as JSON data, from which `rule_of` makes it again."""
+        fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
+        return {"type": self.type, **{name: dict(v) if isinstance(v, Mapping) else v for name, v in fields.items()}}
+
+
+@attrs.frozen
+class OwnRule(Rule, ABC):
+    """A rule that needs nothing but the output and its row, where a judge needs a model."""
+
+    @abstractmethod
+    def score(self, output: Any, row: Mapping[str, Any]) -> Any:
+        """The score of an output for a row. Raises `Unscored`, and KeyError where the row lacks a field."""
+
+
+@attrs.frozen
+class ExactMatch(OwnRule):
+    """Whether the output is the row's field `expected`, white space around both aside."""
+
+    type = "exact_match"
+    expected: str = "expected"
+    ignore_case: bool = False
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        """True or False."""
+        said, wanted = _texts(output, row[self.expected], self.ignore_case)
+        return said.strip() == wanted.strip()
+
+
+@attrs.frozen
+class Contains(OwnRule):
+    """Whether the row's field `expected` stands somewhere in the output."""
+
+    type = "contains"
+    expected: str = "expected"
+    ignore_case: bool = False
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        """True or False."""
+        said, wanted = _texts(output, row[self.expected], self.ignore_case)
+        return wanted in said
+
+
+@attrs.frozen
+class RegularExpression(OwnRule):
+    """Whether a pattern matches somewhere in the output.
+
+    Patterns are of the simple kind of `domain.patterns`, which never backtracks. An output of more than `MAX_OUTPUT`
+    characters, or one that takes more than `MAX_WORK` steps, is not scored.
+    """
+
+    type = "regular_expression"
+    pattern: str
+
+    def __attrs_post_init__(self) -> None:
+        try:
+            _read_pattern(self.pattern)
+        except patterns.PatternError as error:
+            raise InvalidInput.at("pattern", msg=str(error)) from None
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        """True or False."""
+        said = text_of(output)
+        if len(said) > MAX_OUTPUT:
+            raise Unscored(f"the output has more than {MAX_OUTPUT} characters")
+        return patterns.matches(_read_pattern(self.pattern), said, _budget(MAX_WORK))
+
+
+@attrs.frozen
+class Numeric(OwnRule):
+    """Whether the last number in the output is the row's field `expected`, within the larger of two tolerances.
+
+    `relative` is a share of the expected number. Commas between digits are left out. Without a number: False.
+    """
+
+    type = "numeric"
+    expected: str = "expected"
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        """True or False."""
+        wanted, said = number_in(row[self.expected]), number_in(output)
+        if wanted is None:
+            raise Unscored(f"the row's {self.expected!r} holds no number")
+        return said is not None and abs(said - wanted) <= max(self.absolute, self.relative * abs(wanted))
+
+
+@attrs.frozen
+class JsonEqual(OwnRule):
+    """Whether the output is the same JSON as the row's field `expected`, which may be a value or its text.
+
+    The order of members is nothing; 1 equals 1.0 and differs from true. An output that is no JSON: False.
+    """
+
+    type = "json_equal"
+    expected: str = "expected"
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        """True or False."""
+        wanted = row[self.expected]
+        try:
+            return same_json(_parsed(output), _parsed(wanted))
+        except (ValueError, RecursionError):
+            return False
+
+
+@attrs.frozen
+class LlmJudge(Rule):
+    """What a model of the platform says of the output: a bool for yes or no, or with `scale` "number" a number.
+
+    `{output}` and the names of row fields in `prompt` are replaced by their texts. `options` are those of a completion.
+    What the judge uses is booked apart from the judged model's.
+    """
+
+    type = "llm_judge"
+    model: str
+    prompt: str
+    scale: str = "yes_no"
+    options: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+
+    def __attrs_post_init__(self) -> None:
+        if self.scale not in ("yes_no", "number"):
+            raise InvalidInput.at("scale", msg='must be "yes_no" or "number"')
+
+    def asks(self, output: Any, row: Mapping[str, Any]) -> str:
+        """The question for the judge. Nothing that an output or a row holds is replaced in its turn."""
+        values = {**row, "output": output}
+        return _SLOT.sub(lambda slot: text_of(values[slot[1]]), self.prompt)
+
+    def read(self, answer: str) -> bool | float:
+        """The score in a judge's answer: its last number (of "7/10", 7), or its first word that is a verdict ("not"
+        before it turns it round). Raises `Unscored`.
+        """
+        if self.scale == "number":
+            number = number_in(_OUT_OF.sub("", answer))
+            if number is not None:
+                return number
+        elif verdict := _VERDICT.search(answer[:MAX_OUTPUT]):
+            return (verdict[1] is None) is (verdict[2] is not None)
+        raise Unscored(f"the judge gave no {'number' if self.scale == 'number' else 'yes or no'}: {answer[:100]!r}")
+
+
+RULES: Mapping[str, type[Rule]] = {
+    rule.type: rule for rule in (ExactMatch, Contains, RegularExpression, Numeric, JsonEqual, LlmJudge)
+}
+
+
+def rule_of(plain: Mapping[str, Any]) -> Rule:
+    """The declarative scorer that JSON data describe: `type`, and the fields of its class. Raises `InvalidInput`."""
+    kind = plain.get("type")
+    if not isinstance(kind, str) or kind not in RULES:
+        raise InvalidInput.at("type", msg=f"must be one of {', '.join(sorted(RULES))}")
+    given = {name: value for name, value in plain.items() if name not in ("type", "name") and value is not None}
+    fields = {field.name: field for field in attrs.fields(RULES[kind])}
+    problems = [Problem((name,), f"is no field of {kind}") for name in given.keys() - fields.keys()]
+    problems += [Problem((name,), "is required", "missing") for name in _required(fields) - given.keys()]
+    problems += [problem for name in fields if name in given for problem in _misfits(fields[name], given[name])]
+    if problems:
+        raise InvalidInput(problems)
+    return RULES[kind](**given)
+
+
+def _required(fields: Mapping[str, "attrs.Attribute[Any]"]) -> set[str]:
+    return {name for name, field in fields.items() if field.default is attrs.NOTHING}
+
+
+def _misfits(field: "attrs.Attribute[Any]", value: Any) -> list[Problem]:
+    fits, what = _FITTING[field.type]
+    return [] if fits(value) else [Problem((field.name,), f"must be {what}")]
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+_FITTING: Mapping[Any, tuple[Callable[[object], bool], str]] = {
+    str: (lambda value: isinstance(value, str), "a text"),
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    float: (_is_amount, "a number from 0"),
+    Mapping[str, Any]: (lambda value: isinstance(value, Mapping), "an object"),
+}
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+def checked_score(value: Any) -> tuple[Any, str]:
+    """A score as it is kept, and what is to be said of it: why a part of it is no score, or nothing.
+
+    A score is bool, number, text, None, or a mapping of names to such; what has `item()`, as the scalars of array
+    libraries do, is what that answers. NaN and infinity become None. Raises TypeError for anything else.
+    """
+    if value is None:
+        return None, "the scorer gave no score"
+    if isinstance(value, Mapping):
+        parts = {_name(name): checked_score(part) for name, part in value.items()}
+        reasons = [f"{name}: {reason}" for name, (part, reason) in parts.items() if reason and value[name] is not None]
+        return MappingProxyType({name: part for name, (part, _) in parts.items()}), "; ".join(reasons)
+    if isinstance(value, bool | str):
+        return value, ""
+    if isinstance(value, Integral):
+        return (int(value), "") if -(2**63) <= int(value) < 2**63 else (None, "the score is beyond 64 bits")
+    if isinstance(value, Real | Decimal):
+        return (float(value), "") if math.isfinite(value) else (None, f"the score is {float(value)}")
+    if callable(item := getattr(value, "item", None)):
+        return checked_score(item())
+    raise TypeError(f"the scorer answered {type(value).__name__}; a score is a bool, a number, a text or a mapping")
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"the scorer answered a mapping with the name {name!r}, which is no text")
+    return name
+
+
+def text_of(value: Any) -> str:
+    """A text as it is, another JSON value as its JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=dict)
+
+
+def number_in(value: Any) -> float | None:
+    """A number, or the last one in a text; None without one, and for one that is not finite."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    texts: list[str] = _NUMBER.findall(text_of(value))
+    number = float(texts[-1].replace(",", "")) if texts else math.inf
+    return number if math.isfinite(number) else None
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same: members in any order, numbers by value, a bool is no number."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+def _parsed(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _texts(output: Any, expected: Any, ignore_case: bool) -> tuple[str, str]:
+    said, wanted = text_of(output), text_of(expected)
+    return (said.casefold(), wanted.casefold()) if ignore_case else (said, wanted)
+
+
+_read_pattern = lru_cache(maxsize=256)(patterns.parse)
+
+
+def _budget(steps: int) -> patterns.Spend:
+    left = steps
+
+    def spend(work: int) -> None:
+        nonlocal left
+        left -= work
+        if left < 0:
+            raise Unscored(f"the search for the pattern took more than {steps} steps")
+
+    return spend

@@ -1,0 +1,123 @@
+"""What an alias is called; and aliases of checkpoints, such as `prod`: what each points to, and every change of that
+(specification 4.3).
+
+An alias is served by name, `<entity>/<project>/<name>:prod`, and its checkpoint stays until the alias leaves it.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.objects import OneObject
+from modelyard.domain.evaluation.statistics import CONFIDENCE
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.errors import InvalidInput
+
+MAX_ALIASES = 100
+
+_ALIAS = re.compile(r"(?!(?:latest|step[0-9]+|v[0-9]+)\Z)[a-z][a-z0-9_-]{0,63}")
+
+
+def check_alias(name: str) -> str:
+    """Refuse what is no alias: `[a-z][a-z0-9_-]{0,63}` but `latest`, `step<N>` and `v<N>`. Raises `InvalidInput`."""
+    if not _ALIAS.fullmatch(name):
+        says = "must be a lower-case letter and up to 63 of a-z 0-9 _ -, and not latest, step<N> or v<N>"
+        raise InvalidInput.at("alias", msg=says)
+    return name
+
+
+@attrs.frozen
+class NotWorse:
+    """What a promotion may require: that the candidate is not shown to be worse than what the alias points to.
+
+    Compared are the newest completed runs of both on an `evaluation`, given by its name in the model's project
+    ("quiz", or "quiz:v0" for one version), its reference or its published version; or `runs`, the ids of the
+    candidate's run and of the current one's. All metrics count, or the one that is named, with a `margin` by which the
+    candidate may be worse, at a `confidence`. An alias that points to nothing yet meets every requirement. Raises
+    `InvalidInput` unless there is either an evaluation or runs.
+    """
+
+    evaluation: OneObject | None = None
+    runs: tuple[str, str] | None = None
+    metric: str | None = None
+    margin: float = 0.0
+    confidence: float = CONFIDENCE
+
+    def __attrs_post_init__(self) -> None:
+        if (self.evaluation is None) is (self.runs is None):
+            raise InvalidInput.at("evaluation", msg="give either an evaluation or two runs")
+
+
+class Change(StrEnum):
+    """How an alias came to point where it does."""
+
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled_back"
+    REMOVED = "removed"
+
+
+@attrs.frozen
+class Alias:
+    """A name of one checkpoint of a model, by its `step`.
+
+    `number` is that of the promotion in force; `previous_step` is where a rollback leads, None for nowhere.
+    """
+
+    model_id: str
+    name: str
+    entity: str
+    project: str
+    step: int
+    number: int
+    previous_step: int | None
+    updated_at: datetime
+
+
+@attrs.frozen
+class Promotion:
+    """One change of what an alias points to: from `from_step` to `step`, None for nothing. Never changed, and gone only
+    with its model.
+
+    `number` counts the changes of one alias from 1. `by` is the id of the key that asked for it, or "host". `verdict`
+    holds the numbers that a requirement was met with. A rollback of this change leads to what the change with the
+    number `below` had set.
+    """
+
+    id: str
+    model_id: str
+    entity: str
+    project: str
+    alias: str
+    number: int
+    change: Change
+    step: int | None
+    from_step: int | None
+    by: str
+    created_at: datetime
+    below: int | None = None
+    verdict: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+
+
+RECORDS = (
+    Record(
+        Alias,
+        "aliases",
+        ("model_id", "name"),
+        indexes={"by_model": Index(("model_id",), ("name",)), "by_entity": Index(("entity",))},
+    ),
+    Record(
+        Promotion,
+        "promotions",
+        ("id",),
+        unique={"number": ("model_id", "alias", "number")},
+        indexes={
+            "by_model": Index(("model_id",), ("alias", "number")),
+            "by_alias": Index(("model_id", "alias"), ("number",)),
+            "by_entity": Index(("entity",), ("created_at",)),
+        },
+    ),
+)

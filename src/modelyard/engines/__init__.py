@@ -1,0 +1,1 @@
+"""Language models that modelyard runs itself, each with its backend and its trainer."""

@@ -1,0 +1,157 @@
+"""Serving the tabular language model: small, seeded, with real probabilities, and with a checkpoint's adapter."""
+
+import codecs
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from modelyard.backends.sampling import check_bias, drawn, is_plain, most_likely, next_token
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Sampling, TokenLogprob
+from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter
+from modelyard.engines.tabular.base import BASE_MODELS, CAPABILITIES, PRICING, base_seed, conversation, tabular_entries
+from modelyard.engines.tabular.model import Adapter, Odds, Scorer, TabularModel, prompt_features, prompt_ids
+from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, token_bytes, token_text
+from modelyard.errors import BackendError, InvalidInput
+from modelyard.protocols import Capabilities, ServedModel
+
+MAX_ADAPTERS = 32
+UNSTREAMED_PIECE = 64
+"""How many tokens are sampled between two chances to stop, when nobody reads along."""
+
+
+class TabularBackend:
+    """Answers with what a tabular model samples, about 0.1 ms a token: base models by name, checkpoints by adapter.
+
+    Log-probabilities are the model's own, before any sampling parameter. An answer that ends by itself has the end of
+    the turn as its last token: counted, with empty text. Tools are read as context and cannot be forced. Up to 32
+    adapters stay loaded.
+
+    >>> TabularBackend().entries()[0].id
+    'tabular-mini'
+    """
+
+    blocking = True
+
+    def __init__(self, base_models: Sequence[str] = BASE_MODELS, *, pricing: Pricing = PRICING) -> None:
+        self._adapters = _Adapters()
+        self._entries = tabular_entries(base_models, pricing)
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """One entry per base model."""
+        return self._entries
+
+    def capabilities(self, model: str) -> Capabilities:
+        """All sampling parameters, log-probabilities and token ids, but nothing forced."""
+        return CAPABILITIES
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
+        """The tokens of the conversation. Raises `InvalidInput` where it is no Unicode text."""
+        return len(_encoded(conversation(request.messages, request.tools)))
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """Sample. Raises `InvalidInput`, `ArtifactMissing`, and `BackendError` when a checkpoint cannot be read."""
+        check_bias(request.sampling, VOCABULARY_SIZE)
+        messages = conversation(request.messages, request.tools)
+        prompt = _encoded(messages)
+        served = TabularModel(base_seed(model.base_model), self._adapters.of(model))
+        limit = model.entry.max_output_length if request.max_tokens is None else request.max_tokens
+        tokens = _sampled(served.scorer(prompt_features(messages)), request, prompt, limit)
+        yield from _deltas(tokens, request, prompt, limit)
+
+
+def _encoded(messages: Sequence[Message]) -> list[int]:
+    try:
+        return prompt_ids(messages)
+    except UnicodeEncodeError:
+        raise InvalidInput.at("messages", msg="holds a lone surrogate, which is no text; send valid Unicode") from None
+
+
+def _sampled(scorer: Scorer, request: CompletionRequest, prompt: Sequence[int], limit: int) -> Iterator[TokenLogprob]:
+    """Token by token, up to the end of the turn or the limit."""
+    answer: list[int] = []
+    known = frozenset(prompt)
+    while len(answer) < limit and END_OF_TURN not in answer[-1:]:
+        odds = scorer.odds(answer)
+        token = _next(odds, request.sampling, known, answer)
+        top = most_likely(odds.logits, request.top_logprobs) if request.top_logprobs else ()
+        answer.append(token)
+        yield _entry(token, odds, tuple(_entry(likely, odds) for likely in top))
+
+
+def _next(odds: Odds, sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
+    """The token that follows; only a repetition penalty, which multiplies, needs scores that are normalised."""
+    if is_plain(sampling):
+        return drawn(odds.weights, sampling, len(answer))
+    scores = odds.logits if sampling.repetition_penalty == 1 else odds.logprobs
+    return next_token(scores, sampling, prompt, answer)
+
+
+def _entry(token: int, odds: Odds, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    return TokenLogprob(token_text(token), min(0.0, odds.logprob(token)), tuple(token_bytes(token)), top, token)
+
+
+def _deltas(
+    tokens: Iterator[TokenLogprob], request: CompletionRequest, prompt: Sequence[int], limit: int
+) -> Iterator[Delta]:
+    """Tokens as pieces of text; bytes of a character that is not whole yet wait for the rest of it."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    prompt_token_ids = tuple(prompt) if request.return_token_ids else ()
+    said, reason = 0, None
+    while reason is None:
+        piece = list(islice(tokens, 1 if request.streamed else UNSTREAMED_PIECE))
+        ids = tuple(token.id for token in piece if token.id is not None)
+        said += len(ids)
+        reason = _ending(ids, said, limit)
+        yield Delta(
+            text=decoder.decode(b"".join(map(token_bytes, ids)), final=reason is not None),
+            tokens=len(ids),
+            logprobs=tuple(piece) if request.logprobs else (),
+            token_ids=ids if request.return_token_ids else (),
+            prompt_token_ids=prompt_token_ids,
+            finish_reason=reason,
+        )
+        prompt_token_ids = ()
+
+
+def _ending(ids: Sequence[int], said: int, limit: int) -> FinishReason | None:
+    if END_OF_TURN in ids[-1:]:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if said >= limit else None
+
+
+class _Adapters:
+    """The adapters used last, by checkpoint; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: OrderedDict[str, Adapter] = OrderedDict()
+
+    def of(self, model: ServedModel) -> Adapter:
+        """The adapter of the model's checkpoint, read now unless it is here; none for an untouched base."""
+        checkpoint = model.checkpoint
+        if checkpoint is None or not checkpoint.files:
+            return Adapter()
+        with self._lock:
+            found = self._loaded.get(checkpoint.id)
+            if found is not None:
+                self._loaded.move_to_end(checkpoint.id)
+                return found
+        return self._keep(checkpoint.id, _loaded(model))
+
+    def _keep(self, checkpoint_id: str, adapter: Adapter) -> Adapter:
+        with self._lock:
+            self._loaded[checkpoint_id] = adapter
+            while len(self._loaded) > MAX_ADAPTERS:
+                self._loaded.popitem(last=False)
+        return adapter
+
+
+def _loaded(model: ServedModel) -> Adapter:
+    assert model.open_file is not None
+    try:
+        with model.open_file(ADAPTER_FILE) as file:
+            return read_adapter(file)
+    except ValueError as fault:
+        raise BackendError(f"the checkpoint's {ADAPTER_FILE} is no adapter of the tabular model: {fault}") from fault

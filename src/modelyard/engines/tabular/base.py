@@ -1,0 +1,58 @@
+"""What serving and training must agree on about the tabular model: its base models, and how a request is read."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from zlib import crc32
+
+import attrs
+
+from modelyard.backends.entries import entry_for
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.completion import SAMPLING_PARAMETERS, Message, Role, Tool
+from modelyard.protocols import Capabilities
+
+BASE_MODELS = ("tabular-mini",)
+"""The base models that are offered and trained where the host names none."""
+
+
+def base_seed(base_model: str) -> int:
+    """The seed that makes a base model: each name is a model with a taste of its own."""
+    return crc32(base_model.encode())
+
+
+def conversation(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[Message, ...]:
+    """The messages as the model reads them: tools as a system message before them, tool calls as text."""
+    offered = (Message(Role.SYSTEM, "tools: " + "; ".join(map(_tool_text, tools))),) if tools else ()
+    return (*offered, *map(_spelled_out, messages))
+
+
+def _tool_text(tool: Tool) -> str:
+    return f"{tool.name} {tool.description}".rstrip()
+
+
+def _spelled_out(message: Message) -> Message:
+    if not message.tool_calls:
+        return message
+    calls = "".join(f"\n{call.name} {call.arguments}" for call in message.tool_calls)
+    return Message(message.role, (message.text + calls).lstrip("\n"))
+
+
+CAPABILITIES = Capabilities(
+    parameters=frozenset(SAMPLING_PARAMETERS),
+    logprobs=True,
+    top_logprobs=20,
+    token_ids=True,
+    tools=True,
+    trainable=True,
+)
+PRICING = Pricing(prompt=Decimal("0.0000001"), completion=Decimal("0.0000002"))
+CONTEXT_LENGTH = 16_384
+MAX_OUTPUT_LENGTH = 4_096
+
+
+def tabular_entries(base_models: Sequence[str] = BASE_MODELS, pricing: Pricing = PRICING) -> tuple[CatalogueEntry, ...]:
+    """One entry per base model."""
+    return tuple(
+        attrs.evolve(entry_for(model, CAPABILITIES, pricing, CONTEXT_LENGTH), max_output_length=MAX_OUTPUT_LENGTH)
+        for model in base_models
+    )

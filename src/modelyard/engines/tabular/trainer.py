@@ -1,0 +1,114 @@
+"""Training the tabular language model: SFT and RL, in pure Python, repeatable bit for bit."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import BinaryIO, cast
+
+from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import AssistantTurns, RLConfig, SFTConfig
+from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter, write_adapter
+from modelyard.engines.tabular.base import BASE_MODELS, base_seed
+from modelyard.engines.tabular.learning import Learner
+from modelyard.engines.tabular.model import Adapter, TabularModel
+from modelyard.engines.tabular.training_data import Turn, example_turns, sampled_turns
+from modelyard.errors import TrainingError
+from modelyard.protocols import TrainContext, Trainer, TrainItem
+from modelyard.trainers import loop
+
+SAVE_EVERY = 100
+"""Writing a state costs about as much as ten steps, and a hundred take a second or two."""
+
+
+class TabularTrainer:
+    """Trains the tabular base models. Its checkpoints are one file, the adapter.
+
+    A state is saved every `save_every` steps: the weights alone, as the optimizer has no memory of its own. Training
+    draws no random numbers, so the seed of a job changes nothing.
+    """
+
+    def __init__(self, base_models: Sequence[str] = BASE_MODELS, *, save_every: int = SAVE_EVERY) -> None:
+        self._base_models, self._save_every = tuple(base_models), save_every
+
+    def trains(self, base_model: str) -> bool:
+        """Whether it is one of the base models named at construction."""
+        return base_model in self._base_models
+
+    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
+        """Imitate examples: see `modelyard.trainers.loop.imitate`."""
+        yield from loop.imitate(_learner(context), config, data, context.resume_step, self._save_every)
+
+    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+        """Learn from rewards: see `modelyard.trainers.loop.reinforce`."""
+        policies, learner = _policies(config, context), _learner(context)
+        yield from loop.reinforce(learner, config, data, policies, context.resume_step, self._save_every)
+
+
+class TabularLearner:
+    """A tabular model in training, as the loops need it."""
+
+    def __init__(self, model: TabularModel) -> None:
+        self._learner = Learner(model)
+
+    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
+        """The assistant turns of an example."""
+        return example_turns(example, which)
+
+    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.Sampled:
+        """The sampled choices of a trajectory, found by their token ids or their bytes."""
+        histories = sampled_turns(trajectory, without_logprobs)
+        length = sum(history[-1].length for history in histories if history)
+        return loop.Sampled([turn for turn in chain.from_iterable(histories) if turn.ids], length)
+
+    def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
+        """Log-probabilities under another `TabularModel`."""
+        fixed = cast(TabularModel, model)
+        return [fixed.score(turn.answer.features, turn.ids) for turn in cast(Sequence[Turn], turns)]
+
+    def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
+        """Trace, loss, descend."""
+        traces = self._learner.trace([turn.answer for turn in cast(Sequence[Turn], turns)])
+        found = loss.of([trace.logprobs for trace in traces])
+        entropies = [entropy for trace in traces for entropy in trace.entropies]
+        moved = self._learner.step(traces, found.derivatives, learning_rate, number)
+        return {**found.metrics, **moved, "entropy": loop.mean(entropies)}
+
+    def files(self) -> loop.Files:
+        """The adapter."""
+        return {ADAPTER_FILE: write_adapter(Adapter(self._learner.rows))}
+
+    def state(self) -> loop.Files:
+        """The adapter: the optimizer remembers nothing."""
+        return self.files()
+
+
+def _learner(context: TrainContext) -> TabularLearner:
+    """What goes on from the saved state, or else starts from the parent."""
+    if context.resume_step and context.resume is not None:
+        return TabularLearner(_model(context, context.resume_files, context.resume))
+    return TabularLearner(_model(context, context.parent_files, context.parent))
+
+
+def _policies(config: RLConfig, context: TrainContext) -> loop.Policies:
+    compared = config.kl_penalty_coef or config.kl_penalty_reference_step is not None
+    return loop.Policies(
+        _model(context, context.parent_files, context.parent) if config.precalculate_logprobs else None,
+        _model(context, context.reference_files, context.reference) if compared else None,
+    )
+
+
+def _model(context: TrainContext, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> TabularModel:
+    """The model with the adapter among these files; the base model when there is none."""
+    seed = base_seed(context.base_model)
+    if ADAPTER_FILE not in files or open_file is None:
+        return TabularModel(seed)
+    try:
+        with open_file(ADAPTER_FILE) as file:
+            return TabularModel(seed, read_adapter(file))
+    except ValueError as fault:
+        raise TrainingError(
+            f"{ADAPTER_FILE} is no adapter of the tabular model ({fault}); delete that checkpoint and train again"
+        ) from fault
+
+
+_: type[Trainer] = TabularTrainer
+_learns: type[loop.Learner] = TabularLearner

@@ -1,0 +1,116 @@
+"""Training data as the tabular model sees them: prompts as conversations, assistant turns as tokens."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import attrs
+
+from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool
+from modelyard.domain.logprobs import token_bytes
+from modelyard.domain.training import Example, History, SampledChoice, Trajectory
+from modelyard.domain.training_config import AssistantTurns
+from modelyard.engines.tabular.base import conversation
+from modelyard.engines.tabular.learning import Answer
+from modelyard.engines.tabular.model import prompt_features, prompt_ids
+from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_id
+
+
+@attrs.frozen
+class Turn:
+    """An assistant turn to learn from: what stood before it, its tokens, and for each its sampler's log-probability."""
+
+    prompt: tuple[Message, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+
+    @property
+    def answer(self) -> Answer:
+        """The turn with its features."""
+        return Answer(prompt_features(self.prompt), self.ids)
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and turn."""
+        return len(prompt_ids(self.prompt)) + len(self.ids)
+
+
+# ---- examples ----------------------------------------------------------------------------------------------------
+
+
+def example_turns(example: Example, which: AssistantTurns) -> list[Turn]:
+    """All assistant turns of an example, or the last."""
+    messages = example.messages
+    places = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    if which == "last":
+        places = places[-1:]
+    return [_imitated(messages[:place], example.tools, messages[place]) for place in places]
+
+
+def _imitated(before: Sequence[Message], tools: Sequence[Tool], message: Message) -> Turn:
+    (said,) = conversation((message,))
+    ids = (*encode(said.text), END_OF_TURN)
+    return Turn(conversation(before, tools), ids, (None,) * len(ids))
+
+
+# ---- trajectories ------------------------------------------------------------------------------------------------
+
+
+def sampled_turns(trajectory: Trajectory, without_logprobs: bool = False) -> list[list[Turn]]:
+    """The turns of each history that can be trained: sampled choices with logprobs.
+
+    `without_logprobs` adds the assistant turns that have none.
+    """
+    return [list(_turns(history, without_logprobs)) for history in trajectory.histories]
+
+
+def _turns(history: History, without_logprobs: bool) -> Iterator[Turn]:
+    before: list[Message] = []
+    for item in history.items:
+        choice = item if isinstance(item, SampledChoice) else SampledChoice(item)
+        if choice.logprobs is not None:
+            yield Turn(conversation(before, history.tools), *_sampled(choice, choice.logprobs))
+        elif without_logprobs and choice.message.role is Role.ASSISTANT:
+            yield _without_logprobs(before, history.tools, choice)
+        before.append(choice.message)
+
+
+def _sampled(
+    choice: SampledChoice, logprobs: Sequence[TokenLogprob]
+) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """The sampled tokens and their log-probabilities.
+
+    Ids are taken as they are. Where there are none, or none of this model's, tokens are found again by their bytes; the
+    log-probability of one that this model spells as several is unknown for each of them.
+    """
+    if _are_ours(choice.token_ids):
+        return choice.token_ids, tuple(entry.logprob for entry in logprobs)
+    pairs = list(chain.from_iterable(map(_found_again, logprobs)))
+    return tuple(id_ for id_, _ in pairs), tuple(logprob for _, logprob in pairs)
+
+
+def _are_ours(ids: Sequence[int]) -> bool:
+    return bool(ids) and max(ids) < VOCABULARY_SIZE
+
+
+def _found_again(entry: TokenLogprob) -> list[tuple[int, float | None]]:
+    raw = token_bytes(entry)
+    known = token_id(raw)
+    if known is not None:
+        return [(known, entry.logprob)]
+    return [(piece, None) for piece in _spelled(raw)]
+
+
+def _spelled(raw: bytes) -> Sequence[int]:
+    """The tokens of bytes that are no token; those of broken text are the bytes themselves."""
+    try:
+        return encode(raw.decode())
+    except UnicodeDecodeError:
+        return raw
+
+
+def _without_logprobs(before: Sequence[Message], tools: Sequence[Tool], choice: SampledChoice) -> Turn:
+    turn = _imitated(before, tools, choice.message)
+    ids = choice.token_ids if _are_ours(choice.token_ids) else turn.ids
+    if ids is turn.ids and choice.finish_reason is FinishReason.LENGTH:
+        ids = ids[:-1]
+    return attrs.evolve(turn, ids=ids, logprobs=(None,) * len(ids))

@@ -1,0 +1,350 @@
+"""Continuous batching: every step reads the prompts that have come and adds one token to each answer under way.
+
+The engine has no thread. Whoever waits for a token leads: it steps for all until it has its own, and then hands over to
+another who waits. So a lone caller never waits for company, and many share each step.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Many
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from modelyard.domain.completion import FinishReason
+from modelyard.engines.torch.cuda_graphs import NewRecorder
+from modelyard.engines.torch.lora import AdapterBank, LoraShape
+from modelyard.engines.torch.network import Network, out_of_memory
+from modelyard.engines.torch.serving.cache_slots import Rows, bound
+from modelyard.engines.torch.serving.forward import Passes, side_by_side
+from modelyard.engines.torch.serving.leader import Follower, Lead
+from modelyard.engines.torch.serving.sampler import Sampler
+from modelyard.engines.torch.serving.separate_caches import Apart
+from modelyard.engines.torch.serving.sequence import Sampled, Sequence, State
+from modelyard.errors import BackendError, Overloaded, QueueFull
+
+
+class Engine:
+    """Answers sequences on one network.
+
+    Up to `rows` run at a time, their keys and values within `memory` bytes, and up to `waiting` more wait.
+    `end_tokens` end an answer. With a `recorder`, passes of one token a row are recorded and replayed.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        bank: AdapterBank,
+        end_tokens: frozenset[int],
+        *,
+        rows: int = 32,
+        memory: int = 2**30,
+        waiting: int = 1024,
+        recorder: NewRecorder | None = None,
+    ) -> None:
+        self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
+        self.rows: Rows | Apart
+        self._passes: Passes | Apart
+        if network.in_rows:
+            self.rows = Rows(network, rows, memory)
+            self._passes = Passes(network, bank, self.rows, rows, recorder)
+        else:
+            self.rows = self._passes = Apart(network, bank, rows, memory)
+        self._waiting: deque[Sequence] = deque()
+        self._lock = threading.Lock()
+        self._lead = Lead()
+        self._changed: list[Sequence] = []
+        self._sampler: Sampler | None = None
+
+    # ---- for whoever wants an answer
+
+    def submit(self, sequence: Sequence) -> None:
+        """Take a sequence in; its answer ends where memory does. Raises `QueueFull` when too many wait,
+        `ContextLengthExceeded` when there is no memory for its prompt and a token, `BackendError` when the model has
+        not all of its tokens.
+        """
+        last, vocabulary = max(sequence.prompt, default=0), self._network.vocabulary
+        if last >= vocabulary:
+            raise BackendError(
+                f"token {last} of the prompt is none of this model's {vocabulary}: its tokenizer or chat template is "
+                "that of another model"
+            )
+        bound(sequence, self.rows.longest)
+        with self._lock:
+            if len(self._waiting) + len(self.rows.running) >= self._most:
+                raise QueueFull(
+                    f"{len(self._waiting)} requests are waiting for this model; send fewer at once, or later"
+                )
+            self._waiting.append(sequence)
+
+    def wait(self, sequence: Sequence, seen: int) -> None:
+        """Return when it has more than `seen` tokens or has ended."""
+        while not _news(sequence, seen):
+            woken = threading.Event()
+            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), woken.set)):
+                woken.wait()
+            else:
+                self._try_to_lead(sequence, seen)
+
+    async def await_(self, sequence: Sequence, seen: int) -> None:
+        """The same on an event loop: a thread of its executor leads for all tasks."""
+        loop = asyncio.get_running_loop()
+        while not _news(sequence, seen):
+            woken = asyncio.Event()
+            wake = partial(loop.call_soon_threadsafe, woken.set)
+            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), wake, on_loop=True)):
+                await woken.wait()
+                continue
+            leading = loop.run_in_executor(None, self._try_to_lead_tasks)
+            leading.add_done_callback(partial(_woken, woken))
+            await woken.wait()
+            if leading.done():
+                leading.result()
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Stop its work: at the next step, or now when nobody leads."""
+        if sequence.state is State.ENDED:
+            return
+        sequence.cancelled = True
+        if self._lead.take():
+            with self._leading():
+                pass
+
+    def load(self, slot: int, shape: LoraShape, weights: Mapping[str, torch.Tensor]) -> None:
+        """Put an adapter into a slot that no sequence uses, between two steps. Raises `BackendError`.
+
+        Those that used it and were cancelled are gone: nobody hands the lead on before that.
+        """
+        self._lead.claim()
+        with self._leading():
+            self.rows.forget(slot)
+            self._bank.load(slot, shape, weights)
+
+    # ---- the lead
+
+    def _try_to_lead(self, sequence: Sequence, seen: int) -> None:
+        """Step until it has news, unless another leads by now."""
+        if self._lead.take():
+            with self._leading():
+                while not _news(sequence, seen) and not self._lead.claimed:
+                    self._step()
+                    self._tell()
+
+    def _try_to_lead_tasks(self) -> None:
+        """Step as long as anybody waits, unless another leads by now. Tasks come back for the next step while it is
+        made, so one is made that nobody waits for yet.
+        """
+        if self._lead.take():
+            with self._leading():
+                wanted = True
+                while wanted and not self._lead.claimed:
+                    self._step()
+                    wanted = self._lead.followed
+                    self._tell()
+
+    @contextmanager
+    def _leading(self) -> Iterator[None]:
+        """Having the lead, until the end: then nothing that was cancelled is left, and another leads."""
+        with torch.inference_mode():
+            try:
+                yield
+            finally:
+                self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        finished = False
+        try:
+            while not finished:
+                self._drop_cancelled()
+                self._tell()
+                finished = self._lead.hand_over(unfinished=self._any_cancelled)
+        except BaseException:  # it was interrupted: whoever leads next drops what is left
+            self._lead.hand_over()
+            raise
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, []
+        self._lead.tell(changed)
+
+    def _any_cancelled(self) -> bool:
+        with self._lock:
+            return any(sequence.cancelled for sequence in (*self._waiting, *self.rows.running))
+
+    # ---- a step
+
+    def _step(self) -> None:
+        """One token more for each answer. A fault ends one answer, whatever it is, and the others go on."""
+        try:
+            self._drop_cancelled()
+            self._make_room()
+            self._read_prompts()
+            if self.rows.running:
+                self._decode()
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer that it ends
+            self._fail_one(fault)
+
+    def _drop_cancelled(self) -> None:
+        with self._lock:
+            gone = [sequence for sequence in self._waiting if sequence.cancelled]
+            for sequence in gone:
+                self._waiting.remove(sequence)
+        for sequence in [*gone, *(one for one in self.rows.running if one.cancelled)]:
+            self._end(sequence)
+
+    def _fail_one(self, fault: Exception) -> None:
+        """What does not fit, or cannot be computed, fails alone: the one that came last; the others go on. Those that
+        were read side by side are read again first, each by itself, which tells whose fault it is.
+        """
+        unread = self._unread()
+        if len(unread) > 1 and not all(one.alone for one in unread):
+            for one in unread:
+                one.alone = True
+            return
+        failed = (unread or self.rows.running)[-1:]
+        if not failed:
+            raise fault
+        self._end(failed[0], failure=_failure(fault))
+
+    def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
+        if sequence.state is State.RUNNING:
+            self._leave(sequence, failed=failure is not None)
+        sequence.end(failure)
+        self._changed.append(sequence)
+
+    def _leave(self, sequence: Sequence, failed: bool) -> None:
+        self._sampler = None
+        try:
+            self.rows.drop(sequence, failed=failed)
+        except Exception as fault:  # noqa: BLE001 - nothing is known any more of what the cache holds
+            for one in self.rows.running:
+                one.end(failure=_failure(fault))
+            self._changed += self.rows.running
+            self.rows.clear()
+
+    # ---- prompts
+
+    def _make_room(self) -> None:
+        """For a token more in each row. Where there is none for all, some wait, and are then read again with what they
+        have said.
+        """
+        self._put_back(self.rows.crowded())
+        self.rows.lengthen()
+
+    def _read_prompts(self) -> None:
+        """Admit what waits, in order, and read it, a common beginning once. Those that a fault kept from being read
+        come first."""
+        self._put_back(self._unread())
+        while new := self._admitted():
+            self._prefill(new)
+
+    def _unread(self) -> list[Sequence]:
+        return [sequence for sequence in self.rows.running if not sequence.read]
+
+    def _put_back(self, sequences: Many[Sequence]) -> None:
+        """They lose their rows, and are the first that wait."""
+        for sequence in reversed(sequences):
+            self._sampler = None
+            self.rows.drop(sequence)
+            sequence.state, sequence.read = State.WAITING, False
+        with self._lock:
+            self._waiting.extendleft(reversed(sequences))
+
+    def _admitted(self) -> list[Sequence]:
+        """Who is read next, side by side: what padding makes of them is bounded; or who is read alone. Whoever begins
+        as one of them comes when that has been read, and takes it over."""
+        new: list[Sequence] = []
+        longest = 0
+        with self._lock:
+            waiting = list(self._waiting)
+        for sequence in waiting:
+            if any(one.leads(sequence) for one in new):
+                continue
+            if new and (sequence.alone or not side_by_side(len(new) + 1, max(longest, self.rows.unread(sequence)))):
+                break
+            if not self._admit(sequence):
+                break
+            if sequence.state is State.RUNNING:
+                new.append(sequence)
+                longest = max(longest, sequence.length - sequence.cached)
+            if sequence.alone:
+                break
+        return new
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give one that waits a row, if there is one. It fails alone where room for it cannot be made."""
+        failure = None
+        try:
+            if not self.rows.admit(sequence):
+                return False
+            sequence.state, self._sampler = State.RUNNING, None
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+            failure = _failure(fault)
+        with self._lock:
+            self._waiting.remove(sequence)
+        if failure is not None:
+            self._end(sequence, failure=failure)
+        return True
+
+    def _prefill(self, new: Many[Sequence]) -> None:
+        """Read what is left of the last rows, and draw the next token of each answer."""
+        drawn = Sampler(new, self._network.device).draw(self._passes.read(new))
+        for sequence in new:
+            sequence.read = True
+        self._took(new, drawn)
+
+    # ---- answers
+
+    def _decode(self) -> None:
+        running = list(self.rows.running)
+        logits = self._passes.decode(running)
+        if self._sampler is None:
+            self._sampler = Sampler(running, self._network.device)
+        self._took(running, self._sampler.draw(logits))
+
+    def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> None:
+        for sequence, sampled in zip(sequences, drawn, strict=True):
+            if sequence.state is State.RUNNING:
+                self._take(sequence, sampled)
+
+    def _take(self, sequence: Sequence, sampled: Sampled) -> None:
+        """Add a token to an answer, and end it where it ends. A fault here is this answer's alone."""
+        try:
+            reason = self._reason(sequence, sequence.take(sampled))
+        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+            self._end(sequence, failure=_failure(fault))
+            return
+        sequence.show(sampled, reason)
+        if reason is None:
+            self._changed.append(sequence)
+        else:
+            self._end(sequence)
+
+    def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
+        """Why an answer ends behind its last token, if it does."""
+        if sequence.answer[-1] in self._end_tokens or (complete and not self._end_tokens):
+            return FinishReason.STOP
+        if len(sequence.answer) < sequence.max_tokens:
+            return None
+        return FinishReason.STOP if complete else FinishReason.LENGTH
+
+
+def _news(sequence: Sequence, seen: int) -> bool:
+    return len(sequence.sampled) > seen or sequence.state is State.ENDED
+
+
+def _woken(event: asyncio.Event, _: object) -> None:
+    event.set()
+
+
+def _failure(fault: Exception) -> BackendError:
+    """What a reader is told."""
+    if isinstance(fault, BackendError):
+        return fault
+    full, name = out_of_memory(fault), type(fault).__name__
+    kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")
+    failure = kind(f"the model could not go on: {name}{hint}")
+    failure.__cause__ = fault
+    return failure

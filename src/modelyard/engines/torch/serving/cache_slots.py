@@ -1,0 +1,210 @@
+"""Which sequence lies in which row of the cache, and how much room there is: memory is bounded and known beforehand.
+
+The first rows are those of running sequences, without a gap. Behind them a few rows keep what was answered last, so
+that the next turn of a conversation need not read its beginning again.
+
+Law: whatever lies in a row that runs is a finite number. A mask hides what comes behind a sequence, but attention still
+multiplies it, by 0, and what is no number would stay none.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+
+from modelyard.engines.torch.kv_cache import RowCache, bytes_per_token
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.sequence import Sequence
+from modelyard.errors import ContextLengthExceeded, Problem
+
+SHORTEST = 256
+"""Tokens of a row at least; longer ones double it, so that rows seldom have to be made anew."""
+
+KEPT_SHARE = 4
+"""One row in so many keeps what was answered."""
+
+_BLOCK = 64
+
+
+class Rows:
+    """Up to `most` running sequences within `memory` bytes: the longer the longest of them is, the fewer.
+
+    None reserves what it may come to need: rows become longer when one of them is full, and then those that no longer
+    fit must wait, to be read again.
+    """
+
+    def __init__(self, network: Network, most: int, memory: int) -> None:
+        each = bytes_per_token(network.config, network.dtype)
+        self._most, self._tokens = most, memory // each
+        self.whole = network.context_length * each
+        """Bytes that one sequence takes at its longest."""
+        self.longest = min(self._tokens, network.context_length)
+        """How many tokens a sequence can have when nothing else runs."""
+        self.running: list[Sequence] = []
+        self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
+        self._unclean: set[int] = set()
+        length, useful = self._length_for(1), min(self._tokens, (most + max(1, most // KEPT_SHARE)) * self.longest)
+        self.cache = RowCache(network.config, self._all(length), length, network.dtype, network.device, useful)
+
+    @property
+    def most_now(self) -> int:
+        """How many sequences can run in rows as long as they are; what lies in further rows is kept."""
+        return self._count(self.cache.length)
+
+    def admit(self, sequence: Sequence) -> bool:
+        """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
+        length, count = self._needed([*self.running, sequence]), len(self.running)
+        if count >= self._count(length):
+            return False
+        self._resize(max(length, self.cache.length) if count < self._count(self.cache.length) else length)
+        self._clean({count})
+        self._copy_beginning(sequence, count)
+        self.running.append(sequence)
+        return True
+
+    def crowded(self) -> list[Sequence]:
+        """Those in the last rows for whom there is no memory when each is to have a token more."""
+        staying = list(self.running)
+        while len(staying) > max(1, self._count(self._needed(staying))):
+            staying.pop()
+        return self.running[len(staying) :]
+
+    def lengthen(self) -> None:
+        """Make room for a token more in each row; nobody is crowded."""
+        self._resize(max(self._needed(self.running), self.cache.length))
+
+    def drop(self, sequence: Sequence, *, failed: bool = False) -> None:
+        """Take its row back: the last row moves there. Nothing is kept of one that `failed`, or that no token was drawn
+        from: it may be no numbers, in any row that it has been in.
+        """
+        row, last = self.running.index(sequence), len(self.running) - 1
+        if sequence.read and not failed:
+            self._keep(sequence, row)
+        else:
+            self._unclean |= {row, *range(last, self.most_now)}
+            self._clean({row})
+        moved = self.running.pop()
+        if row != last:
+            self.cache.copy(last, row, moved.cached)
+            self.running[row] = moved
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.running.clear()
+        self._kept.clear()
+        self._unclean.update(range(self.most_now))
+
+    def forget(self, slot: int) -> None:
+        """Another adapter is put into this slot: what the one before it answered is of no use."""
+        for row in [row for row, (kept, _) in self._kept.items() if kept == slot]:
+            self._kept[row] = (-1, [])
+
+    # ---- room
+
+    def _needed(self, sequences: Tokens[Sequence]) -> int:
+        """How long rows must be for these to get a token more each."""
+        return self._length_for(max((one.length for one in sequences), default=0) + 1)
+
+    def _length_for(self, tokens: int) -> int:
+        return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(self.longest, tokens))
+
+    def _count(self, length: int) -> int:
+        """How many sequences can run in rows of this length."""
+        possible = self._possible(length)
+        return min(self._most, possible - possible // KEPT_SHARE)
+
+    def _possible(self, length: int) -> int:
+        return self._tokens // length
+
+    def _all(self, length: int) -> int:
+        """How many rows there are, those included that keep what was answered."""
+        count = self._count(length)
+        return min(count + max(1, count // KEPT_SHARE), self._possible(length))
+
+    def _resize(self, length: int) -> None:
+        if length == self.cache.length:
+            return
+        self._kept.clear()
+        self._clean(self._unclean)
+        self.cache.resize(self._all(length), length, len(self.running))
+
+    def _clean(self, rows: set[int]) -> None:
+        """Clear those of these rows that may hold what is no number."""
+        for row in rows & self._unclean:
+            self.cache.clear(row)
+            self._unclean.remove(row)
+
+    # ---- what is known already
+
+    def unread(self, sequence: Sequence) -> int:
+        """How many of its tokens would have to be read now."""
+        return sequence.length - self._beginning(sequence)[0]
+
+    def _beginning(self, sequence: Sequence) -> tuple[int, int]:
+        """How many of its first tokens lie in a row, and in which. The last is always read again: its logits are
+        wanted."""
+        best, source, tokens = 0, -1, sequence.tokens
+        for row, parts, cached in self._known(sequence.slot):
+            shared = min(_shared(tokens, parts), cached, len(tokens) - 1)
+            if shared > best:
+                best, source = shared, row
+        return best, source
+
+    def _copy_beginning(self, sequence: Sequence, row: int) -> None:
+        sequence.cached, source = self._beginning(sequence)
+        if sequence.cached:
+            self.cache.copy(source, row, sequence.cached)
+        if source in self._kept:
+            self._kept.move_to_end(source)
+
+    def _known(self, slot: int) -> Iterator[tuple[int, Tokens[list[int]], int]]:
+        """Rows whose adapter is this one, the tokens in them, in parts, and of how many of these they hold the keys."""
+        for row, one in enumerate(self.running):
+            if one.slot == slot and one.cached:
+                yield row, (one.prompt, one.answer), one.cached
+        for row, (kept, tokens) in self._kept.items():
+            if kept == slot:
+                yield row, (tokens,), len(tokens)
+
+    def _keep(self, sequence: Sequence, row: int) -> None:
+        behind = range(self._count(self.cache.length), self._all(self.cache.length))
+        if not behind or not sequence.cached:
+            return
+        free = [target for target in behind if target not in self._kept]
+        target = free[0] if free else next(iter(self._kept))
+        self.cache.copy(row, target, sequence.cached)
+        self._kept[target] = (sequence.slot, sequence.tokens[: sequence.cached])
+        self._kept.move_to_end(target)
+
+
+def bound(sequence: Sequence, longest: int) -> None:
+    """Let an answer end where its sequence has so many tokens. Raises `ContextLengthExceeded` when none is left."""
+    prompt = len(sequence.prompt)
+    if prompt >= longest:
+        msg = (
+            f"This model's maximum context length is {longest} tokens, as there is memory for no more here. "
+            f"The messages have {prompt}; shorten them, or ask the host for a larger Room(memory=...)."
+        )
+        raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
+    sequence.max_tokens = min(sequence.max_tokens, longest - prompt)
+
+
+def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:
+    """How many tokens a prompt and these parts, one behind the other, begin with alike."""
+    whole = 0
+    for part in parts:
+        alike = _alike(prompt, whole, part)
+        whole += alike
+        if alike < len(part):
+            break
+    return whole
+
+
+def _alike(prompt: list[int], start: int, part: list[int]) -> int:
+    """How many tokens of the prompt from `start` on are those of the part. Most differ at once: blocks find it."""
+    most, place = min(len(prompt) - start, len(part)), 0
+    while place < most and prompt[start + place : start + place + _BLOCK] == part[place : place + _BLOCK]:
+        place += _BLOCK
+    place = min(place, most)
+    while place < most and prompt[start + place] == part[place]:
+        place += 1
+    return place

@@ -1,0 +1,72 @@
+"""Passes of sequences in the rows of a cache through the network: what comes in is tokens, what comes out is logits."""
+
+from collections.abc import Sequence as Many
+
+import torch
+
+from modelyard.engines.torch.cuda_graphs import NewRecorder, RecordedDecoding
+from modelyard.engines.torch.lora import AdapterBank
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.cache_slots import Rows
+from modelyard.engines.torch.serving.sequence import Sequence
+
+PREFILL_TOKENS = 2048
+"""Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
+
+
+def side_by_side(rows: int, tokens: int) -> bool:
+    """Whether rows are read in one pass when the longest of them has so many tokens left."""
+    return rows * tokens <= PREFILL_TOKENS
+
+
+class Passes:
+    """Reads and goes on with sequences that have a row, up to `most`, each with the adapter in its slot of the bank.
+    With a `recorder`, passes of one token a row are recorded and replayed. Logits are sequences x vocabulary.
+    """
+
+    def __init__(
+        self, network: Network, bank: AdapterBank, rows: Rows, most: int, recorder: NewRecorder | None
+    ) -> None:
+        self._network, self._bank, self._rows = network, bank, rows
+        self._recorded = recorder and RecordedDecoding(network, bank, rows.cache, most, recorder)
+
+    def read(self, new: Many[Sequence]) -> torch.Tensor:
+        """The logits behind sequences in the last rows, of which nothing is left unread then.
+
+        Right-padded: what the padding leaves in the cache is overwritten before anything looks at it.
+        """
+        found: list[torch.Tensor | None] = [None] * len(new)
+        tokens, first = [one.tokens for one in new], len(self._rows.running) - len(new)
+        width = max(1, PREFILL_TOKENS // len(new))
+        while any(logits is None for logits in found):
+            parts = [whole[one.cached : one.cached + width] for one, whole in zip(new, tokens, strict=True)]
+            hidden = self._hidden(first, new, parts, [one.cached for one in new])
+            for row, (one, part) in enumerate(zip(new, parts, strict=True)):
+                one.cached += len(part)
+                if found[row] is None and one.cached == one.length:
+                    found[row] = hidden[row, len(part) - 1]
+        return self._network.logits(torch.stack([state for state in found if state is not None]))
+
+    def decode(self, running: Many[Sequence]) -> torch.Tensor:
+        """The logits behind the last token of each answer, when all before it has been read."""
+        states = self._last_states(running)
+        for sequence in running:
+            sequence.cached = sequence.length
+        return self._network.logits(states)
+
+    def _last_states(self, running: Many[Sequence]) -> torch.Tensor:
+        """Hidden states (rows x size) of the last token of each answer."""
+        tokens, places = [one.answer[-1] for one in running], [one.length - 1 for one in running]
+        if self._recorded is not None:
+            found = self._recorded.states(tokens, places, [one.slot for one in running], self._rows.most_now)
+            if found is not None:
+                return found
+        return self._hidden(0, running, [[token] for token in tokens], places)[:, -1]
+
+    def _hidden(self, first: int, sequences: Many[Sequence], parts: Many[list[int]], starts: Many[int]) -> torch.Tensor:
+        """Hidden states of these parts of sequences, right-padded, which begin at `starts`."""
+        longest = max(map(len, parts))
+        ids = torch.tensor([part + [0] * (longest - len(part)) for part in parts], device=self._network.device)
+        positions, mask = self._rows.cache.begin(first, starts, longest)
+        self._bank.select([one.slot for one in sequences])
+        return self._network.hidden(ids, positions, mask, self._rows.cache)

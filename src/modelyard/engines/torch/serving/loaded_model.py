@@ -1,0 +1,116 @@
+"""A base model in memory: what turns a request into sequences on an engine, and what they sample into deltas."""
+
+import json
+import threading
+from collections import OrderedDict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+from modelyard.backends.sampling import check_bias
+from modelyard.domain.base_model import BaseModel
+from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Tool, ToolMode
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.grammar import Grammars, Matcher
+from modelyard.engines.torch.serving.model_pool import Networks, Room
+from modelyard.engines.torch.serving.sequence import Sequence, Speaker
+from modelyard.engines.torch.tokenizer import Chat
+from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
+from modelyard.formats.model_config import CONFIG, vocabulary_size
+from modelyard.formats.model_folder import check_unchanged
+from modelyard.protocols import ServedModel
+
+_REMEMBERED = 64
+
+
+class LoadedModel:
+    """A base model in memory: its words, and its networks."""
+
+    def __init__(self, base: BaseModel, device: str, room: Room) -> None:
+        check_unchanged(base)
+        folder = Path(base.path)
+        self.chat = Chat(folder)
+        self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
+        self._grammars: Grammars | None = None
+        vocabulary = vocabulary_size(json.loads((folder / CONFIG).read_bytes()))
+        self._bytes = [*self.chat.token_bytes, *[b""] * (vocabulary - len(self.chat.token_bytes))]
+        self._networks = Networks(folder, device, room, self.chat.end_tokens)
+        self._lock = threading.Lock()
+        self._prompts: OrderedDict[tuple[int, int], tuple[object, object, list[int]]] = OrderedDict()
+
+    def prompt(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[int]:
+        """The tokens of a conversation; those of the last few are remembered, as each is asked for twice."""
+        key = (id(messages), id(tools))
+        known = self._prompts.get(key)
+        if known is not None:
+            return known[2]
+        prompt = self.chat.prompt(messages, tools)
+        with self._lock:
+            self._prompts[key] = (messages, tools, prompt)
+            if len(self._prompts) > _REMEMBERED:
+                self._prompts.popitem(last=False)
+        return prompt
+
+    def answering(self, request: CompletionRequest, model: ServedModel) -> "Answering":
+        """The choices of a request, under way as long as the context lasts."""
+        check_bias(request.sampling, len(self.chat.token_bytes))
+        prompt = self.prompt(request.messages, request.tools)
+        grammars = [self._grammar(request) for _ in range(request.n)]
+        stack = ExitStack()
+        try:
+            engine, slot = stack.enter_context(self._networks.serving(model))
+            speakers = []
+            for index, grammar in enumerate(grammars):
+                sequence = _sequence(prompt, request, slot, index, grammar)
+                engine.submit(sequence)
+                stack.callback(engine.cancel, sequence)
+                speakers.append(Speaker(index, sequence, request, self._bytes, self._tools(request, index)))
+        except BaseException:
+            stack.close()
+            raise
+        return Answering(engine, speakers, stack)
+
+    def _grammar(self, request: CompletionRequest) -> Matcher | None:
+        forced = request.tool_choice.mode is ToolMode.REQUIRED
+        if not forced and request.response_format.type is ResponseType.TEXT:
+            return None
+        if self._grammars is None:
+            self._grammars = Grammars(self.chat, len(self.chat.token_bytes))
+        return self._grammars.of(request, self._form)
+
+    def _tools(self, request: CompletionRequest, index: int) -> ToolReader | None:
+        if self._form is None or not request.tools or request.tool_choice.mode is ToolMode.NONE:
+            return None
+        names = {tool.name for tool in request.tools}
+        return ToolReader(self._form, f"{request.sampling.seed}-{len(request.messages)}-{index}", names)
+
+
+@attrs.frozen(eq=False)
+class Answering:
+    """Choices under way on an engine, as long as the context lasts."""
+
+    engine: Engine
+    speakers: list[Speaker]
+    held: ExitStack
+
+    @property
+    def active(self) -> list[Speaker]:
+        """Those of which not all has been told."""
+        return [speaker for speaker in self.speakers if not speaker.ended]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.held.close()
+
+
+def _sequence(
+    prompt: list[int], request: CompletionRequest, slot: int, index: int, grammar: Matcher | None
+) -> Sequence:
+    assert request.max_tokens is not None
+    seed = (request.sampling.seed or 0) + index
+    top = request.top_logprobs if request.logprobs else 0
+    return Sequence(prompt, request.sampling.seeded(seed), request.max_tokens, slot, top, grammar)

@@ -1,0 +1,152 @@
+"""The networks of one base model: its own with many adapters, and those of checkpoints that were tuned in full."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+
+from modelyard.errors import BackendError, InvalidInput, MissingExtra, Overloaded
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+from modelyard.engines.torch.cuda_graphs import usual_recorder
+from modelyard.engines.torch.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape, read_tensors
+from modelyard.engines.torch.network import FULL_FILE, Network, out_of_memory
+from modelyard.engines.torch.serving.adapter_slots import AdapterSlots
+from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.protocols import ServedModel
+
+log = logging.getLogger("modelyard.engines.torch.serving")
+log.addHandler(logging.NullHandler())
+
+_SHARE_OF_CARD = 0.4
+
+
+def usual_device() -> str:
+    """A graphics card where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@attrs.frozen
+class Room:
+    """What serving one base model may take.
+
+    In each network `rows` sequences run at a time, their keys and values within `memory` bytes, and `waiting` more
+    requests may wait. `adapters` checkpoints of up to `rank` are in memory, and `tuned` checkpoints whose weights were
+    trained themselves, each with a network of its own. Raises `InvalidInput`.
+    """
+
+    rows: int = 32
+    memory: int = 2**30
+    adapters: int = 32
+    rank: int = 64
+    tuned: int = 2
+    waiting: int = 1024
+
+    def __attrs_post_init__(self) -> None:
+        for name, amount in attrs.asdict(self).items():
+            least = 0 if name == "waiting" else 1
+            if amount < least:
+                raise InvalidInput.at(name, msg=f"must be {least} or more")
+
+    @classmethod
+    def usual(cls, device: str) -> "Room":
+        """On a graphics card more rows, in a share of the memory that is free now."""
+        if torch.device(device).type != "cuda":
+            return cls()
+        return cls(rows=256, memory=int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_CARD))
+
+
+class Networks:
+    """Loads each network when it is first asked. Safe to share between threads."""
+
+    def __init__(self, folder: Path, device: str, room: Room, end_tokens: frozenset[int]) -> None:
+        self._folder, self._device, self._room, self._end_tokens = folder, device, room, end_tokens
+        self._lock = threading.Lock()
+        self._own: Engine | None = None
+        self._adapters = AdapterSlots(room.adapters)
+        self._tuned = AdapterSlots(room.tuned)
+        self._tuned_engines: dict[int, Engine] = {}
+
+    @contextmanager
+    def serving(self, model: ServedModel) -> Iterator[tuple[Engine, int]]:
+        """The engine that answers for a model, and its adapter's slot there; within the context both stay as they are.
+
+        Raises `Overloaded`, `ArtifactMissing`, `BackendError`.
+        """
+        checkpoint = model.checkpoint
+        if checkpoint is None or not checkpoint.files:
+            yield self._base(), 0
+        elif FULL_FILE in checkpoint.files:
+            with self._tuned.pinned(checkpoint.id, partial(self._load_tuned, model)) as place:
+                yield self._tuned_engines[place], 0
+        else:
+            engine = self._base()
+            with self._adapters.pinned(checkpoint.id, partial(_load_adapter, engine, model)) as slot:
+                yield engine, slot
+
+    def _base(self) -> Engine:
+        with self._lock:
+            if self._own is None:
+                self._own = self._engine(Network(self._folder, self._device), self._room.adapters)
+            return self._own
+
+    def _load_tuned(self, model: ServedModel, place: int) -> None:
+        """The network that was there before goes first: there need not be room for both."""
+        self._tuned_engines.pop(place, None)
+        weights = _tensors(model, FULL_FILE)
+        self._tuned_engines[place] = self._engine(Network(self._folder, self._device, weights=weights), 0)
+
+    def _engine(self, network: Network, adapters: int) -> Engine:
+        bank, room = AdapterBank(network.model, adapters + 1, self._room.rank), self._room
+        try:
+            engine = Engine(
+                network,
+                bank,
+                self._end_tokens,
+                rows=room.rows,
+                memory=room.memory,
+                waiting=room.waiting,
+                recorder=usual_recorder(network.device),
+            )
+        except RuntimeError as fault:
+            if not out_of_memory(fault):
+                raise
+            told = f"there are no {room.memory} bytes for keys and values; ask the host for a smaller Room(memory=...)"
+            raise Overloaded(told) from fault
+        self._tell(network, engine)
+        return engine
+
+    def _tell(self, network: Network, engine: Engine) -> None:
+        """What a host would want to know."""
+        name, whole = self._folder.name, engine.rows.whole
+        if whole > self._room.memory:
+            log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)
+        if not (network.in_rows or network.joins):
+            how = "with a cache for each" if network.keeps else "read from its beginning for each token"
+            log.warning(
+                "%s is answered one sequence at a time, %s, which is slow: its layers keep more than keys", name, how
+            )
+
+
+def _load_adapter(engine: Engine, model: ServedModel, slot: int) -> None:
+    assert model.open_file is not None
+    with model.open_file(CONFIG_FILE) as file:
+        shape = LoraShape.from_config(file.read())
+    engine.load(slot, shape, _tensors(model, WEIGHTS_FILE))
+
+
+def _tensors(model: ServedModel, name: str) -> dict[str, torch.Tensor]:
+    assert model.open_file is not None
+    try:
+        with model.open_file(name) as file:
+            return dict(read_tensors(file))
+    except ValueError as fault:
+        raise BackendError(f"the checkpoint's {name} cannot be read: {fault}") from fault

@@ -1,0 +1,210 @@
+"""What training takes of a machine's memory, reckoned before its first step, and passes that fit into the rest."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.token_logprobs import HEAD_LOGITS, Scorer
+from modelyard.errors import TrainingError
+
+MOST_TOKENS, LEAST_TOKENS = 8192, 1024
+"""Tokens, padding included, of a pass: more at a time are no faster, and with fewer the work is done less well."""
+
+_MOMENTS = 12
+"""Bytes for each parameter that learns: its gradient and the two moments of AdamW."""
+
+_HEAD_COPIES = 4
+"""Logits, log-probabilities, probabilities and the derivative."""
+
+_SPREAD = 1.4
+"""How much more memory than its tensors a pass takes on a processor, where the system's allocator leaves gaps between
+them: 1.25 to 1.35 in `benchmarks/local_memory.py`.
+"""
+
+UNSEEN = 64 * 2**20
+"""Bytes that a job takes beside what is reckoned, whatever the model: modules that are imported late, the tokenizer."""
+
+_SAMPLE = 32
+
+
+# ---- what there is -----------------------------------------------------------------------------------------------
+
+
+def free_memory(device: str) -> int | None:
+    """The bytes that can still be had: of the card, or of the machine and what it allows this process, less what is
+    `UNSEEN`; None where that is not told.
+    """
+    if torch.device(device).type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
+    told = [found for found in (_available(Path("/proc/meminfo")), _allowed(Path("/sys/fs/cgroup"))) if found]
+    return max(0, min(told) - UNSEEN) if told else None
+
+
+def _available(path: Path) -> int | None:
+    """What the system could give (proc_meminfo(5))."""
+    if not path.is_file():
+        return None
+    found = [line.split()[1] for line in path.read_text().splitlines() if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _allowed(group: Path) -> int | None:
+    """What is left to the control group, whose files that nobody maps can be dropped (memory.max, version 2)."""
+    try:
+        most, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return int(most) - used + int(statistics["inactive_file"]) if most.isdecimal() else None
+
+
+# ---- what is needed ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Need:
+    """Bytes: `weights` of the network and of what learns, `moments` (with gradients), and for each token of a pass what
+    is `kept` until the derivatives, or, recomputed, `inputs` of all `layers`, and what its logits take in the `head`,
+    up to `most_head`. A pass takes `spread` times as much as its tensors.
+    """
+
+    weights: int
+    moments: int
+    head: int
+    most_head: int
+    kept: float
+    squared: float
+    inputs: float
+    layers: int
+    spread: float
+
+    def of_pass(self, rows: int, longest: int, recomputed: bool) -> int:
+        """A pass of so many rows of this length. A layer's derivatives take about as much again as what it kept."""
+        tokens = rows * longest
+        whole = tokens * (self.kept + self.squared * longest)
+        held = tokens * self.inputs if recomputed and self.layers else whole
+        derived = 2 * whole / self.layers if self.layers else whole
+        return int((held + derived + min(tokens * self.head, self.most_head)) * self.spread)
+
+    @property
+    def fixed(self) -> int:
+        """All but the passes."""
+        return self.weights + self.moments
+
+
+def need_of(network: Network, scorer: Scorer, parameters: Sequence[nn.Parameter], copies: int) -> Need:
+    """What this network takes, by two short passes that are tried out. `copies` of what learns are kept beside it."""
+    learning = sum(parameter.numel() for parameter in parameters)
+    weights = sum(parameter.nbytes for parameter in network.model.parameters())
+    few, many = (_kept_bytes(network, tokens) for tokens in (_SAMPLE, 2 * _SAMPLE))
+    squared = max(0.0, (many - 2 * few) / (2 * _SAMPLE**2))
+    inputs = scorer.layers.count * network.config.hidden_size * network.dtype.itemsize
+    kept = many / (2 * _SAMPLE) - squared * 2 * _SAMPLE
+    return Need(
+        weights + copies * sum(parameter.nbytes for parameter in parameters),
+        learning * _MOMENTS,
+        scorer.vocabulary * 4 * _HEAD_COPIES,
+        HEAD_LOGITS * 4 * _HEAD_COPIES,
+        kept,
+        squared,
+        inputs,
+        scorer.layers.count,
+        _SPREAD if network.device.type == "cpu" else 1.0,
+    )
+
+
+def _kept_bytes(network: Network, tokens: int) -> int:
+    """What a pass over one row of so many tokens keeps for its derivatives, weights apart."""
+    known = {parameter.untyped_storage().data_ptr() for parameter in network.model.parameters()}
+    found: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids = torch.zeros((1, tokens), dtype=torch.long, device=network.device)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        states = network.body(input_ids=ids, use_cache=False).last_hidden_state
+    del states
+    return sum(size for place, size in found.items() if place not in known)
+
+
+# ---- passes that fit ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Pass:
+    """Some rows of a step, where in the step each of them is, and whether layers are computed twice."""
+
+    numbers: Sequence[int]
+    rows: Sequence[Row]
+    recomputed: bool
+
+
+class Room:
+    """The memory that a job may take, all in all: `limit` bytes, or as much as it likes."""
+
+    def __init__(self, need: Need, limit: int | None, tokens: int | None = None) -> None:
+        self._need, self._limit = need, limit
+        self.tokens = tokens or next(self._fitting_tokens(), LEAST_TOKENS)
+
+    def _fitting_tokens(self) -> Iterator[int]:
+        """Tokens of a pass: as many as fit as they are, else as many as fit recomputed."""
+        sizes = [MOST_TOKENS >> halvings for halvings in range(MOST_TOKENS.bit_length())]
+        yield from (size for size in sizes if size >= LEAST_TOKENS and self._fits(1, size, recomputed=False))
+        yield from (size for size in sizes if self._fits(1, size, recomputed=True))
+
+    def _fits(self, rows: int, longest: int, recomputed: bool) -> bool:
+        return self._limit is None or self._total(rows, longest, recomputed) <= self._limit
+
+    def _total(self, rows: int, longest: int, recomputed: bool) -> int:
+        return self._need.fixed + self._need.of_pass(rows, longest, recomputed)
+
+    def admit(self, length: int) -> None:
+        """Raise `TrainingError` when a row of this length can never be trained here."""
+        if self._fits(1, length, recomputed=True):
+            return
+        assert self._limit is not None
+        need = self._need
+        raise TrainingError(
+            f"this job needs {_amount(self._total(1, length, recomputed=True))} of memory and may take "
+            f"{_amount(self._limit)}: {_amount(need.weights)} are weights, {_amount(need.moments)} gradients and "
+            f"moments, {_amount(need.of_pass(1, length, recomputed=True))} a pass over a row of {length} tokens; "
+            "train on shorter rows, on a smaller base model, or with more memory"
+        )
+
+    def passes(self, rows: Sequence[Row]) -> Iterator[Pass]:
+        """Rows of about one length together, as many as the room holds."""
+        order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
+        numbers: list[int] = []
+        for number in order:
+            if numbers and (len(numbers) + 1) * len(rows[number].ids) > self.tokens:
+                yield self._pass(numbers, rows)
+                numbers = []
+            numbers.append(number)
+        if numbers:
+            yield self._pass(numbers, rows)
+
+    def _pass(self, numbers: Sequence[int], rows: Sequence[Row]) -> Pass:
+        longest = len(rows[numbers[-1]].ids)
+        return Pass(numbers, [rows[one] for one in numbers], not self._fits(len(numbers), longest, recomputed=False))
+
+
+def check_weights(parameters: int, bytes_each: int, limit: int | None) -> None:
+    """Raise `TrainingError` when the weights alone are more than the limit: before they are loaded."""
+    if limit is not None and parameters * bytes_each > limit:
+        raise TrainingError(
+            f"the base model's weights take {_amount(parameters * bytes_each)} of memory and the job may take "
+            f"{_amount(limit)}; train a smaller base model, or with more memory"
+        )
+
+
+def _amount(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,139 @@
+"""What learns: an adapter beside a frozen network (arXiv 2106.09685), or all of the network's weights."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from modelyard.engines.torch.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Around, LoraShape, put_in, tensor_bytes
+from modelyard.engines.torch.network import FULL_FILE
+from modelyard.errors import TrainingError
+
+Weights = Mapping[str, Tensor]
+
+
+@attrs.frozen(eq=False)
+class Trained:
+    """Parameters by the names that they have in the checkpoint's file, and what else lies in a checkpoint."""
+
+    named: Mapping[str, nn.Parameter]
+    file: str
+    beside: Mapping[str, bytes]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that learns, in an order that is always the same."""
+        return list(self.named.values())
+
+    def copy(self) -> Weights:
+        """The weights as they are now."""
+        return {name: parameter.detach().clone() for name, parameter in self.named.items()}
+
+    def load(self, weights: Weights) -> None:
+        """Take over these weights. Raises `TrainingError` when they are of something else."""
+        self.check(weights)
+        with torch.no_grad():
+            for name, parameter in self.named.items():
+                parameter.copy_(weights[name])
+
+    def check(self, weights: Weights) -> None:
+        """Raise `TrainingError` when these are weights of something else."""
+        odd = self.named.keys() ^ weights.keys()
+        odd |= {name for name in self.named.keys() & weights if self.named[name].shape != weights[name].shape}
+        if odd:
+            raise TrainingError(
+                f"the checkpoint's {self.file} does not fit this base model (for one, {min(odd)}): it was trained on "
+                "another base model or shape; train a new model"
+            )
+
+    @contextmanager
+    def replaced(self, weights: Weights) -> Iterator[None]:
+        """These weights, of the same device, in the place of what learns, as long as the context is entered."""
+        kept = {name: parameter.data for name, parameter in self.named.items()}
+        try:
+            self._point_at(weights)
+            yield
+        finally:
+            self._point_at(kept)
+
+    def _point_at(self, weights: Weights) -> None:
+        for name, parameter in self.named.items():
+            parameter.data = weights[name]
+
+    def files(self) -> dict[str, list[bytes]]:
+        """The files of a checkpoint."""
+        beside = {name: [content] for name, content in self.beside.items()}
+        return {**beside, self.file: [tensor_bytes(self.named)]}
+
+
+# ---- all weights -------------------------------------------------------------------------------------------------
+
+
+def all_weights(model: nn.Module) -> Trained:
+    """All weights of a network; those that two layers share are there once."""
+    model.requires_grad_(True)
+    return Trained(dict(model.named_parameters()), FULL_FILE, {})
+
+
+# ---- an adapter --------------------------------------------------------------------------------------------------
+
+
+class TrainedLinear(Around):
+    """base(x) + scale x (x A^T) B^T, in which A and B learn. B begins at 0, so that nothing is changed at first."""
+
+    def __init__(self, base: nn.Linear, shape: LoraShape, generator: torch.Generator) -> None:
+        super().__init__(base)
+        self.scale = shape.alpha / shape.rank
+        bound = 1 / math.sqrt(self.in_features)
+        drawn = torch.rand(shape.rank, self.in_features, generator=generator) * 2 * bound - bound
+        device = base.weight.device
+        self.down = nn.Parameter(drawn.to(device))
+        self.up = nn.Parameter(torch.zeros(self.out_features, shape.rank, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows x tokens x features. The adapter computes in 32-bit floats, whatever the base is."""
+        same = x.dtype is self.down.dtype
+        inner = functional.linear(x, self.down) if same else _Inner.apply(x, self.down)
+        return self.base(x) + (functional.linear(inner, self.up) * self.scale).to(x.dtype)
+
+
+class _Inner(torch.autograd.Function):
+    """x A^T in the floats of A, which are not those of x. What is kept for derivatives is x itself, which several
+    projections share: a copy for each would be a third of all that a network of 16 bits keeps.
+    """
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, down: Tensor) -> Tensor:
+        context.save_for_backward(x, down)
+        return functional.linear(x.to(down.dtype), down)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, down = context.saved_tensors
+        of_down = gradient.flatten(0, -2).T @ x.flatten(0, -2).to(down.dtype)
+        return (gradient @ down).to(x.dtype), of_down
+
+
+def adapter_around(model: nn.Module, shape: LoraShape, seed: int, base_model: str) -> Trained:
+    """An adapter around a network's projections, which are replaced in place. The seed decides how it begins.
+
+    The weights have the names that peft and vLLM know. Raises `TrainingError` when there is nothing to put it around.
+    """
+    found = shape.around(model)
+    if not found.targets:
+        raise TrainingError(
+            f"this base model has no linear layer{' named ' if shape.targets else ''}{', '.join(shape.targets)}, so an "
+            "adapter has no place; add it again under another id with tuning='full', if it is small"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    named: dict[str, nn.Parameter] = {}
+    for name, layer in found.layers(model):
+        around = TrainedLinear(layer, found, generator)
+        put_in(model, name, around)
+        named[f"{PREFIX}{name}.lora_A.weight"], named[f"{PREFIX}{name}.lora_B.weight"] = around.down, around.up
+    return Trained(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)})

@@ -1,0 +1,171 @@
+"""Training base models from local folders: low-rank adapters on a frozen network, or all weights of a small one."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from modelyard.errors import BackendError, MissingExtra, TrainingError
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.training import Example, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.engines.torch.lora import CONFIG_FILE, LoraShape, read_tensors
+from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.training.learner import MOMENTS_FILE, LocalLearner
+from modelyard.engines.torch.training.memory_plan import Room, check_weights, free_memory, need_of
+from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.trainable import Trained, Weights, adapter_around, all_weights
+from modelyard.formats.model_folder import check_unchanged
+from modelyard.protocols import TrainContext, Trainer, TrainItem
+from modelyard.trainers import loop
+
+SAVE_EVERY = 20
+
+
+class LocalTrainer:
+    """Trains the base models in `base_models`, which may grow, by adapters of `shape` or in full, as they are kept.
+
+    A job may take `memory` bytes, weights included; by default as much as is free when it begins. A state is saved
+    every `save_every` steps. On one machine, with the same number of torch's threads, the same job gives the same
+    files; small models are trained in one thread.
+    """
+
+    def __init__(
+        self,
+        base_models: Sequence[BaseModel],
+        *,
+        shape: LoraShape | None = None,
+        device: str | None = None,
+        memory: int | None = None,
+        save_every: int = SAVE_EVERY,
+    ) -> None:
+        self._base_models, self._shape, self._save_every = base_models, shape or LoraShape(), save_every
+        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._memory = memory
+
+    def trains(self, base_model: str) -> bool:
+        """Whether it is one of the base models."""
+        return any(base.id == base_model for base in self._base_models)
+
+    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
+        """Imitate examples: see `modelyard.trainers.loop.imitate`."""
+        with self._untouched(context, copies=0) as (learner, trained):
+            _begin(learner, trained, context)
+            yield from loop.imitate(learner, config, data, context.resume_step, self._save_every)
+
+    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+        """Learn from rewards: see `modelyard.trainers.loop.reinforce`."""
+        before = config.precalculate_logprobs
+        compared = bool(config.kl_penalty_coef) or config.kl_penalty_reference_step is not None
+        with self._untouched(context, copies=before + compared) as (learner, trained):
+            policies = loop.Policies(
+                _weights(trained, context.parent_files, context.parent) if before else None,
+                _weights(trained, context.reference_files, context.reference) if compared else None,
+            )
+            _begin(learner, trained, context)
+            yield from loop.reinforce(learner, config, data, policies, context.resume_step, self._save_every)
+
+    @contextmanager
+    def _untouched(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, Trained]]:
+        """The base model with what is to learn, as long as the job lasts. `copies` of its weights are held beside it.
+
+        Raises `TrainingError`, also for a job that does not fit into the memory.
+        """
+        base = self._base_model(context.base_model)
+        full, folder = base.tuning is Tuning.FULL, Path(base.path)
+        with _threads_for(base), _told_as_training_errors():
+            limit = free_memory(self._device) if self._memory is None else self._memory
+            check_unchanged(base)
+            check_weights(base.parameters, _bytes_each(self._device, full), limit)
+            network = Network(folder, self._device, torch.float32 if full else None)
+            trained = all_weights(network.model) if full else self._adapter(network, context)
+            scorer = Scorer(network)
+            room = Room(need_of(network, scorer, trained.parameters, copies), limit)
+            yield LocalLearner(Chat(folder), scorer, trained, room, base.context_length), trained
+
+    def _adapter(self, network: Network, context: TrainContext) -> Trained:
+        return adapter_around(network.model, self._shape_of(context), context.seed, context.base_model)
+
+    def _shape_of(self, context: TrainContext) -> LoraShape:
+        if CONFIG_FILE not in context.parent_files:
+            return self._shape
+        with context.parent(CONFIG_FILE) as file:
+            return LoraShape.from_config(file.read())
+
+    def _base_model(self, id: str) -> BaseModel:
+        for base in self._base_models:
+            if base.id == id:
+                return base
+        raise TrainingError(f"the base model {id!r} is not here; add it again with add_base_model")
+
+
+def _bytes_each(device: str, full: bool) -> int:
+    """What a weight takes: networks on graphics cards are held in 16 bits, unless they learn."""
+    return 2 if torch.device(device).type == "cuda" and not full else 4
+
+
+@contextmanager
+def _threads_for(base: BaseModel) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if base.small else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _told_as_training_errors() -> Iterator[None]:
+    try:
+        yield
+    except BackendError as fault:
+        raise TrainingError(str(fault)) from fault
+    except torch.OutOfMemoryError as fault:
+        raise TrainingError(
+            "the card's memory ran out; give the trainer less with LocalTrainer(memory=...), so that it takes smaller "
+            "passes, or train on shorter rows"
+        ) from fault
+
+
+# ---- where it begins ---------------------------------------------------------------------------------------------
+
+
+def _begin(learner: LocalLearner, trained: Trained, context: TrainContext) -> None:
+    """Go on from the saved state, or else start from the parent."""
+    if context.resume_step and context.resume is not None:
+        trained.load(_read(context.resume, trained.file))
+        learner.resume(_read(context.resume, MOMENTS_FILE))
+    elif context.parent_files:
+        trained.load(_weights(trained, context.parent_files, context.parent))
+
+
+def _weights(trained: Trained, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> Weights:
+    """Those of a checkpoint; without files the untouched base, which `trained` must still be."""
+    if not files or open_file is None:
+        return trained.copy()
+    if trained.file not in files:
+        raise TrainingError(
+            f"the checkpoint has no {trained.file}: it is of another kind of base model; train a new one"
+        )
+    weights = _read(open_file, trained.file)
+    trained.check(weights)
+    return {name: tensor.to(trained.named[name].device) for name, tensor in weights.items()}
+
+
+def _read(open_file: Callable[[str], BinaryIO], name: str) -> Mapping[str, Tensor]:
+    try:
+        with open_file(name) as file:
+            return read_tensors(file)
+    except ValueError as fault:
+        raise TrainingError(f"{name} cannot be read ({fault}); delete that checkpoint and train again") from fault
+
+
+_: type[Trainer] = LocalTrainer

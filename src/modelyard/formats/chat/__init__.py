@@ -1,0 +1,1 @@
+"""The chat-completion format: messages, requests, responses and streams."""

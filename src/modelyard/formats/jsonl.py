@@ -1,0 +1,56 @@
+"""Rows of a dataset as JSON Lines: one object a line, read and written a row at a time. Blank lines mean nothing."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.json import checked_dumps, loads
+from modelyard.formats.json_stream import CHUNK
+
+MAX_ROW = 16 * 2**20
+
+
+def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
+    """The rows of a file. Raises `InvalidInput` at ("line", <number from 1>)."""
+    return (row for _, row in read_some(file, lambda _: True))
+
+
+def read_some(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a file whose index, from 0, is `wanted`, with it; the others are passed over without being parsed.
+
+    Raises `InvalidInput` as `read_rows` does.
+    """
+    index = -1
+    for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), start=1):
+        if len(line) > MAX_ROW:
+            raise InvalidInput.at("line", number, msg=f"must not be longer than {MAX_ROW} bytes")
+        if line.isspace():
+            continue
+        index += 1
+        if wanted(index):
+            yield index, _object(loads(line, at=("line", number)), "line", number)
+
+
+def dump_row(row: Any, number: int) -> bytes:
+    """The line of a row. Raises `InvalidInput` at ("rows", `number`) for what is no JSON object, or too long a one."""
+    line = checked_dumps(_object(row, "rows", number), at=("rows", number)) + b"\n"
+    if len(line) > MAX_ROW:
+        raise InvalidInput.at("rows", number, msg=f"must not be longer than {MAX_ROW} bytes as JSON")
+    return line
+
+
+def in_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer pieces, each of `CHUNK` and at most a line more: a store writes every piece by itself."""
+    chunk = bytearray()
+    for line in lines:
+        chunk += line
+        if len(chunk) >= CHUNK:
+            yield bytes(chunk)
+            chunk.clear()
+    yield bytes(chunk)
+
+
+def _object(value: Any, *loc: str | int) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput.at(*loc, msg="must be a JSON object", type="dict_type")
+    return value

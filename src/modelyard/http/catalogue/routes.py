@@ -1,0 +1,123 @@
+"""The catalogue (specification 4.1) and the model lists of the chat interfaces."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.models import Model
+from modelyard.domain.paging import MAX_LIMIT
+from modelyard.http.catalogue.schemas import (
+    CatalogueBody,
+    ListedModel,
+    ModelList,
+    catalogue_body,
+    listed_model,
+    model_list,
+)
+from modelyard.http.message import JSON_HEADER, Header, Response, dump, json_response
+from modelyard.http.route import Auth, Call, Dialect, Interface, Route
+from modelyard.platform.catalogue.service import resolve
+from modelyard.platform.platform import Platform
+
+PATH = "/inference/analysis/partner/models"
+_OWNER = "modelyard"
+_CACHEABLE: Header = ("cache-control", "public, max-age=0, must-revalidate")
+
+
+def show_catalogue(call: Call) -> Response:
+    """Answer with the catalogue, or with 304 to a client that has it. Its bytes are kept until it changes."""
+    body, etag = _listing(call.platform)
+    headers = [("etag", etag), _CACHEABLE]
+    if _knows(call.headers.get("if-none-match") or "", etag):
+        return Response(304, headers, b"")
+    return Response(200, [JSON_HEADER, *headers], body)
+
+
+def _listing(platform: Platform) -> tuple[bytes, str]:
+    """The bytes and their tag, kept with the platform: endpoints of others have the same routes."""
+    memory, version = platform.ports.memory, platform.catalogue.version
+    if memory.listing is None or memory.listing[0] != version:
+        body = dump(catalogue_body(platform.catalogue.entries()))
+        memory.listing = version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return memory.listing[1:]
+
+
+def _knows(if_none_match: str, etag: str) -> bool:
+    """Whether the client's copy, by RFC 9110 13.1.2, is this one."""
+    return if_none_match.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
+
+
+# ---- the chat format's own list ------------------------------------------------------------------------------------
+
+
+def list_models(call: Call) -> Response:
+    """List what the caller may ask: the catalogue, then the caller's trained models by their names."""
+    listed = [_listed(entry) for entry in call.platform.catalogue.entries()]
+    return json_response(model_list([*listed, *map(_trained, _models(call.platform))]))
+
+
+def show_model(call: Call) -> Response:
+    """Show one model that the caller may ask, by any name that it answers to."""
+    name = call.params["id"]
+    found = resolve(call.platform.ports, name, call.platform.principal)
+    return json_response(listed_model(name, found.entry.created, _OWNER))
+
+
+def _listed(entry: CatalogueEntry) -> Mapping[str, Any]:
+    return listed_model(entry.id, entry.created, _OWNER)
+
+
+def _trained(model: Model) -> Mapping[str, Any]:
+    return listed_model(f"{model.entity}/{model.project}/{model.name}", int(model.created_at.timestamp()), model.entity)
+
+
+def _models(platform: Platform) -> Iterator[Model]:
+    after = None
+    while True:
+        page = platform.models.list(after=after, limit=MAX_LIMIT)
+        yield from page
+        if not page.has_more:
+            return
+        after = page.items[-1].id
+
+
+def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
+    return (
+        Route(
+            "GET",
+            f"{base}/models",
+            interface,
+            Auth.BEARER,
+            list_models,
+            response=ModelList,
+            summary="List the models that the caller may ask.",
+            dialect=Dialect.ERROR,
+        ),
+        Route(
+            "GET",
+            f"{base}/models/{{id...}}",
+            interface,
+            Auth.BEARER,
+            show_model,
+            response=ListedModel,
+            summary="Show one model that the caller may ask.",
+            dialect=Dialect.ERROR,
+        ),
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        PATH,
+        Interface.BASE,
+        Auth.PUBLIC,
+        show_catalogue,
+        response=CatalogueBody,
+        statuses=(200, 304),
+        summary="List every model of the catalogue.",
+    ),
+    *_model_routes("/v1", Interface.TRAINING),
+    *_model_routes("/inference/v1", Interface.INFERENCE),
+)

@@ -1,0 +1,256 @@
+"""What went wrong as a response: the status by the exception's class, the body in the route's dialect."""
+
+import logging
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from modelyard import errors
+from modelyard.errors import Problem
+from modelyard.http import errors as refusal
+from modelyard.http.message import Header, Response, json_response
+from modelyard.http.route import Dialect
+
+_PLACES = ("body", "query", "path", "header")
+
+
+@attrs.frozen
+class ChatError:
+    """What went wrong with a chat completion."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+@attrs.frozen
+class ChatErrorBody:
+    """The error body of chat completions."""
+
+    error: ChatError
+
+
+@attrs.frozen
+class ProblemItem:
+    """One problem of an input."""
+
+    loc: tuple[str, ...]
+    msg: str
+    type: str
+
+
+@attrs.frozen
+class ProblemsBody:
+    """The body of status 422."""
+
+    detail: tuple[ProblemItem, ...]
+
+
+@attrs.frozen
+class DetailBody:
+    """The error body of the training interface."""
+
+    detail: str
+
+
+@attrs.frozen
+class ReasonBody:
+    """The error body of the evaluation interface. `detail` repeats `reason`; `deleted_at` is a deleted object's."""
+
+    reason: str
+    detail: str
+    error_code: str | None = None
+    deleted_at: str | None = None
+
+
+@attrs.frozen
+class GraphQLError:
+    """One thing that went wrong."""
+
+    message: str
+    extensions: Mapping[str, str]
+
+
+@attrs.frozen
+class GraphQLErrorsBody:
+    """The error body of uploads: there are no data."""
+
+    errors: tuple[GraphQLError, ...]
+    data: None = None
+
+
+def graphql_errors(messages: Sequence[str], code: str) -> Mapping[str, Any]:
+    """`{"errors": [...], "data": null}`, one entry per message."""
+    return {"errors": [{"message": message, "extensions": {"code": code}} for message in messages], "data": None}
+
+
+def chat_error(message: str, kind: str, code: str, param: str | None = None) -> Mapping[str, Any]:
+    """`{"error": {...}}` with all four keys."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def problem_list(problems: Sequence[Problem]) -> Mapping[str, Any]:
+    """`{"detail": [...]}`, one entry per problem, every part of a location a string, without the input."""
+    return {"detail": [{"loc": [str(step) for step in p.loc], "msg": p.msg, "type": p.type} for p in problems]}
+
+
+def place(problem: Problem) -> str:
+    """Where a problem is, as a person writes it: `messages[0].role`; "" for the whole body."""
+    steps = problem.loc[1:] if problem.loc and problem.loc[0] in _PLACES else problem.loc
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+
+
+def sentence(problems: Sequence[Problem]) -> str:
+    """All problems in one line, each behind its place."""
+    return "; ".join(f"{where}: {p.msg}" if (where := place(p)) else f"the body {p.msg}" for p in problems)
+
+
+log = logging.getLogger("modelyard.http")
+
+
+@attrs.frozen
+class Kind:
+    """How a class of exceptions is told: its status, and a sentence for those whose own words are not for strangers."""
+
+    status: int
+    sentence: str = ""
+
+
+_INTERNAL = Kind(500, "something failed here; it was logged under this answer's x-request-id")
+
+KINDS: Mapping[type[BaseException], Kind] = {
+    errors.CallerError: Kind(400),
+    errors.InvalidInput: Kind(422),
+    errors.NotFound: Kind(404),
+    errors.Conflict: Kind(409),
+    errors.RunAlreadyFinished: Kind(400),
+    errors.Unauthenticated: Kind(401),
+    errors.Forbidden: Kind(403),
+    errors.BudgetExceeded: Kind(402),
+    errors.RateLimited: Kind(429),
+    errors.BodyTooLarge: Kind(413),
+    refusal.UnknownRoute: Kind(404),
+    refusal.MethodNotAllowed: Kind(405),
+    refusal.UnsupportedMedia: Kind(415),
+    refusal.BodyTimeout: Kind(408),
+    errors.NoWorker: Kind(503),
+    errors.BackendError: Kind(502),
+    errors.Overloaded: Kind(503),
+    errors.QueueFull: Kind(429),
+    errors.StoreBusy: Kind(503, "the store is busy; try again"),
+    errors.StorageFull: Kind(507, "there is no room left to store this; nothing was stored"),
+    errors.StoreClosed: Kind(503, "the platform is closing"),
+    BaseException: _INTERNAL,
+}
+
+EXPECTED = (errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
+"""Nothing is broken: another time, or on another machine, the same request is answered."""
+
+OWN_KINDS: Mapping[Dialect, Mapping[type[BaseException], Kind]] = {
+    Dialect.ERROR: {errors.InvalidInput: Kind(400)},
+    Dialect.DETAIL: {},
+    Dialect.REASON: {errors.Conflict: Kind(400)},
+    Dialect.ERRORS: {errors.InvalidInput: Kind(400)},
+}
+
+CHAT_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "insufficient_quota",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+def kind_of(failure: BaseException, dialect: Dialect) -> Kind:
+    """How this exception is told: by its own class, or the nearest one above that the tables know."""
+    own = OWN_KINDS[dialect]
+    return next(kind for cls in type(failure).__mro__ if (kind := own.get(cls) or KINDS.get(cls)))
+
+
+def failed(failure: Exception, dialect: Dialect, request_id: str) -> Response:
+    """The answer to a request that raised `failure`. What is no fault of the caller is logged."""
+    kind = kind_of(failure, dialect)
+    if kind.status >= 500:
+        report(failure, request_id)
+    return json_response(_BODIES[dialect](failure, kind), kind.status, _headers(failure))
+
+
+def report(failure: Exception, request_id: str) -> None:
+    """Log a fault with its traceback on one line, so that nothing in it can pass for another line of the log; what must
+    be reckoned with has no traceback.
+    """
+    if isinstance(failure, EXPECTED):
+        log.warning("request %s was refused: %s", request_id, _one_line(str(failure)))
+    else:
+        log.error("request %s failed: %s", request_id, _one_line("".join(traceback.format_exception(failure))))
+
+
+def _one_line(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def _headers(failure: Exception) -> list[Header]:
+    headers = []
+    if isinstance(failure, refusal.MethodNotAllowed):
+        headers.append(("allow", failure.allow))
+    if isinstance(failure, errors.Conflict):
+        headers.append(("x-should-retry", "false"))
+    wait = 1.0 if isinstance(failure, errors.StoreBusy) else getattr(failure, "retry_after", None)
+    if wait is not None:
+        headers.append(("retry-after", str(max(1, math.ceil(wait)))))
+    return headers
+
+
+# ---- the dialects ------------------------------------------------------------------------------------------------
+
+
+def _words(failure: Exception, kind: Kind) -> str:
+    return kind.sentence or str(failure) or type(failure).__name__
+
+
+def _code(failure: Exception) -> str:
+    return failure.code if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.code
+
+
+def chat_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    """`{"error": {...}}`; every problem is in the message, because clients show nothing else."""
+    type_ = CHAT_TYPES.get(kind.status, "server_error" if kind.status >= 500 else "invalid_request_error")
+    if isinstance(failure, errors.InvalidInput) and failure.problems:
+        first = failure.problems[0]
+        # Clients look for how this one's message begins, so its place is left out.
+        whole = first.msg if isinstance(failure, errors.ContextLengthExceeded) else sentence(failure.problems)
+        return chat_error(whole, type_, failure.code, place(first) or None)
+    param = "model" if isinstance(failure, errors.ModelNotFound) else None
+    return chat_error(_words(failure, kind), type_, _code(failure), param)
+
+
+def _detail_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    if isinstance(failure, errors.InvalidInput):
+        return problem_list(failure.problems)
+    return {"detail": _words(failure, kind)}
+
+
+def _reason_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    if isinstance(failure, errors.InvalidInput):
+        return problem_list(failure.problems)
+    words = _words(failure, kind)
+    gone = {"deleted_at": failure.deleted_at.isoformat()} if isinstance(failure, errors.ObjectDeleted) else {}
+    return {"reason": words, "error_code": _code(failure), "detail": words, **gone}
+
+
+def _errors_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+    if isinstance(failure, errors.InvalidInput):
+        return graphql_errors([str(problem) for problem in failure.problems], failure.code)
+    return graphql_errors([_words(failure, kind)], _code(failure))
+
+
+_BODIES: Mapping[Dialect, Callable[[Exception, Kind], Mapping[str, object]]] = {
+    Dialect.ERROR: chat_body,
+    Dialect.DETAIL: _detail_body,
+    Dialect.REASON: _reason_body,
+    Dialect.ERRORS: _errors_body,
+}

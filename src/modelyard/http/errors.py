@@ -1,0 +1,39 @@
+"""What HTTP itself refuses, before any use case is asked. `modelyard.http.error_responses` maps it to statuses."""
+
+from collections.abc import Sequence
+
+from modelyard.errors import CallerError
+
+
+class MalformedRequest(CallerError):
+    """A header, path or query that cannot mean anything."""
+
+    code = "malformed_request"
+
+
+class UnknownRoute(CallerError):
+    """No route has this path."""
+
+    code = "unknown_route"
+
+
+class MethodNotAllowed(CallerError):
+    """The path exists, with other methods: those in `allow`."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, allow: Sequence[str]) -> None:
+        self.allow = ", ".join(allow)
+        super().__init__(f"this path has no such method; it has {self.allow}")
+
+
+class UnsupportedMedia(CallerError):
+    """The body is declared to be something else than what the route takes."""
+
+    code = "unsupported_media_type"
+
+
+class BodyTimeout(CallerError):
+    """The body came too slowly."""
+
+    code = "body_timeout"

@@ -1,0 +1,91 @@
+"""The routes that compare runs and hand out their rows (specification 4.5)."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Literal, cast, get_args
+
+from modelyard.errors import InvalidInput
+from modelyard.http.converter import structure
+from modelyard.http.evaluations.common import evaluation_route, place_of
+from modelyard.http.evaluations.comparison_schemas import (
+    ComparisonObject,
+    ComparisonRequest,
+    ExportedPrediction,
+    comparison_object,
+)
+from modelyard.http.evaluations.run_schemas import wire_places
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Body, Call, Parameter
+from modelyard.platform import flow
+from modelyard.platform.flow import Flow
+
+Format = Literal["jsonl", "csv"]
+_MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
+
+
+def compare_runs(call: Call) -> Flow[Response]:
+    """Compare two runs, row by row."""
+    place = place_of(call)
+    body = structure(ComparisonRequest, call.body, "body")
+
+    def answer() -> Response:
+        with wire_places():
+            report = call.platform.evaluations.compare(
+                body.baseline,
+                body.candidate,
+                reducer=body.reducer,
+                cluster_by=body.cluster_by,
+                confidence=body.confidence,
+                **place,
+            )
+        return json_response(comparison_object(report.comparison))
+
+    return cast(Response, (yield flow.Call(answer)))
+
+
+def export_run(call: Call) -> Flow[Response]:
+    """Read every prediction of a run with its scores, as JSON Lines or CSV."""
+    place = place_of(call)
+    wanted = _format(call)
+
+    def answer() -> Response:
+        pieces = call.platform.evaluations.export(call.params["run_id"], wanted, **place)
+        name = f'attachment; filename="evaluation-run.{wanted}"'
+        return Response(200, [("content-type", _MEDIA[wanted]), ("content-disposition", name)], _begun(pieces))
+
+    return cast(Response, (yield flow.Call(answer)))
+
+
+def _begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces, the first of them read: what fails there fails the request."""
+    return chain([next(pieces, b"")], pieces)
+
+
+def _format(call: Call) -> Format:
+    asked = call.one("format") or "jsonl"
+    for known in get_args(Format):
+        if asked == known:
+            return cast(Format, known)
+    raise InvalidInput.at("query", "format", msg="must be jsonl or csv", type="literal_error")
+
+
+_FORMAT = Parameter("format", {"enum": list(get_args(Format))}, "What to make of the rows; jsonl when absent.")
+
+ROUTES = (
+    evaluation_route(
+        "POST",
+        "/eval_results/compare",
+        compare_runs,
+        body=Body.CONTROL,
+        request=ComparisonRequest,
+        response=ComparisonObject,
+    ),
+    evaluation_route(
+        "GET",
+        "/evaluation_runs/{run_id}/export",
+        export_run,
+        query=(_FORMAT,),
+        response=ExportedPrediction,
+        media="application/jsonl",
+    ),
+)

@@ -1,0 +1,114 @@
+"""The routes of evaluations that workers do (specification 4.5)."""
+
+from typing import Any
+
+import attrs
+
+from modelyard.errors import NotFound, NoWorker
+from modelyard.http.converter import structure
+from modelyard.http.evaluations.common import WINDOW, Where, evaluation_route, lines_response, place_of
+from modelyard.http.evaluations.job_schemas import (
+    EvaluateModel,
+    EvaluationEventObject,
+    EvaluationQueued,
+    Rescore,
+    RescoreQueued,
+    StatusAnswer,
+    StatusOf,
+    check_references,
+    event_object,
+    status_object,
+)
+from modelyard.http.evaluations.object_schemas import parse_object_query
+from modelyard.http.evaluations.run_routes import RUNS
+from modelyard.http.evaluations.run_schemas import Success
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
+from modelyard.http.training.request_schemas import places
+from modelyard.platform.jobs.worker import alive
+
+
+def evaluate_model(call: Call) -> Response:
+    """Have a worker evaluate a model as a published evaluation says."""
+    body = structure(EvaluateModel, call.body, "body")
+    place = _place(call, body.project_id)
+    check_references(body)
+    _check_can_run(call)
+    with places("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
+        run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **place)
+    return json_response({"call_id": run.id})
+
+
+def rescore(call: Call) -> Response:
+    """Have a worker score the outputs of a run anew, in a new run."""
+    body = structure(Rescore, call.body, "body")
+    place = _place(call, body.project_id)
+    check_references(body)
+    source = call.platform.evaluations.get(body.source_evaluation_run_id, **place)
+    _check_can_run(call)
+    with places("body", scorers="scorer_refs"):
+        run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
+    return json_response({"call_id": run.id, "evaluation_run_id": run.id})
+
+
+def resume_run(call: Call) -> Response:
+    """Have a worker go on with a run that failed; no row that was stored is asked again."""
+    run = call.platform.evaluations.get(call.params["run_id"], **place_of(call))
+    _check_can_run(call)
+    call.platform.evaluations.submit_resume(run.id)
+    return json_response({"success": True})
+
+
+def list_events(call: Call) -> Response:
+    """List what has happened so far to a run that the engine works on, one JSON object a line."""
+    place, window = place_of(call), parse_object_query(call.query)
+    events = call.platform.evaluations.history(call.params["run_id"], **place, **attrs.asdict(window))
+    return lines_response(events, event_object)
+
+
+def show_status(call: Call) -> Response:
+    """Show how far a run has come; one that is not here is told as such."""
+    body = structure(StatusOf, call.body, "body")
+    place = _place(call, body.project_id)
+    try:
+        status = status_object(call.platform.evaluations.status(body.call_id, **place))
+    except NotFound:
+        status = {"code": "not_found"}
+    return json_response({"status": status})
+
+
+def _place(call: Call, project_id: str) -> Where:
+    """The entity and project, which the caller must have."""
+    entity, _, project = project_id.partition("/")
+    call.platform.principal.require(entity, project)
+    return {"entity": entity, "project": project}
+
+
+def _check_can_run(call: Call) -> None:
+    """Raise `NoWorker` when nothing would run a job."""
+    if not alive(call.platform.ports):
+        raise NoWorker(
+            "no worker is alive, so the evaluation would never start; start one (modelyard work --store FILE, "
+            "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"
+        )
+
+
+def _route(path: str, handler: Handler, **more: Any) -> Route:
+    summary = (handler.__doc__ or "").partition("\n")[0]
+    return Route("POST", path, Interface.BASE, Auth.BASIC, handler, Body.CONTROL, summary=summary, **more)
+
+
+ROUTES: tuple[Route, ...] = (
+    _route("/evaluations/evaluate_model", evaluate_model, request=EvaluateModel, response=EvaluationQueued),
+    _route("/evaluations/rescore", rescore, request=Rescore, response=RescoreQueued),
+    _route("/evaluations/status", show_status, request=StatusOf, response=StatusAnswer),
+    evaluation_route("POST", RUNS + "/{run_id}/resume", resume_run, response=Success),
+    evaluation_route(
+        "GET",
+        RUNS + "/{run_id}/events",
+        list_events,
+        query=WINDOW,
+        response=EvaluationEventObject,
+        media="application/jsonl",
+    ),
+)

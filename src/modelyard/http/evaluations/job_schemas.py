@@ -1,0 +1,147 @@
+"""Evaluations that workers do, as the clients of the evaluation interface ask for them and follow them."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind, RefMode, reference_problem
+from modelyard.domain.evaluation.run import RunState, RunStatus
+from modelyard.domain.training import TrainingEvent
+from modelyard.errors import InvalidInput, Problem
+from modelyard.http.constraints import Length, Matching
+from modelyard.http.evaluations.run_schemas import plain, wire_time
+
+_NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"
+_place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")
+_id = Length(1, 128)
+
+
+# ---- what comes in
+
+
+@attrs.frozen
+class EvaluateModel:
+    """The body that asks for a model to be evaluated, as a published evaluation says."""
+
+    project_id: str = attrs.field(validator=_place)
+    evaluation_ref: str
+    model_ref: str
+
+
+@attrs.frozen
+class Rescore:
+    """The body that asks for the outputs of a run to be scored anew."""
+
+    project_id: str = attrs.field(validator=_place)
+    source_evaluation_run_id: str = attrs.field(validator=_id)
+    scorer_refs: tuple[str, ...] = attrs.field(validator=Length(1, 100))
+
+
+@attrs.frozen
+class StatusOf:
+    """The body that asks how far a run has come."""
+
+    project_id: str = attrs.field(validator=_place)
+    call_id: str = attrs.field(validator=_id)
+
+
+def check_references(body: EvaluateModel | Rescore) -> None:
+    """Refuse what is no reference; these are always looked up. Raises `InvalidInput` naming every one."""
+    found = [
+        Problem(("body", *loc), wrong.msg, wrong.type)
+        for loc, text, kinds in _references(body)
+        if (wrong := reference_problem("", text, kinds, RefMode.SYNTAX)) is not None
+    ]
+    if found:
+        raise InvalidInput(found)
+
+
+def _references(body: EvaluateModel | Rescore) -> list[tuple[tuple[str | int, ...], str, frozenset[RefKind]]]:
+    if isinstance(body, Rescore):
+        return [(("scorer_refs", at), text, MODEL_KINDS) for at, text in enumerate(body.scorer_refs)]
+    return [
+        (("evaluation_ref",), body.evaluation_ref, EVALUATION_KINDS),
+        (("model_ref",), body.model_ref, MODEL_KINDS),
+    ]
+
+
+# ---- what goes out
+
+
+@attrs.frozen
+class EvaluationQueued:
+    """The id of a run that waits for a worker."""
+
+    call_id: str
+
+
+@attrs.frozen
+class RescoreQueued:
+    """The id of a new run that waits for a worker, under both of its names."""
+
+    call_id: str
+    evaluation_run_id: str
+
+
+@attrs.frozen
+class EvaluationEventObject:
+    """What happened to a run that the engine works on. The data of an `evaluation_progress` say how far it has come."""
+
+    id: str
+    type: Literal["evaluation_started", "evaluation_progress", "evaluation_ended", "evaluation_failed"]
+    data: Mapping[str, Any]
+    created_at: str
+
+
+@attrs.frozen
+class StatusNotFound:
+    """There is no such run here."""
+
+    code: Literal["not_found"]
+
+
+@attrs.frozen
+class StatusRunning:
+    """The run is under way, or waits for a worker."""
+
+    code: Literal["running"]
+    completed_rows: int
+    total_rows: int
+
+
+@attrs.frozen
+class StatusFailed:
+    """The run has failed or was cancelled."""
+
+    code: Literal["failed"]
+    error: str | None
+
+
+@attrs.frozen
+class StatusComplete:
+    """The run has completed, with its summary."""
+
+    code: Literal["complete"]
+    output: Mapping[str, Any]
+
+
+@attrs.frozen
+class StatusAnswer:
+    """How far a run has come."""
+
+    status: StatusNotFound | StatusRunning | StatusFailed | StatusComplete
+
+
+def event_object(event: TrainingEvent) -> Mapping[str, Any]:
+    """An event as plain JSON data, in the members of `EvaluationEventObject`."""
+    return {"id": event.id, "type": event.type, "data": plain(event.data), "created_at": wire_time(event.created_at)}
+
+
+def status_object(status: RunStatus) -> Mapping[str, Any]:
+    """A status as plain JSON data, in the members of `StatusAnswer.status`."""
+    if status.run.state is RunState.RUNNING:
+        return {"code": "running", "completed_rows": status.completed_rows, "total_rows": status.total_rows}
+    if status.run.state is RunState.COMPLETED:
+        return {"code": "complete", "output": plain(status.run.summary or {})}
+    return {"code": "failed", "error": status.run.reason}

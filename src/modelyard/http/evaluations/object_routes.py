@@ -1,0 +1,170 @@
+"""The routes of datasets, scorers, models, evaluations and ops (specification 4.5)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
+from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind
+from modelyard.formats.json_stream import file_chunks
+from modelyard.http.evaluations.common import (
+    TEXTS,
+    WINDOW,
+    body_with_references,
+    evaluation_route,
+    lines_response,
+    place_of,
+)
+from modelyard.http.evaluations.object_schemas import (
+    DatasetCreate,
+    DatasetVersionObject,
+    EvaluationCreate,
+    EvaluationCreated,
+    EvaluationObject,
+    ModelVersionCreate,
+    ModelVersionCreated,
+    ModelVersionObject,
+    OpCreate,
+    OpObject,
+    ScorerCreate,
+    ScorerCreated,
+    ScorerObject,
+    VersionCreated,
+    content_of,
+    created_object,
+    dataset_request,
+    dataset_rows,
+    parse_digests,
+    parse_object_query,
+    version_object,
+)
+from modelyard.http.evaluations.run_schemas import NumDeleted, wire_places
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Body, Call, Parameter, Route
+
+Handler = Callable[[Call], Response]
+
+
+def create_dataset(call: Call) -> Response:
+    """Keep the next version of a dataset; equal content is the version that has it."""
+    place = place_of(call)
+    assert call.data is not None
+    with call.platform.ports.artifacts.open(call.data.name) as file:
+        body = dataset_request(file_chunks(file))
+        file.seek(0)
+        content = {"description": body.description}
+        return _publish(call, ObjectKind.DATASET, body.name, content, dataset_rows(file_chunks(file)), **place)
+
+
+def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> Handler:
+    def create(call: Call) -> Response:
+        place = place_of(call)
+        body = body_with_references(cls, call, **references)
+        return _publish(call, kind, body.name, content_of(body), None, **place)
+
+    return create
+
+
+def _publish(
+    call: Call, kind: ObjectKind, name: str, content: Mapping[str, Any], rows: Iterator[Any] | None, **place: Any
+) -> Response:
+    with wire_places():
+        version = call.platform.evaluations.objects.publish(kind, name, content, rows, **place)
+    return json_response(created_object(version))
+
+
+def _lister(kind: ObjectKind) -> Handler:
+    def list_versions(call: Call) -> Response:
+        place = place_of(call)
+        query = parse_object_query(call.query)
+        found = call.platform.evaluations.objects.list(kind, **place, **attrs.asdict(query))
+        return lines_response(found, version_object)
+
+    return list_versions
+
+
+def _reader(kind: ObjectKind) -> Handler:
+    def read(call: Call) -> Response:
+        return json_response(version_object(_version(call, kind)))
+
+    return read
+
+
+def _version(call: Call, kind: ObjectKind) -> ObjectVersion:
+    object_id, version = call.params["object_id"], call.params["version"]
+    return call.platform.evaluations.objects.get(kind, object_id, version, **place_of(call))
+
+
+def _deleter(kind: ObjectKind) -> Handler:
+    def delete(call: Call) -> Response:
+        place = place_of(call)
+        digests = parse_digests(call.query)
+        deleted = call.platform.evaluations.objects.delete(kind, call.params["object_id"], digests, **place)
+        return json_response({"num_deleted": deleted})
+
+    return delete
+
+
+_EAGER = Parameter("eager", {"type": "boolean"}, "Taken and without effect: the code is always shown.")
+_DIGESTS = Parameter("digests", TEXTS, "Which versions to delete; all when absent.")
+
+
+def _routes(kind: ObjectKind, create: Handler, request: type, created: type, shown: type, body: Body) -> list[Route]:
+    """The four routes of one kind of object."""
+    word = kind.value
+    one, version = f"/{word}s/{{object_id}}", f"/{word}s/{{object_id}}/versions/{{version}}"
+    article = "an" if word[0] in "aeiou" else "a"
+    return [
+        evaluation_route(
+            "POST",
+            f"/{word}s",
+            create,
+            body=body,
+            request=request,
+            response=created,
+            summary=f"Keep the next version of {article} {word}; equal content is the version that has it.",
+        ),
+        evaluation_route(
+            "GET",
+            f"/{word}s",
+            _lister(kind),
+            query=WINDOW,
+            response=shown,
+            media="application/jsonl",
+            summary=f"List the versions of all {word}s, one JSON object a line.",
+        ),
+        evaluation_route(
+            "GET",
+            version,
+            _reader(kind),
+            query=(_EAGER,) if kind is ObjectKind.OP else (),
+            response=shown,
+            summary=f"Show a version of {article} {word}, by digest, `v<n>`, `latest` or alias.",
+        ),
+        evaluation_route(
+            "DELETE",
+            one,
+            _deleter(kind),
+            query=(_DIGESTS,),
+            response=NumDeleted,
+            summary=f"Delete versions of {article} {word}; those that do not exist are not counted.",
+        ),
+    ]
+
+
+_REFERENCES = {"dataset": EVALUATION_KINDS, "scorers": MODEL_KINDS}
+
+ROUTES: tuple[Route, ...] = (
+    *_routes(ObjectKind.DATASET, create_dataset, DatasetCreate, VersionCreated, DatasetVersionObject, Body.DATA),
+    *(
+        route
+        for kind, request, created, shown, references in (
+            (ObjectKind.SCORER, ScorerCreate, ScorerCreated, ScorerObject, {}),
+            (ObjectKind.MODEL, ModelVersionCreate, ModelVersionCreated, ModelVersionObject, {}),
+            (ObjectKind.EVALUATION, EvaluationCreate, EvaluationCreated, EvaluationObject, _REFERENCES),
+            (ObjectKind.OP, OpCreate, VersionCreated, OpObject, {}),
+        )
+        for route in _routes(kind, _creator(kind, request, references), request, created, shown, Body.CHAT)
+    ),
+)

@@ -1,0 +1,282 @@
+"""Datasets, scorers, models, evaluations and ops as the clients of the evaluation interface know them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
+from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.json_stream import JsonReader
+from modelyard.http.constraints import Length, Within
+from modelyard.http.converter import MAX_PROBLEMS, structure
+from modelyard.http.evaluations.run_schemas import plain, wire_time
+from modelyard.http.query import Query
+
+_name = Length(1, 512)
+_text = Length(0, 20_000)
+_ROWS = "rows"
+
+
+# ---- what comes in
+
+
+@attrs.frozen
+class DatasetCreate:
+    """The body that creates a dataset, or its next version."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    name: str = attrs.field(default="dataset", validator=_name)
+    description: str | None = attrs.field(default=None, validator=_text)
+
+
+@attrs.frozen
+class ScorerCreate:
+    """The body that creates a scorer. Its source code is kept and shown, never run."""
+
+    name: str = attrs.field(validator=_name)
+    op_source_code: str
+    description: str | None = attrs.field(default=None, validator=_text)
+
+
+@attrs.frozen
+class ModelVersionCreate:
+    """The body that creates a model of the evaluation interface. Its source code is kept and shown, never run."""
+
+    name: str = attrs.field(validator=_name)
+    source_code: str
+    attributes: Mapping[str, Any] | None = None
+    description: str | None = attrs.field(default=None, validator=_text)
+
+
+@attrs.frozen
+class EvaluationCreate:
+    """The body that creates an evaluation: a dataset and scorers, by their references."""
+
+    name: str = attrs.field(validator=_name)
+    dataset: str
+    scorers: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 1000))
+    trials: int = attrs.field(default=1, validator=Within(1, 1000))
+    description: str | None = attrs.field(default=None, validator=_text)
+    evaluation_name: str | None = attrs.field(default=None, validator=_name)
+    eval_attributes: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class OpCreate:
+    """The body that creates an op. Its source code is kept and shown, never run."""
+
+    name: str = attrs.field(default="op", validator=_name)
+    source_code: str = ""
+
+
+def content_of(body: Any) -> dict[str, Any]:
+    """What of a body is the content of the new version: all but its name."""
+    return {name: value for name, value in attrs.asdict(body, recurse=False).items() if name != "name"}
+
+
+@attrs.frozen
+class ObjectQuery:
+    """Which part of a listing is asked for."""
+
+    limit: int | None
+    offset: int
+
+
+def parse_object_query(parameters: Mapping[str, Sequence[str]]) -> ObjectQuery:
+    """The query of a listing. Raises `InvalidInput` naming every parameter at fault."""
+    query = Query(parameters)
+    found = ObjectQuery(query.whole("limit"), query.whole("offset") or 0)
+    query.check()
+    return found
+
+
+def parse_digests(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The `digests` of a deletion; none means all. Raises `InvalidInput`."""
+    query = Query(parameters)
+    digests = query.texts("digests")
+    query.check()
+    return digests
+
+
+# ---- datasets, which may be large
+
+
+def dataset_request(chunks: Iterable[bytes]) -> DatasetCreate:
+    """A dataset's body, without its rows, which are all looked at. Raises `InvalidInput` naming every problem."""
+    rest: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for number, row in _members(chunks, rest):
+        if not isinstance(row, dict) and len(problems) < MAX_PROBLEMS:
+            problems.append(Problem(("body", _ROWS, number), "must be an object", "dict_type"))
+    try:
+        request = structure(DatasetCreate, rest, "body")
+    except InvalidInput as wrong:
+        raise InvalidInput([*wrong.problems, *problems]) from None
+    if problems:
+        raise InvalidInput(problems)
+    return request
+
+
+def dataset_rows(chunks: Iterable[bytes]) -> Iterator[Any]:
+    """The rows in a dataset's body, one at a time."""
+    return (row for _, row in _members(chunks, {}))
+
+
+def _members(chunks: Iterable[bytes], rest: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+    """The rows with their numbers; the other members go to `rest`, where the rows are an empty list."""
+    reader = JsonReader(chunks, at=("body",))
+    for name in reader.members():
+        if name == _ROWS and not reader.is_null():
+            rest[name] = []
+            for number in reader.elements(name):
+                yield number, reader.take(name, number)
+        else:
+            rest[name] = reader.take(name)
+    reader.end()
+
+
+# ---- what goes out
+
+
+@attrs.frozen
+class VersionCreated:
+    """The answer to a creation: the new version, or the one that has this content."""
+
+    digest: str
+    object_id: str
+    version_index: int
+
+
+@attrs.frozen
+class ScorerCreated(VersionCreated):
+    """The same, with the scorer's reference."""
+
+    scorer: str
+
+
+@attrs.frozen
+class ModelVersionCreated(VersionCreated):
+    """The same, with the model's reference."""
+
+    model_ref: str
+
+
+@attrs.frozen
+class EvaluationCreated(VersionCreated):
+    """The same, with the evaluation's reference."""
+
+    evaluation_ref: str
+
+
+@attrs.frozen
+class VersionObject:
+    """What every version has."""
+
+    object_id: str
+    digest: str
+    version_index: int
+    created_at: str
+
+
+@attrs.frozen
+class DatasetVersionObject(VersionObject):
+    """A version of a dataset. `rows` is the reference of its table."""
+
+    name: str
+    description: str | None
+    rows: str
+
+
+@attrs.frozen
+class ScorerObject(VersionObject):
+    """A version of a scorer. `score_op` is the reference of the op that holds its source code, or of itself where it
+    needs none.
+    """
+
+    name: str
+    description: str | None
+    score_op: str
+
+
+@attrs.frozen
+class ModelVersionObject(VersionObject):
+    """A version of a model."""
+
+    name: str
+    description: str | None
+    source_code: str
+    attributes: Mapping[str, Any] | None
+
+
+@attrs.frozen
+class EvaluationObject(VersionObject):
+    """A version of an evaluation. It has no ops of its own here."""
+
+    name: str
+    description: str | None
+    dataset: str
+    scorers: tuple[str, ...]
+    trials: int
+    evaluation_name: str | None
+    evaluate_op: None
+    predict_and_score_op: None
+    summarize_op: None
+
+
+@attrs.frozen
+class OpObject(VersionObject):
+    """A version of an op."""
+
+    code: str
+
+
+_MEMBERS: Mapping[ObjectKind, Mapping[str, Any]] = {
+    ObjectKind.DATASET: {},
+    ObjectKind.SCORER: {},
+    ObjectKind.MODEL: {"source_code": "", "attributes": None},
+    ObjectKind.EVALUATION: {
+        "dataset": "",
+        "scorers": (),
+        "trials": 1,
+        "evaluation_name": None,
+        "evaluate_op": None,
+        "predict_and_score_op": None,
+        "summarize_op": None,
+    },
+}
+"""What a read shows of a version's content beside its name and description, and what stands for what it has not."""
+
+_REFS = {ObjectKind.SCORER: "scorer", ObjectKind.MODEL: "model_ref", ObjectKind.EVALUATION: "evaluation_ref"}
+
+
+def created_object(version: ObjectVersion) -> dict[str, Any]:
+    """The answer to the creation of a version, as plain JSON data."""
+    named = _REFS.get(version.kind)
+    ref = {} if named is None else {named: str(version.ref)}
+    return {"digest": version.digest, "object_id": version.object_id, "version_index": version.index, **ref}
+
+
+def version_object(version: ObjectVersion) -> dict[str, Any]:
+    """A version as plain JSON data, in the members of its kind's class."""
+    place = {
+        "object_id": version.object_id,
+        "digest": version.digest,
+        "version_index": version.index,
+        "created_at": wire_time(version.created_at),
+    }
+    content = version.content
+    if version.kind is ObjectKind.OP:
+        return {**place, "code": content.get("source_code", "")}
+    shown = {"name": version.object_id, "description": None, **_MEMBERS[version.kind]}
+    members = {name: plain(content.get(name, default)) for name, default in shown.items()}
+    return {**place, **members, **_references(version)}
+
+
+def _references(version: ObjectVersion) -> dict[str, str]:
+    """The references without which no client takes an object of this kind."""
+    if version.kind is ObjectKind.DATASET:
+        return {"rows": str(version.rows_ref)}
+    if version.kind is ObjectKind.SCORER:
+        return {"score_op": version.content.get("score_op", str(version.ref))}
+    return {}

@@ -1,0 +1,142 @@
+"""The routes of predictions and scores (specification 4.5)."""
+
+import attrs
+
+from modelyard.domain.evaluation.references import MODEL_KINDS
+from modelyard.http.evaluations.common import (
+    TEXTS,
+    WINDOW,
+    body_with_references,
+    evaluation_route,
+    lines_response,
+    optional_body,
+    place_of,
+)
+from modelyard.http.evaluations.prediction_schemas import (
+    PredictionCreate,
+    PredictionCreated,
+    PredictionFinish,
+    PredictionObject,
+    ScoreCreate,
+    ScoreCreated,
+    ScoreObject,
+    parse_part_query,
+    prediction_object,
+    score_object,
+)
+from modelyard.http.evaluations.run_schemas import NumDeleted, Success, parse_ids, wire_places
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Body, Call, Parameter, Route
+
+PREDICTIONS, SCORES = "/predictions", "/scores"
+
+
+# ---- predictions
+
+
+def create_prediction(call: Call) -> Response:
+    """Keep what a model answered, in a running run or without one."""
+    place = place_of(call)
+    body = body_with_references(PredictionCreate, call, model=MODEL_KINDS)
+    with wire_places():
+        prediction = call.platform.evaluations.predictions.create(
+            body.model, body.inputs, body.output, run_id=body.evaluation_run_id or None, spans=body.spans, **place
+        )
+    return json_response({"prediction_id": prediction.id})
+
+
+def read_prediction(call: Call) -> Response:
+    """Show a prediction."""
+    found = call.platform.evaluations.predictions.get(call.params["prediction_id"], **place_of(call))
+    return json_response(prediction_object(found))
+
+
+def list_predictions(call: Call) -> Response:
+    """List predictions, one JSON object a line."""
+    place = place_of(call)
+    query = parse_part_query(call.query)
+    return lines_response(call.platform.evaluations.predictions.list(**place, **attrs.asdict(query)), prediction_object)
+
+
+def finish_prediction(call: Call) -> Response:
+    """Finish a prediction; again with an equal output, or without one, changes nothing."""
+    place = place_of(call)
+    body = optional_body(PredictionFinish, call)
+    call.platform.evaluations.predictions.finish(call.params["prediction_id"], body.output, **place)
+    return json_response({"success": True})
+
+
+def delete_predictions(call: Call) -> Response:
+    """Delete predictions with their scores; those that do not exist are not counted."""
+    place = place_of(call)
+    ids = parse_ids(call.query, "prediction_ids")
+    return json_response({"num_deleted": call.platform.evaluations.predictions.delete(ids, **place)})
+
+
+# ---- scores
+
+
+def create_score(call: Call) -> Response:
+    """Keep what a scorer says of a prediction."""
+    place = place_of(call)
+    body = body_with_references(ScoreCreate, call, scorer=MODEL_KINDS)
+    with wire_places():
+        score = call.platform.evaluations.scores.create(
+            body.prediction_id, body.scorer, body.value, run_id=body.evaluation_run_id or None, **place
+        )
+    return json_response({"score_id": score.id})
+
+
+def read_score(call: Call) -> Response:
+    """Show a score."""
+    return json_response(score_object(call.platform.evaluations.scores.get(call.params["score_id"], **place_of(call))))
+
+
+def list_scores(call: Call) -> Response:
+    """List scores, one JSON object a line."""
+    place = place_of(call)
+    query = parse_part_query(call.query)
+    return lines_response(call.platform.evaluations.scores.list(**place, **attrs.asdict(query)), score_object)
+
+
+def delete_scores(call: Call) -> Response:
+    """Delete scores; those that do not exist are not counted."""
+    place = place_of(call)
+    ids = parse_ids(call.query, "score_ids")
+    return json_response({"num_deleted": call.platform.evaluations.scores.delete(ids, **place)})
+
+
+_LISTING = (Parameter("evaluation_run_id", description="Only those of this run."), *WINDOW)
+
+
+def _which(name: str) -> tuple[Parameter, ...]:
+    return (Parameter(name, TEXTS, "Which to delete.", required=True),)
+
+
+ROUTES: tuple[Route, ...] = (
+    evaluation_route(
+        "POST", PREDICTIONS, create_prediction, body=Body.CHAT, request=PredictionCreate, response=PredictionCreated
+    ),
+    evaluation_route(
+        "GET",
+        PREDICTIONS,
+        list_predictions,
+        query=_LISTING,
+        response=PredictionObject,
+        media="application/jsonl",
+    ),
+    evaluation_route("DELETE", PREDICTIONS, delete_predictions, query=_which("prediction_ids"), response=NumDeleted),
+    evaluation_route("GET", PREDICTIONS + "/{prediction_id}", read_prediction, response=PredictionObject),
+    evaluation_route(
+        "POST",
+        PREDICTIONS + "/{prediction_id}/finish",
+        finish_prediction,
+        body=Body.CONTROL,
+        request=PredictionFinish,
+        response=Success,
+    ),
+    evaluation_route("POST", SCORES, create_score, body=Body.CHAT, request=ScoreCreate, response=ScoreCreated),
+    evaluation_route("GET", SCORES, list_scores, query=_LISTING, response=ScoreObject, media="application/jsonl"),
+    evaluation_route("DELETE", SCORES, delete_scores, query=_which("score_ids"), response=NumDeleted),
+    evaluation_route("GET", SCORES + "/{score_id}", read_score, response=ScoreObject),
+)

@@ -1,0 +1,188 @@
+"""Predictions and scores as the clients of the evaluation interface know them (specification 4.5)."""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.prediction import Prediction, Score, Source
+from modelyard.http.constraints import Length
+from modelyard.http.evaluations.run_schemas import plain, wire_time
+from modelyard.http.query import Query
+
+_id = Length(1, 128)
+JsonValue = bool | float | int | str | Mapping[str, Any] | None
+
+
+# ---- what comes in
+
+
+@attrs.frozen
+class GenaiSpanRef:
+    """Where the call of a prediction was traced."""
+
+    trace_id: str = attrs.field(validator=_id)
+    span_id: str = attrs.field(validator=_id)
+
+
+@attrs.frozen
+class PredictionCreate:
+    """The body that creates a prediction. Without an output it is told when the prediction is finished."""
+
+    model: str
+    inputs: Mapping[str, Any]
+    output: object = None
+    evaluation_run_id: str | None = attrs.field(default=None, validator=Length(0, 128))
+    genai_span_ref: tuple[GenaiSpanRef, ...] | None = attrs.field(default=None, validator=Length(0, 100))
+
+    @property
+    def spans(self) -> list[dict[str, str]]:
+        """The spans as plain data."""
+        return [attrs.asdict(span) for span in self.genai_span_ref or ()]
+
+
+@attrs.frozen
+class PredictionFinish:
+    """The body that finishes a prediction; it may be left out."""
+
+    output: object = None
+
+
+@attrs.frozen
+class ScoreCreate:
+    """The body that creates a score. Its value is a bool, a number, a text, null or an object."""
+
+    prediction_id: str = attrs.field(validator=_id)
+    scorer: str
+    value: JsonValue
+    evaluation_run_id: str | None = attrs.field(default=None, validator=Length(0, 128))
+
+
+@attrs.frozen
+class PartQuery:
+    """Which predictions or scores to list; all of the project without a run."""
+
+    run_id: str | None
+    limit: int | None
+    offset: int
+
+
+def parse_part_query(parameters: Mapping[str, Sequence[str]]) -> PartQuery:
+    """The query of a listing. Raises `InvalidInput` naming every parameter at fault."""
+    query = Query(parameters)
+    found = PartQuery(query.text("evaluation_run_id"), query.whole("limit"), query.whole("offset") or 0)
+    query.check()
+    return found
+
+
+# ---- what goes out
+
+
+@attrs.frozen
+class PredictionCreated:
+    """The answer to a creation."""
+
+    prediction_id: str
+
+
+@attrs.frozen
+class ScoreCreated:
+    """The answer to a creation."""
+
+    score_id: str
+
+
+@attrs.frozen
+class PredictionObject:
+    """A prediction. Behind `wb_user_id` stand our additions: when, from where and for which row it came, which trial of
+    it is, what went wrong, how long the model's call took and what it used (`cost` is USD, `price` USD per unit, both
+    as decimal text), which checkpoint answered, and whose output it shares.
+    """
+
+    prediction_id: str
+    model: str
+    inputs: Mapping[str, Any]
+    output: object
+    evaluation_run_id: str | None
+    wb_user_id: str | None
+    genai_span_ref: tuple[GenaiSpanRef, ...] | None
+    started_at: str
+    finished_at: str | None
+    source: Source
+    row_digest: str
+    trial: int
+    error: str | None
+    latency_seconds: float | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost: str | None
+    price: Mapping[str, str]
+    checkpoint_step: int | None
+    copied_from: str | None
+
+
+@attrs.frozen
+class ScoreObject:
+    """A score. Behind `wb_user_id` stand our additions: of which prediction it is, since when, what went wrong, and
+    what a judge used (`judge_cost` is USD, as decimal text).
+    """
+
+    score_id: str
+    scorer: str
+    value: JsonValue
+    evaluation_run_id: str | None
+    wb_user_id: str | None
+    prediction_id: str
+    created_at: str
+    error: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    judge_cost: str | None
+
+
+def prediction_object(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as plain JSON data, in the members of `PredictionObject`."""
+    return {
+        "prediction_id": prediction.id,
+        "model": prediction.model,
+        "inputs": plain(prediction.inputs),
+        "output": plain(prediction.output.get("value")),
+        "evaluation_run_id": prediction.run_id,
+        "wb_user_id": prediction.user_id,
+        "genai_span_ref": plain(prediction.span.get("genai_span_ref")),
+        "started_at": wire_time(prediction.started_at),
+        "finished_at": prediction.finished_at and wire_time(prediction.finished_at),
+        "source": prediction.source.value,
+        "row_digest": prediction.row_digest,
+        "trial": prediction.trial,
+        "error": prediction.error,
+        "latency_seconds": prediction.latency,
+        "prompt_tokens": prediction.prompt_tokens,
+        "completion_tokens": prediction.completion_tokens,
+        "cost": _usd(prediction.cost),
+        "price": plain(prediction.price),
+        "checkpoint_step": prediction.checkpoint_step,
+        "copied_from": prediction.copied_from,
+    }
+
+
+def score_object(score: Score) -> dict[str, Any]:
+    """A score as plain JSON data, in the members of `ScoreObject`."""
+    return {
+        "score_id": score.id,
+        "scorer": score.scorer,
+        "value": plain(score.value.get("value")),
+        "evaluation_run_id": score.run_id,
+        "wb_user_id": score.user_id,
+        "prediction_id": score.prediction_id,
+        "created_at": wire_time(score.created_at),
+        "error": score.error,
+        "prompt_tokens": score.prompt_tokens,
+        "completion_tokens": score.completion_tokens,
+        "judge_cost": _usd(score.judge_cost),
+    }
+
+
+def _usd(cost: Decimal | None) -> str | None:
+    return None if cost is None else f"{cost:f}"

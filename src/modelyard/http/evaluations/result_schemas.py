@@ -1,0 +1,264 @@
+"""Results of evaluation runs joined by row, as the clients of the evaluation interface know them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.evaluation.filters import Expression, Field
+from modelyard.domain.evaluation.metrics import Kind, WholeJudged
+from modelyard.domain.evaluation.prediction import Score
+from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, ResultRow, RunSummary, Sort, tokens_of
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.errors import InvalidInput, Problem
+from modelyard.http.constraints import Length, Within
+from modelyard.http.converter import Wrong, below
+from modelyard.http.evaluations.filter_schemas import parse_query
+from modelyard.http.evaluations.prediction_schemas import GenaiSpanRef
+from modelyard.http.evaluations.run_schemas import plain, wire_time
+
+# ---- what comes in -----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class EvalResultsFilter:
+    """A condition, `{"$expr": ...}`, on the trials of one run or of any."""
+
+    query: Mapping[str, Any]
+    evaluation_call_id: str | None = None
+
+
+@attrs.frozen
+class EvalResultsSortBy:
+    """An order by a field, or by how far the runs lie apart in it."""
+
+    field: str = attrs.field(validator=Length(1, 1000))
+    direction: Literal["asc", "desc"]
+    evaluation_call_id: str | None = None
+    mode: Literal["value", "difference"] = "value"
+
+
+@attrs.frozen
+class EvalResultsQuery:
+    """Which rows of which runs are wanted; a run may be named in either list of ids."""
+
+    evaluation_call_ids: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 1000))
+    evaluation_run_ids: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 1000))
+    require_intersection: bool = False
+    summary_require_intersection: bool | None = None
+    include_rows: bool = True
+    include_raw_data_rows: bool = False
+    resolve_row_refs: bool = False
+    include_summary: bool = False
+    include_costs: bool = False
+    include_predict_and_score_children: bool = True
+    sort_by: tuple[EvalResultsSortBy, ...] = attrs.field(default=(), validator=Length(0, 20))
+    filters: tuple[EvalResultsFilter, ...] = attrs.field(default=(), validator=Length(0, 100))
+    filter_logic_operator: Literal["and", "or"] = "or"
+    limit: int | None = attrs.field(default=None, validator=Within(0))
+    offset: int = attrs.field(default=0, validator=Within(0))
+
+    def __attrs_post_init__(self) -> None:
+        if not self.evaluation_call_ids and not self.evaluation_run_ids:
+            raise ValueError("must name at least one run in evaluation_run_ids or evaluation_call_ids")
+
+
+def result_query(body: EvalResultsQuery) -> ResultQuery:
+    """What is asked for. Raises `InvalidInput` for expressions, and `CallerError` for fields that results lack."""
+    return ResultQuery(
+        (*body.evaluation_call_ids, *body.evaluation_run_ids),
+        _filters(body.filters),
+        body.filter_logic_operator == "and",
+        tuple(
+            Sort(Field(sort.field), sort.direction == "desc", sort.evaluation_call_id, sort.mode == "difference")
+            for sort in body.sort_by
+        ),
+        body.require_intersection,
+        body.summary_require_intersection,
+        body.limit,
+        body.offset,
+        body.include_summary,
+    )
+
+
+def _filters(given: Sequence[EvalResultsFilter]) -> tuple[Filter, ...]:
+    found: list[Filter] = []
+    problems: list[Problem] = []
+    for at, one in enumerate(given):
+        try:
+            condition: Expression = parse_query(one.query)
+            found.append(Filter(condition, one.evaluation_call_id))
+        except Wrong as wrong:
+            problems += below(("body", "filters", at, "query"), wrong.problems)
+    if problems:
+        raise InvalidInput(problems)
+    return tuple(found)
+
+
+# ---- what goes out -----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class EvalResultsTrial:
+    """One trial. `scores` and `scorer_call_ids` go by the scorer's name. `error` and `scorer_errors` are our additions:
+    why there is no output, or no score.
+    """
+
+    predict_and_score_call_id: str
+    predict_call_id: str | None
+    model_output: object
+    scores: Mapping[str, object]
+    model_latency_seconds: float | None
+    total_tokens: int | None
+    total_cost: float | None
+    scorer_call_ids: Mapping[str, str]
+    genai_span_ref: tuple[GenaiSpanRef, ...] | None
+    error: str | None
+    scorer_errors: Mapping[str, str]
+
+
+@attrs.frozen
+class EvalResultsRowEvaluation:
+    """A row in one run."""
+
+    evaluation_call_id: str
+    trials: tuple[EvalResultsTrial, ...]
+
+
+@attrs.frozen
+class EvalResultsRow:
+    """A row in the runs that have it."""
+
+    row_digest: str
+    raw_data_row: object
+    evaluations: tuple[EvalResultsRowEvaluation, ...]
+
+
+@attrs.frozen
+class EvalResultsScorerStats:
+    """One leaf of what a scorer answers, over the trials that have a value there."""
+
+    scorer_key: str
+    path: str | None
+    value_type: Kind
+    trial_count: int
+    numeric_count: int
+    numeric_mean: float | None
+    pass_true_count: int
+    pass_known_count: int
+    pass_rate: float | None
+    pass_signal_coverage: float
+
+
+@attrs.frozen
+class EvalResultsEvaluation:
+    """A run in short."""
+
+    evaluation_call_id: str
+    trial_count: int
+    scorer_stats: tuple[EvalResultsScorerStats, ...]
+    predict_total_tokens: int | None
+    predict_total_cost: float | None
+    evaluation_ref: str
+    model_ref: str
+    display_name: None
+    trace_id: str
+    started_at: str
+
+
+@attrs.frozen
+class EvalResultsSummary:
+    """The runs in short, over the rows that were counted."""
+
+    row_count: int
+    evaluations: tuple[EvalResultsEvaluation, ...]
+
+
+@attrs.frozen
+class EvalResults:
+    """A page of rows; `total_rows` is how many there are in all. `warnings` name runs that are not there."""
+
+    rows: tuple[EvalResultsRow, ...]
+    total_rows: int
+    summary: EvalResultsSummary | None
+    warnings: tuple[str, ...]
+
+
+Names = Mapping[str, Mapping[str, str]]
+"""For each run, what its scorers are called."""
+
+
+def row_object(row: ResultRow[WholeJudged], names: Names, body: EvalResultsQuery) -> Mapping[str, Any]:
+    """A row as plain JSON data, in the members of `EvalResultsRow`."""
+    trials = next(iter(row.runs.values()))
+    return {
+        "row_digest": row.digest,
+        "raw_data_row": plain(trials[0][0].inputs) if body.include_raw_data_rows else None,
+        "evaluations": [
+            {"evaluation_call_id": run_id, "trials": [_trial(trial, names[run_id], body) for trial in trials]}
+            for run_id, trials in row.runs.items()
+        ],
+    }
+
+
+def _trial(trial: WholeJudged, names: Mapping[str, str], body: EvalResultsQuery) -> Mapping[str, Any]:
+    prediction, scores = trial
+    children = body.include_predict_and_score_children
+    return {
+        "predict_and_score_call_id": prediction.id,
+        "predict_call_id": prediction.id if children else None,
+        "model_output": plain(prediction.output.get("value")),
+        "scores": {name: plain(score.value["value"]) for name, score in _named(scores, names) if score.value},
+        "model_latency_seconds": prediction.latency,
+        "total_tokens": tokens_of(trial),
+        "total_cost": _usd(prediction.cost) if body.include_costs else None,
+        "scorer_call_ids": {name: score.id for name, score in _named(scores, names)} if children else {},
+        "genai_span_ref": plain(prediction.span.get("genai_span_ref")),
+        "error": prediction.error,
+        "scorer_errors": {name: score.error for name, score in _named(scores, names) if score.error is not None},
+    }
+
+
+def _named(scores: Sequence[Score], names: Mapping[str, str]) -> Iterator[tuple[str, Score]]:
+    """Scores by the names of their scorers; of one that came after the names were told, by its reference."""
+    return ((names.get(score.scorer, score.scorer), score) for score in scores)
+
+
+def _usd(cost: Decimal | None) -> float | None:
+    """The client of this interface reads costs as numbers."""
+    return None if cost is None else float(cost)
+
+
+def summary_object(
+    summaries: Sequence[RunSummary], rows: int, runs: Mapping[str, EvaluationRun], body: EvalResultsQuery
+) -> Mapping[str, Any]:
+    """Summaries as plain JSON data, in the members of `EvalResultsSummary`."""
+    return {
+        "row_count": rows,
+        "evaluations": [_summary(summary, runs[summary.run_id], body.include_costs) for summary in summaries],
+    }
+
+
+def _summary(summary: RunSummary, run: EvaluationRun, include_costs: bool) -> Mapping[str, Any]:
+    return {
+        "evaluation_call_id": run.id,
+        "trial_count": summary.trial_count,
+        "scorer_stats": [_stats(stats) for stats in summary.stats],
+        "predict_total_tokens": summary.tokens,
+        "predict_total_cost": _usd(summary.cost) if include_costs else None,
+        "evaluation_ref": run.evaluation,
+        "model_ref": run.model,
+        "display_name": None,
+        "trace_id": run.id,
+        "started_at": wire_time(run.started_at),
+    }
+
+
+def _stats(stats: LeafStats) -> Mapping[str, Any]:
+    return {
+        **attrs.asdict(stats, recurse=False),
+        "value_type": stats.value_type.value,
+        "pass_rate": stats.pass_rate,
+        "pass_signal_coverage": stats.pass_signal_coverage,
+    }

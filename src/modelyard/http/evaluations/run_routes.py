@@ -1,0 +1,134 @@
+"""The routes of evaluation runs (specification 4.5)."""
+
+from collections.abc import Callable
+
+import attrs
+
+from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.http.evaluations.common import (
+    TEXTS,
+    WINDOW,
+    body_with_references,
+    evaluation_route,
+    lines_response,
+    optional_body,
+    place_of,
+)
+from modelyard.http.evaluations.run_schemas import (
+    EvaluationRunCreate,
+    EvaluationRunCreated,
+    EvaluationRunFinish,
+    EvaluationRunObject,
+    EvaluationRunStop,
+    NumDeleted,
+    RunLineageObject,
+    Success,
+    lineage_object,
+    parse_ids,
+    parse_run_query,
+    run_object,
+    wire_places,
+)
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Body, Call, Parameter, Route
+
+RUNS = "/evaluation_runs"
+
+
+def create_run(call: Call) -> Response:
+    """Create a run."""
+    place = place_of(call)
+    body = body_with_references(EvaluationRunCreate, call, evaluation=EVALUATION_KINDS, model=MODEL_KINDS)
+    with wire_places():
+        run = call.platform.evaluations.create(body.evaluation, body.model, body.source_evaluation_run_id, **place)
+    return json_response({"evaluation_run_id": run.id})
+
+
+def read_run(call: Call) -> Response:
+    """Show a run."""
+    return json_response(run_object(call.platform.evaluations.get(call.params["run_id"], **place_of(call))))
+
+
+def list_runs(call: Call) -> Response:
+    """List runs, one JSON object a line."""
+    place = place_of(call)
+    query = parse_run_query(call.query)
+    return lines_response(call.platform.evaluations.list(**place, **attrs.asdict(query)), run_object)
+
+
+def finish_run(call: Call) -> Response:
+    """Complete a run; again with an equal summary, or without one, changes nothing."""
+    place = place_of(call)
+    body = optional_body(EvaluationRunFinish, call)
+    with wire_places():
+        call.platform.evaluations.finish(call.params["run_id"], body.summary, **place)
+    return json_response({"success": True})
+
+
+def cancel_run(call: Call) -> Response:
+    """End a running run because nobody wants it."""
+    return _stop(call, call.platform.evaluations.cancel)
+
+
+def fail_run(call: Call) -> Response:
+    """End a running run because it went wrong."""
+    return _stop(call, call.platform.evaluations.fail)
+
+
+def _stop(call: Call, stop: Callable[..., EvaluationRun]) -> Response:
+    place = place_of(call)
+    body = optional_body(EvaluationRunStop, call)
+    reason = {} if body.reason is None else {"reason": body.reason}
+    with wire_places():
+        stop(call.params["run_id"], **reason, **place)
+    return json_response({"success": True})
+
+
+def delete_runs(call: Call) -> Response:
+    """Delete runs; those that do not exist are not counted."""
+    place = place_of(call)
+    return json_response({"num_deleted": call.platform.evaluations.delete(parse_ids(call.query), **place)})
+
+
+_LISTING = (
+    Parameter("evaluations", TEXTS, "Keep runs of these evaluations (references)."),
+    Parameter("models", TEXTS, "Keep runs of these models (references)."),
+    Parameter("evaluation_run_ids", TEXTS, "Keep these runs."),
+    Parameter("source_evaluation_run_ids", TEXTS, "Keep runs that were made from these."),
+    Parameter("evaluation_refs", TEXTS, "An older name of `evaluations`."),
+    Parameter("model_refs", TEXTS, "An older name of `models`."),
+    *WINDOW,
+)
+
+
+def read_lineage(call: Call) -> Response:
+    """Show what a run was made from, what was made of it, and the checkpoint that it judged."""
+    return json_response(lineage_object(call.platform.evaluations.lineage(call.params["run_id"], **place_of(call))))
+
+
+ROUTES: tuple[Route, ...] = (
+    evaluation_route(
+        "POST", RUNS, create_run, body=Body.CONTROL, request=EvaluationRunCreate, response=EvaluationRunCreated
+    ),
+    evaluation_route("GET", RUNS, list_runs, query=_LISTING, response=EvaluationRunObject, media="application/jsonl"),
+    evaluation_route(
+        "DELETE",
+        RUNS,
+        delete_runs,
+        query=(Parameter("evaluation_run_ids", TEXTS, "Which to delete.", required=True),),
+        response=NumDeleted,
+    ),
+    evaluation_route("GET", RUNS + "/{run_id}", read_run, response=EvaluationRunObject),
+    *(
+        evaluation_route(
+            "POST", f"{RUNS}/{{run_id}}/{word}", handler, body=Body.CONTROL, request=request, response=Success
+        )
+        for word, handler, request in (
+            ("finish", finish_run, EvaluationRunFinish),
+            ("cancel", cancel_run, EvaluationRunStop),
+            ("fail", fail_run, EvaluationRunStop),
+        )
+    ),
+    evaluation_route("GET", RUNS + "/{run_id}/lineage", read_lineage, response=RunLineageObject),
+)

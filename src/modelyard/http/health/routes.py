@@ -1,0 +1,48 @@
+"""Whether the platform is well (specification 4.3)."""
+
+import attrs
+
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Auth, Call, Interface, Route
+from modelyard.platform.operations.health import SystemCheck
+
+
+@attrs.frozen
+class HealthBody:
+    """The platform answers."""
+
+    status: str
+
+
+def health(call: Call) -> Response:
+    """A quick word."""
+    return json_response({"status": call.platform.health.check()})
+
+
+def system_check(call: Call) -> Response:
+    """Try every part; 503 when one fails."""
+    check = call.platform.health.system_check()
+    return json_response(attrs.asdict(check), 200 if check.success else 503)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "/v1/health",
+        Interface.TRAINING,
+        Auth.BEARER,
+        health,
+        response=HealthBody,
+        summary="Say that the platform answers.",
+    ),
+    Route(
+        "GET",
+        "/v1/system-check",
+        Interface.TRAINING,
+        Auth.BEARER,
+        system_check,
+        response=SystemCheck,
+        statuses=(200, 503),
+        summary="Try every part of the platform.",
+    ),
+)

@@ -1,0 +1,184 @@
+"""The route table as a tree of path segments. Routing and authentication are one match in it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+import attrs
+
+from modelyard.http.errors import MethodNotAllowed, UnknownRoute
+from modelyard.http.route import Auth, Dialect, Route
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f/]")
+_MALFORMED = re.compile(r"%(?![0-9A-Fa-f]{2})")
+MAX_SEGMENT = 1024
+
+GUARDED: Mapping[tuple[str, ...], tuple[Auth, Dialect]] = {
+    ("v1", "chat"): (Auth.BEARER, Dialect.ERROR),
+    ("v1", "models"): (Auth.BEARER, Dialect.ERROR),
+    ("v1",): (Auth.BEARER, Dialect.DETAIL),
+    ("inference", "v1"): (Auth.BEARER, Dialect.ERROR),
+    ("v2",): (Auth.BASIC, Dialect.REASON),
+    ("evaluations",): (Auth.BASIC, Dialect.REASON),
+}
+"""Below these prefixes even a path that does not exist asks who calls. The first that fits counts."""
+
+
+def mounted_path(raw: str | None, path: str, root: str) -> str:
+    """The percent-encoded path below the mount point `root`.
+
+    `raw` is the path as it was sent, where the server tells; it counts only if it says the same as the decoded `path`,
+    so that a middleware that rewrites the path is obeyed. Without it `path` is encoded again.
+    """
+    if raw is None or (raw != path and unquote(raw) != path):
+        raw = quote(path, errors="surrogatepass")
+    root = root.strip("/") if root else ""
+    if not root:
+        return raw
+    depth, segments = root.count("/") + 2, raw.split("/")
+    if unquote("/".join(segments[:depth])).strip("/") != root:
+        return raw
+    return "/" + "/".join(segments[depth:])
+
+
+@attrs.frozen
+class Match:
+    """Where a path led: the methods there, the path's parameters, who may come and how errors are told."""
+
+    routes: Mapping[str, Route]
+    params: Mapping[str, str]
+    auth: Auth
+    dialect: Dialect
+
+    def route(self, method: str) -> Route:
+        """The route of this method; HEAD is answered as GET is. Raises `UnknownRoute`, `MethodNotAllowed`."""
+        if not self.routes:
+            raise UnknownRoute("there is nothing at this path; /openapi.json lists what there is")
+        route = self.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise MethodNotAllowed(self.allowed)
+        return route
+
+    @property
+    def allowed(self) -> list[str]:
+        """The methods of this path."""
+        methods = {*self.routes, "OPTIONS"} | ({"HEAD"} if "GET" in self.routes else set())
+        return sorted(methods)
+
+
+@attrs.define
+class _Node:
+    """The paths that share their first segments. `rest` takes all further segments."""
+
+    routes: dict[str, Route] = attrs.field(factory=dict)
+    static: dict[str, "_Node"] = attrs.field(factory=dict)
+    parameter: "_Named | None" = None
+    rest: "_Named | None" = None
+
+
+@attrs.frozen
+class _Named:
+    name: str
+    node: _Node
+
+
+class Table:
+    """Finds the routes of a path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Node()
+        for route in self.routes:
+            self._add(route)
+        self._exact = {route.path: self._search(route.path) for route in self.routes if "{" not in route.path}
+
+    def match(self, raw_path: str) -> Match:
+        """What lies at a percent-encoded path: decoded once, segment by segment, strictly."""
+        return self._exact.get(raw_path) or self._search(raw_path)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for segment in route.path[1:].split("/"):
+            node = _child(node, segment)
+        if route.method in node.routes:
+            raise TypeError(f"two routes are {route.method} {route.path}")
+        node.routes[route.method] = route
+
+    def _search(self, raw_path: str) -> Match:
+        segments = _decoded(raw_path)
+        found = _walk(self._root, segments)
+        if found is None:
+            return Match({}, {}, *_guard(segments))
+        routes, params = found
+        anyone = next(iter(routes.values()))
+        return Match(routes, params, anyone.auth, anyone.dialect)
+
+
+def _child(node: _Node, segment: str) -> _Node:
+    """The node below `node` for one segment of a declared path, made when it is missing."""
+    if not segment.startswith("{"):
+        return node.static.setdefault(segment, _Node())
+    name = segment.strip("{}").removesuffix("...")
+    kind = "rest" if segment.endswith("...}") else "parameter"
+    named: _Named | None = getattr(node, kind)
+    if named is None:
+        named = _Named(name, _Node())
+        setattr(node, kind, named)
+    if named.name != name:
+        raise TypeError(f"one place of a path is called {named.name} and {name}")
+    return named.node
+
+
+def _decoded(raw_path: str) -> list[str | None]:
+    """The path's segments; None for one that is no percent-encoded UTF-8."""
+    return [_segment(raw) for raw in raw_path[1:].split("/")] if raw_path.startswith("/") else [None]
+
+
+def _segment(raw: str) -> str | None:
+    if "%" not in raw:
+        return raw if raw.isascii() else None
+    if _MALFORMED.search(raw) or not raw.isascii():
+        return None
+    try:
+        return unquote_to_bytes(raw).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _walk(node: _Node, segments: Sequence[str | None]) -> tuple[Mapping[str, Route], Mapping[str, str]] | None:
+    params: dict[str, str] = {}
+    for at, segment in enumerate(segments):
+        below = node.static.get(segment) if segment is not None else None
+        if below is not None:
+            node = below
+        elif node.parameter is not None and _fits(segment):
+            params[node.parameter.name] = segment
+            node = node.parameter.node
+        elif node.rest is not None and (tail := _joined(segments[at:])) is not None:
+            return node.rest.node.routes, {**params, node.rest.name: tail}
+        else:
+            return None
+    return (node.routes, params) if node.routes else None
+
+
+def _fits(segment: str | None) -> TypeGuard[str]:
+    if not segment or segment in (".", ".."):
+        return False
+    return len(segment) <= MAX_SEGMENT and not _UNFIT.search(segment)
+
+
+def _joined(segments: Sequence[str | None]) -> str | None:
+    """The rest of a path as one text: a name whose slashes may have come as they are or encoded."""
+    if None in segments:
+        return None
+    tail = "/".join(segment for segment in segments if segment is not None)
+    return tail if tail and len(tail) <= MAX_SEGMENT and not _CONTROL.search(tail) else None
+
+
+def _guard(segments: Sequence[str | None]) -> tuple[Auth, Dialect]:
+    for prefix, guard in GUARDED.items():
+        if tuple(segments[: len(prefix)]) == prefix:
+            return guard
+    return Auth.PUBLIC, Dialect.REASON

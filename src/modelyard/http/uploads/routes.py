@@ -1,0 +1,66 @@
+"""The part of the W&B upload protocol that carries training data (`Interface.UPLOADS`), mounted only when asked for.
+
+The unmodified client uploads an artifact of one JSON Lines file with it, which becomes a version of a dataset: GraphQL
+operations, two addresses to put things at, and a run's stream, of which nothing is kept.
+"""
+
+from typing import Any
+
+from modelyard.http.converter import structure
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
+from modelyard.http.uploads.graphql import FILE, MANIFEST, operation
+from modelyard.http.uploads.request_schemas import GraphQLRequest, Manifest, RunStream
+from modelyard.http.uploads.response_schemas import STREAMED, GraphQLAnswer, Received, StreamAnswer
+from modelyard.platform.uploads.service import Uploads
+
+
+def perform(call: Call) -> Response:
+    """Perform one operation of an artifact's upload."""
+    request = structure(GraphQLRequest, call.body, "body")
+    return json_response({"data": operation(request)(call, request.variables or {})})
+
+
+def put_file(call: Call) -> Response:
+    """Keep the file of an upload."""
+    assert call.data is not None
+    _uploads(call).receive(call.params["file"], call.data)
+    return json_response({})
+
+
+def put_manifest(call: Call) -> Response:
+    """Compare the list of an upload's files with the file that came."""
+    manifest = structure(Manifest, call.body, "body")
+    _uploads(call).check_manifest(call.params["manifest"], manifest.digests)
+    return json_response({})
+
+
+def take_stream(call: Call) -> Response:
+    """Take a piece of a run's stream, and keep nothing of it."""
+    structure(RunStream, call.body, "body")
+    call.platform.principal.require(call.params["entity"], call.params["project"])
+    return json_response(STREAMED)
+
+
+def _uploads(call: Call) -> Uploads:
+    return Uploads(call.platform.ports, call.platform.principal)
+
+
+def _route(method: str, path: str, auth: Auth, handler: Handler, **more: Any) -> Route:
+    return Route(method, path, Interface.UPLOADS, auth, handler, summary=(handler.__doc__ or ""), **more)
+
+
+ROUTES: tuple[Route, ...] = (
+    _route("POST", "/graphql", Auth.BASIC, perform, body=Body.CONTROL, request=GraphQLRequest, response=GraphQLAnswer),
+    _route("PUT", FILE, Auth.ADDRESS, put_file, body=Body.DATA, response=Received),
+    _route("PUT", MANIFEST, Auth.ADDRESS, put_manifest, body=Body.CONTROL, request=Manifest, response=Received),
+    _route(
+        "POST",
+        "/files/{entity}/{project}/{run}/file_stream",
+        Auth.BASIC,
+        take_stream,
+        body=Body.CHAT,
+        request=RunStream,
+        response=StreamAnswer,
+    ),
+)

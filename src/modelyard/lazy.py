@@ -1,0 +1,58 @@
+"""What loads when it is first used, so that a platform in memory answers as soon as it is imported.
+
+An import stays where imports stand and keeps its types: `from modelyard.stores import sqlite` names a module that is
+loaded by the first `training.Training`, because its package declared so with `defer_modules`.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class _Deferred:
+    """Stands in the place of what `make` returns, the same thing each time: its attributes are that thing's."""
+
+    __slots__ = ("_known", "_make")
+
+    def __init__(self, make: Callable[[], object], known: Mapping[str, object]) -> None:
+        object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "_known", known)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._known[name] if name in self._known else getattr(self._make(), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._make(), name, value)
+
+
+def defer_modules(package: str, *names: str) -> None:
+    """Let `from package import name` wait with loading that module until something of it is used.
+
+    `from package.name import something` loads it at once, as ever.
+    """
+    for name in names:
+        setattr(sys.modules[package], name, _Deferred(partial(import_module, f"{package}.{name}"), {}))
+
+
+def deferred(make: Callable[[], T], **known: object) -> T:
+    """What `make` returns, made once, when anything of it is used that is not `known` before.
+
+    >>> later = deferred(lambda: "made now", upper=lambda: "known before")
+    >>> later.upper(), later.title()
+    ('known before', 'Made Now')
+    """
+    lock = threading.Lock()
+    made: list[T] = []
+
+    def once() -> T:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return cast(T, _Deferred(once, known))

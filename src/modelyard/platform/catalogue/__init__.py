@@ -1,0 +1,1 @@
+"""`platform.catalogue`: the models that can be asked."""

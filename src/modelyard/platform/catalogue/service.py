@@ -1,0 +1,198 @@
+"""The model catalogue: what can be asked for, and which model a name means (specification 2.1, 4.1)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO
+
+from modelyard.domain import models
+from modelyard.domain import promotion as alias
+from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, RegisteredEntry, check_entry
+from modelyard.domain.identity import Principal
+from modelyard.domain.record import KEY
+from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import ServedModel, Snapshot, Tx
+
+_OFFER = "public"
+_PAGE = 1000
+_SHOWN = 255
+
+Offers = Mapping[str, CatalogueEntry]
+
+
+class Catalogue:
+    """The models that can be asked: those of the backend, and entries that the host registered.
+
+    platform.catalogue.register(attrs.evolve(platform.catalogue.get("echo"), id="parrot"), answers_as="echo")
+    [entry.id for entry in platform.catalogue.entries()]  # ['echo', 'parrot', ...]
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    def entries(self) -> list[CatalogueEntry]:
+        """Every entry, sorted by id. A registered one takes the place of the backend's with its id."""
+        offers = offered(self.ports)
+        listed = dict(offers)
+        for record in self.ports.store.read(lambda snapshot: list(_registered(snapshot))):
+            if record.answers_as in offers:
+                listed[record.id] = record.entry()
+        return [listed[name] for name in sorted(listed)]
+
+    def get(self, id: str) -> CatalogueEntry:
+        """One entry. Raises `ModelNotFound`."""
+        offers = offered(self.ports)
+        found = self.ports.store.read(lambda snapshot: _catalogued(snapshot, offers, id))
+        if found is None:
+            raise _missing(id)
+        return found.entry
+
+    def resolve(self, name: str) -> ServedModel:
+        """What a backend is given when this name is asked for: a catalogue id, or a trained model's.
+
+        Raises `Forbidden`, `ModelNotFound`.
+        """
+        return resolve(self.ports, name, self.principal)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The same for as long as the list is the same, also when another process changes it; of use in this process
+        only.
+        """
+        offered(self.ports)
+        return self.ports.store.read(_revision), self.ports.memory.offers
+
+    def register(self, entry: CatalogueEntry, answers_as: str | None = None) -> None:
+        """List `entry`, answered by the backend's model `answers_as` (by default the one with the entry's id).
+
+        It takes the place of a registered entry with its id. Only the host may. Raises `InvalidInput`, `Forbidden`.
+        """
+        self._require_host()
+        check_entry(entry)
+        model = answers_as or entry.id
+        if model not in offered(self.ports):
+            raise InvalidInput.at("answers_as", msg=f"no backend offers a model {model!r}; name one that is offered")
+        self.ports.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
+
+    def remove(self, id: str) -> None:
+        """Remove what was registered. Only the host may. Raises `ModelNotFound`, `Forbidden`."""
+        self._require_host()
+        self.ports.store.transact(lambda tx: _remove(tx, id))
+
+    def _require_host(self) -> None:
+        if self.principal.scope.entity is not None:
+            raise Forbidden("only the host may change the catalogue")
+
+
+def resolve(ports: Ports, name: str, principal: Principal) -> ServedModel:
+    """Which model a name means: a catalogue id, else a trained model with its checkpoint (`ModelName`).
+
+    Raises `Forbidden` for an entity or project that the principal lacks, in the same words whether anything is there,
+    and `ModelNotFound`.
+    """
+    offers = offered(ports)
+    return ports.store.read(lambda snapshot: served(ports, snapshot, offers, name, principal))
+
+
+def offered(ports: Ports) -> Offers:
+    """What the backend offers, by id. A backend that returns the same tuple again costs nothing."""
+    memory, entries = ports.memory, tuple(ports.backend.entries())
+    if entries is not memory.offered:
+        if entries != memory.offered:
+            memory.offered_by_id = {entry.id: entry for entry in entries}
+            memory.offers += 1
+        memory.offered = entries
+    return memory.offered_by_id
+
+
+def served(ports: Ports, snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> ServedModel:
+    """`resolve` on a snapshot."""
+    found = _catalogued(snapshot, offers, name)
+    if found is not None:
+        return found
+    parts = models.ModelName.parse(name)
+    if parts is None:
+        raise _missing(name)
+    principal.require(parts.entity, parts.project)
+    model = snapshot.find(models.Model, "name", parts.entity, parts.project, parts.name)
+    base = None if model is None else _catalogued(snapshot, offers, model.base_model)
+    if model is None or base is None:
+        raise _missing(name)
+    checkpoint = checkpoint_named(snapshot, model, parts)
+    if checkpoint is None:
+        if parts.step or parts.alias:
+            raise _missing(name)
+        return base
+    return ServedModel(base.base_model, base.entry, checkpoint, _opener(ports, checkpoint))
+
+
+def _catalogued(snapshot: Snapshot, offers: Offers, name: str) -> ServedModel | None:
+    record = snapshot.find(RegisteredEntry, KEY, name)
+    if record is not None and record.answers_as in offers:
+        return ServedModel(record.answers_as, record.entry())
+    return ServedModel(name, offers[name]) if name in offers else None
+
+
+def checkpoint_named(
+    snapshot: Snapshot, model: "models.Model", parts: "models.ModelName"
+) -> "models.Checkpoint | None":
+    """The checkpoint of a model that the rest of its name means: of a step, of an alias, or the latest."""
+    step = parts.step
+    if parts.alias is not None:
+        pointing = snapshot.find(alias.Alias, KEY, model.id, parts.alias)
+        if pointing is None:
+            return None
+        step = pointing.step
+    if step is not None:
+        return snapshot.find(models.Checkpoint, "step", model.id, step)
+    latest = snapshot.page(models.Checkpoint, "by_model", model.id, limit=1, descending=True)
+    return latest[0] if latest else None
+
+
+def _opener(ports: Ports, checkpoint: "models.Checkpoint") -> Callable[[str], BinaryIO]:
+    def open_file(name: str) -> BinaryIO:
+        if name not in checkpoint.files:
+            raise ArtifactMissing(f"checkpoint {checkpoint.id} has no file {name!r}")
+        return ports.artifacts.open(checkpoint.files[name]["artifact"])
+
+    return open_file
+
+
+def _missing(name: str) -> ModelNotFound:
+    return ModelNotFound("model", name[:_SHOWN], "the catalogue lists what can be asked for")
+
+
+def _registered(snapshot: Snapshot) -> Iterator[RegisteredEntry]:
+    after = None
+    while page := snapshot.page(RegisteredEntry, "listed", _OFFER, after=after, limit=_PAGE):
+        yield from page
+        after = (page[-1].id,)
+
+
+def _revision(snapshot: Snapshot) -> int:
+    revision = snapshot.find(CatalogueRevision, KEY, _OFFER)
+    return 0 if revision is None else revision.number
+
+
+def _put(tx: Tx, record: RegisteredEntry) -> None:
+    try:
+        tx.replace(record)
+    except RecordNotFound:
+        tx.add(record)
+    _revise(tx)
+
+
+def _remove(tx: Tx, name: str) -> None:
+    try:
+        tx.remove(RegisteredEntry, name)
+    except RecordNotFound:
+        raise _missing(name) from None
+    _revise(tx)
+
+
+def _revise(tx: Tx) -> None:
+    number = _revision(tx)
+    revision = CatalogueRevision(_OFFER, number + 1)
+    if number:
+        tx.replace(revision)
+    else:
+        tx.add(revision)

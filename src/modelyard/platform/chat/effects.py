@@ -1,0 +1,76 @@
+"""What a completion asks of a backend: open a stream, pull from it, close it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.platform.backend_stream import Source
+from modelyard.platform.flow import AsyncTalk, Talk
+from modelyard.protocols import AsyncBackend, Backend, ServedModel
+
+
+@attrs.define(eq=False)
+class Open:
+    """Answered with a `Source` of the backend's deltas, which the driver closes when the flow has ended."""
+
+    backend: Backend | AsyncBackend
+    request: CompletionRequest
+    model: ServedModel
+
+    @property
+    def waits(self) -> bool:
+        """Whether it opens otherwise on an event loop; nothing is asked of the backend yet in either way."""
+        return hasattr(self.backend, "astream")
+
+    def perform(self, talk: "Talk[Any]") -> Source:
+        """Raises RuntimeError for a backend that is asynchronous only where an event loop runs already."""
+        return talk.opened(Source.of(self.backend, self.request, self.model))
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> Source:
+        """The asynchronous way where the backend has one."""
+        return talk.opened(Source.on_loop(self.backend, self.request, self.model))
+
+
+@attrs.define(eq=False)
+class Pull:
+    """Hands deltas to `take` until that returns True. Answered with whether it did; False is the end of the source."""
+
+    source: Source
+    take: Callable[[Delta], bool]
+
+    @property
+    def waits(self) -> bool:
+        """As the source says."""
+        return self.source.waits
+
+    def perform(self, talk: "Talk[Any]") -> bool:
+        """In this thread."""
+        return self.source.pull(self.take)
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> bool:
+        """On the loop, or for a backend that blocks in one hand-over to the executor."""
+        if self.source.adeltas is not None:
+            return await self.source.apull(self.take)
+        return await talk.in_thread(lambda: self.source.pull(self.take))
+
+
+@attrs.define(eq=False)
+class Close:
+    """Stop a source's work now; answered with None."""
+
+    source: Source
+
+    @property
+    def waits(self) -> bool:
+        """As the source says."""
+        return self.source.waits
+
+    def perform(self, talk: "Talk[Any]") -> None:
+        """In this thread."""
+        self.source.close()
+
+    async def aperform(self, talk: "AsyncTalk[Any]") -> None:
+        """On the loop, or in the executor."""
+        await talk.close(self.source)

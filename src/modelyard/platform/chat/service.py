@@ -1,0 +1,212 @@
+"""Asking for text: whole answers and streams of them, in process (specification 2.2, 4.2, 4.3)."""
+
+from collections.abc import AsyncGenerator, Generator, Iterator
+from itertools import islice
+from typing import Any, Self, Unpack
+
+import attrs
+
+from modelyard.domain import lineage as domain_lineage
+from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion
+from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.paging import Order, Page, check_limit
+from modelyard.errors import NotFound, RecordNotFound
+from modelyard.platform import lineage
+from modelyard.platform.chat.pipeline import Answer, answer
+from modelyard.platform.chat.request import Options, asked
+from modelyard.platform.flow import Flow, aiterate, arun, iterate, run
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Snapshot
+
+
+class Chat:
+    """Completions, booked on a team and project of the principal's.
+
+    answer = platform.chat.complete(model="echo", messages="hello", max_tokens=20)
+    answer.text, answer.usage.total_tokens
+
+    Messages are a text, `Message` values, or dicts as the chat-completion format has them; the parameters are those of
+    `Options`. A `CompletionRequest` may be given in the place of keywords.
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    def complete(
+        self,
+        request: CompletionRequest | None = None,
+        /,
+        *,
+        team: str | None = None,
+        project: str | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """The whole answer. Raises as `modelyard.platform.chat.pipeline.answer` does."""
+        return run(self._flow(request, team, project, options, streamed=False)).completion
+
+    async def acomplete(
+        self,
+        request: CompletionRequest | None = None,
+        /,
+        *,
+        team: str | None = None,
+        project: str | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """The whole answer, without blocking the event loop."""
+        return (await arun(self._flow(request, team, project, options, streamed=False))).completion
+
+    def stream(
+        self,
+        request: CompletionRequest | None = None,
+        /,
+        *,
+        team: str | None = None,
+        project: str | None = None,
+        **options: Unpack[Options],
+    ) -> "CompletionStream":
+        """The answer as it comes. The first `next` asks the backend, and raises what `complete` would."""
+        return CompletionStream(iterate(self._flow(request, team, project, options, streamed=True)))
+
+    def astream(
+        self,
+        request: CompletionRequest | None = None,
+        /,
+        *,
+        team: str | None = None,
+        project: str | None = None,
+        **options: Unpack[Options],
+    ) -> "AsyncCompletionStream":
+        """The answer as it comes, on an event loop."""
+        return AsyncCompletionStream(aiterate(self._flow(request, team, project, options, streamed=True)))
+
+    def flow(self, request: CompletionRequest, attribution: Attribution, *, details: bool = False) -> Flow[Answer]:
+        """The answer as a flow, for whoever drives it: see `modelyard.platform.chat.pipeline.answer`."""
+        return answer(self.ports, self.principal, request, attribution, details)
+
+    def completions(
+        self,
+        *,
+        team: str | None = None,
+        project: str | None = None,
+        after: str | None = None,
+        limit: int = 20,
+        order: Order = "asc",
+    ) -> Page[StoredCompletion]:
+        """The completions that were asked to be kept (`store`), of one project or of the whole team.
+
+        Raises `Forbidden`, `NotFound` for an unknown `after`.
+        """
+        team = self.principal.entity if team is None else team
+        self.principal.require(team, project)
+        check_limit(limit)
+
+        def query(snapshot: Snapshot) -> list[StoredCompletion]:
+            cursor = None if after is None else self._behind(snapshot, team, after)
+            kept = _kept(snapshot, (team, project), cursor, order == "desc")
+            return list(islice(filter(self._sees, kept), limit + 1))
+
+        return Page.cut(self.ports.store.read(query), limit)
+
+    def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
+        """What answered a completion that was asked to be kept, and at what price. Raises `NotFound`."""
+        return self.ports.store.read(
+            lambda snapshot: lineage.completion_lineage(snapshot, self.principal, completion_id)
+        )
+
+    def _sees(self, kept: StoredCompletion) -> bool:
+        projects = self.principal.scope.projects
+        return projects is None or kept.project in projects
+
+    def _behind(self, snapshot: Snapshot, team: str, id: str) -> tuple[object, ...]:
+        try:
+            kept = snapshot.get(StoredCompletion, id)
+        except RecordNotFound:
+            raise NotFound("stored completion", id) from None
+        if kept.entity != team or not self._sees(kept):
+            raise NotFound("stored completion", id)
+        return (kept.created_at, kept.id)
+
+    def _flow(
+        self, request: CompletionRequest | None, team: str | None, project: str | None, options: Options, streamed: bool
+    ) -> Flow[Answer]:
+        if request is None:
+            request = asked(options, streamed)
+        elif options:
+            raise TypeError("give a CompletionRequest or keywords, not both")
+        elif request.streamed is not streamed:
+            request = attrs.evolve(request, streamed=streamed)
+        return self.flow(request, self.principal.attribution(team, project))
+
+
+class CompletionStream:
+    """The deltas of an answer. `completion` is there when the last has come; closing it early stops the work."""
+
+    def __init__(self, items: Generator[Any, None, None]) -> None:
+        self._items = items
+        self.completion: Completion | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delta:
+        for item in self._items:
+            if type(item) is Delta:
+                return item
+            if type(item) is Completion:
+                self.completion = item
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop, and book what was produced."""
+        self._items.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncCompletionStream:
+    """The same on an event loop."""
+
+    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
+        self._items = items
+        self.completion: Completion | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delta:
+        async for item in self._items:
+            if type(item) is Delta:
+                return item
+            if type(item) is Completion:
+                self.completion = item
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop, and book what was produced."""
+        await self._items.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+# ---- stored completions --------------------------------------------------------------------------------------------
+
+_BATCH = 200
+
+
+def _kept(
+    snapshot: Snapshot, place: tuple[str, str | None], after: tuple[object, ...] | None, descending: bool
+) -> Iterator[StoredCompletion]:
+    team, project = place
+    index, where = ("by_entity", (team,)) if project is None else ("by_project", (team, project))
+    while page := snapshot.page(StoredCompletion, index, *where, after=after, limit=_BATCH, descending=descending):
+        yield from page
+        after = (page[-1].created_at, page[-1].id)

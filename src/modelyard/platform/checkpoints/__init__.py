@@ -1,0 +1,1 @@
+"""The rules of checkpoints that training and models share: aliases, retention, look-ups."""

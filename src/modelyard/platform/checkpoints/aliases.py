@@ -1,0 +1,116 @@
+"""What aliases point to and how that changes, as functions of a transaction: they hold on every store."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.promotion import MAX_ALIASES, Alias, Promotion
+from modelyard.errors import Conflict, NotFound
+from modelyard.platform.paging import maybe
+from modelyard.protocols import Snapshot, Tx
+
+
+def aliases_of(snapshot: Snapshot, model_id: str) -> list[Alias]:
+    """The aliases of a model, by name."""
+    return snapshot.page(Alias, "by_model", model_id, limit=MAX_ALIASES)
+
+
+def found_alias(snapshot: Snapshot, model: Model, name: str) -> Alias:
+    """The alias of this name. Raises `NotFound`."""
+    alias = maybe(snapshot, Alias, model.id, name)
+    if alias is None:
+        raise NotFound("Alias", f"{model.name}:{name}")
+    return alias
+
+
+def promote(tx: Tx, asked: Promotion) -> Promotion:
+    """Let an alias point to a checkpoint. Where it does so already, nothing changes: the change in force is answered.
+
+    `asked` has the step, and as `from_step` the one that its requirement was judged against; its number and place in
+    the history are found here. Raises `Conflict` where the alias has moved since, `NotFound`.
+    """
+    if tx.find(Checkpoint, "step", asked.model_id, asked.step) is None:
+        raise NotFound("Checkpoint", f"step{asked.step}")
+    now = maybe(tx, Alias, asked.model_id, asked.alias)
+    if now is not None and now.step == asked.step:
+        return _numbered(tx, now, now.number)
+    _refuse_moved(asked, now)
+    below = None if now is None else now.number
+    return _change(tx, attrs.evolve(asked, below=below), now)
+
+
+def _refuse_moved(asked: Promotion, now: Alias | None) -> None:
+    pointed = None if now is None else now.step
+    if asked.verdict and asked.from_step != pointed:
+        raise Conflict(f"{asked.alias!r} was moved while the promotion was being judged; promote again")
+
+
+def roll_back(tx: Tx, asked: Promotion, model: Model) -> Promotion:
+    """Let an alias point to where it pointed before. Raises `NotFound`, and `Conflict` where that is not possible."""
+    now = found_alias(tx, model, asked.alias)
+    below = _numbered(tx, now, now.number).below
+    if below is None:
+        raise Conflict(f"{asked.alias!r} has pointed to step {now.step} from the beginning; there is nothing before it")
+    target = _numbered(tx, now, below)
+    if tx.find(Checkpoint, "step", model.id, target.step) is None:
+        raise Conflict(f"step {target.step}, to which the rollback would lead, was deleted; promote another step")
+    return _change(tx, attrs.evolve(asked, step=target.step, below=target.below), now)
+
+
+def remove_alias(tx: Tx, asked: Promotion, model: Model) -> Promotion:
+    """Let an alias point to nothing; its history stays. Raises `NotFound`."""
+    now = found_alias(tx, model, asked.alias)
+    return _change(tx, asked, now)
+
+
+def _change(tx: Tx, asked: Promotion, now: Alias | None) -> Promotion:
+    """Record a change and make it."""
+    last = tx.page(Promotion, "by_alias", asked.model_id, asked.alias, limit=1, descending=True)
+    number = last[0].number + 1 if last else 1
+    at = max([asked.created_at, *(one.created_at for one in last)])
+    made = attrs.evolve(asked, number=number, from_step=None if now is None else now.step, created_at=at)
+    tx.add(made)
+    _point(tx, made, now)
+    return made
+
+
+def _point(tx: Tx, made: Promotion, now: Alias | None) -> None:
+    if made.step is None:
+        tx.remove(Alias, made.model_id, made.alias)
+        return
+    previous = None if made.below is None else tx.find(Promotion, "number", made.model_id, made.alias, made.below)
+    place = (made.model_id, made.alias, made.entity, made.project)
+    alias = Alias(*place, made.step, made.number, previous.step if previous else None, made.created_at)
+    if now is not None:
+        tx.replace(alias)
+    elif tx.count(Alias, "by_model", made.model_id) >= MAX_ALIASES:
+        raise Conflict(f"the model has {MAX_ALIASES} aliases already; remove one first")
+    else:
+        tx.add(alias)
+
+
+def _numbered(snapshot: Snapshot, alias: Alias, number: int) -> Promotion:
+    found = snapshot.find(Promotion, "number", alias.model_id, alias.name, number)
+    assert found is not None, "a promotion goes only with its model"
+    return found
+
+
+# ---- what keeps checkpoints --------------------------------------------------------------------------------------
+
+
+def aliased(snapshot: Snapshot, model_id: str) -> Mapping[int, str]:
+    """The steps that aliases of a model point to, and an alias of each."""
+    return {alias.step: alias.name for alias in aliases_of(snapshot, model_id)}
+
+
+def steps_kept(snapshot: Snapshot, model_id: str) -> set[int | None]:
+    """The steps that retention keeps for aliases: where they point, and where a rollback would lead."""
+    return {step for alias in aliases_of(snapshot, model_id) for step in (alias.step, alias.previous_step)}
+
+
+def refuse_aliased(snapshot: Snapshot, model: Model) -> None:
+    """Raise `Conflict` where an alias points to a checkpoint of the model."""
+    found = snapshot.page(Alias, "by_model", model.id, limit=1)
+    if found:
+        raise Conflict(f"{found[0].name!r} points to step {found[0].step} of the model; remove its aliases first")

@@ -1,0 +1,53 @@
+"""Trainable models and their checkpoints as a principal may see them."""
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.models import Checkpoint, Model, ModelName
+from modelyard.errors import NotFound
+from modelyard.platform.paging import maybe
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Snapshot
+
+
+def found_model(snapshot: Snapshot, principal: Principal, model_id: str) -> Model:
+    """The model of this id. Raises `NotFound`."""
+    model = maybe(snapshot, Model, model_id)
+    if model is None or not principal.scope.covers(model.entity, model.project):
+        raise NotFound("Model", model_id)
+    return model
+
+
+def named_model(snapshot: Snapshot, principal: Principal, model: Model | str) -> Model:
+    """A model by value, id or name: "project/name", "entity/project/name". Raises `NotFound`, `Forbidden`."""
+    if isinstance(model, Model) or "/" not in model:
+        return found_model(snapshot, principal, id_of(model))
+    named = ModelName.parse(model if model.count("/") > 1 else f"{principal.entity}/{model}")
+    if named is None:
+        raise NotFound("Model", model)
+    principal.require(named.entity, named.project)
+    found = snapshot.find(Model, "name", named.entity, named.project, named.name)
+    if found is None:
+        raise NotFound("Model", model)
+    return found
+
+
+def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
+    """The checkpoint of a step. Raises `NotFound`."""
+    checkpoint = snapshot.find(Checkpoint, "step", model.id, step)
+    if checkpoint is None:
+        raise NotFound("Checkpoint", f"{model.name}:step{step}")
+    return checkpoint
+
+
+def id_of(model: Model | str) -> str:
+    """The id of a model that is given by value or by id."""
+    return model.id if isinstance(model, Model) else model
+
+
+class ModelView:
+    """What every use case of models begins with."""
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    def _named(self, snapshot: Snapshot, model: Model | str) -> Model:
+        return named_model(snapshot, self.principal, model)

@@ -1,0 +1,44 @@
+"""Letting go of checkpoints that no rule of their model's retention keeps, as functions of a transaction."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from modelyard.domain.job import Job, Place
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.retention import Retention
+from modelyard.platform.checkpoints.aliases import steps_kept
+from modelyard.platform.checkpoints.transactions import bury, in_use
+from modelyard.platform.paging import BATCH, every, maybe
+from modelyard.protocols import Snapshot, Tx
+
+
+def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
+    """Remove the checkpoints of a model that no rule keeps and no job or alias needs, up to `BATCH`; answers those."""
+    policy = maybe(tx, Retention, model.id)
+    if policy is None:
+        return ()
+    gone = policy.expired(list(every(tx, Checkpoint, "by_model", model.id)), now)
+    if gone:
+        used, steps = in_use(tx, model), _awaited(tx, model) | steps_kept(tx, model.id)
+        gone = [one for one in gone if one.id not in used and one.step not in steps][:BATCH]
+    for checkpoint in gone:
+        bury(tx, checkpoint)
+    return gone
+
+
+def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
+    """The steps that jobs of the model which have not begun will refer to."""
+    return {
+        job.spec["config"].get("kl_penalty_reference_step")
+        for place in (Place.CLAIMED, Place.READY, Place.WAITING)
+        for job in every(snapshot, Job, "by_lane", model.id, place)
+    }
+
+
+def set_retention(tx: Tx, policy: Retention) -> Retention:
+    """Put a model's policy in the place of the one before it."""
+    if maybe(tx, Retention, policy.model_id) is None:
+        tx.add(policy)
+    else:
+        tx.replace(policy)
+    return policy

@@ -1,0 +1,191 @@
+"""The rules of models and checkpoints, as functions of a transaction: they hold on every store."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.identity import Scope
+from modelyard.domain.job import Job
+from modelyard.domain.models import Checkpoint, Model, Tombstone, TrajectoryLog
+from modelyard.domain.promotion import Promotion
+from modelyard.domain.retention import Retention
+from modelyard.errors import Conflict, NotFound
+from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
+from modelyard.platform.jobs.queue import cancel, head, later
+from modelyard.platform.paging import BATCH, Cursor, cursor_at, maybe
+from modelyard.protocols import Snapshot, Tx
+
+R = TypeVar("R", bound=Any)
+
+BY_DELETION = "the deletion of its model"
+
+
+# ---- making ------------------------------------------------------------------------------------------------------
+
+
+def create(tx: Tx, model: Model, checkpoint_id: str, return_existing: bool) -> Model:
+    """Keep a new model and its checkpoint of step 0; or answer the one that has its name. Raises `Conflict`."""
+    existing = tx.find(Model, "name", model.entity, model.project, model.name)
+    if existing is not None:
+        return _agreeing(existing, model, return_existing)
+    newest = tx.page(Model, "by_entity", model.entity, limit=1, descending=True)
+    model = attrs.evolve(model, created_at=later(model.created_at, newest))
+    tx.add(model)
+    tx.add(Checkpoint(checkpoint_id, model.id, model.entity, model.project, 0, model.created_at, digest({})))
+    return model
+
+
+def _agreeing(existing: Model, asked: Model, return_existing: bool) -> Model:
+    name = f"{existing.entity}/{existing.project}/{existing.name}"
+    if existing.base_model != asked.base_model:
+        raise Conflict(
+            f"model {name} exists with the base model {existing.base_model!r}, not {asked.base_model!r}; "
+            "choose another name, or delete the model first"
+        )
+    if not return_existing:
+        raise Conflict(
+            f"model {name} exists already with the base model {existing.base_model!r} that was asked for; "
+            "set return_existing to use it, or choose another name"
+        )
+    return existing
+
+
+def add_log(tx: Tx, model: Model, log: TrajectoryLog) -> TrajectoryLog:
+    """Keep a log of a model, behind those before it."""
+    newest = tx.page(TrajectoryLog, "by_model", model.id, limit=1, descending=True)
+    log = attrs.evolve(log, created_at=later(log.created_at, newest))
+    tx.add(log)
+    return log
+
+
+# ---- deleting ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Gone:
+    """What a step deleted: ended jobs, checkpoints, and the names of the files that no record names any more."""
+
+    jobs: Sequence[Job] = ()
+    checkpoints: int = 0
+    files: Sequence[str] = ()
+    all: bool = False
+
+
+def delete_some(tx: Tx, model: Model, event_ids: Sequence[str], now: datetime) -> Gone:
+    """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
+
+    Raises `Conflict` where an alias points to one of its checkpoints.
+    """
+    refuse_aliased(tx, model)
+    jobs: list[Job] = []
+    for event_id in event_ids:
+        job = head(tx, model.id)
+        if job is None:
+            return _delete_rest(tx, model, jobs)
+        jobs.append(cancel(tx, job, event_id, BY_DELETION, now))
+    return Gone(jobs)
+
+
+def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> Gone:
+    """Delete a model that has no jobs any more: its logs first, some at a time, then all the rest at once."""
+    logs = tx.page(TrajectoryLog, "by_model", model.id, limit=BATCH)
+    for log in logs:
+        tx.remove(TrajectoryLog, log.id)
+    files = [log.artifact for log in logs]
+    if len(logs) == BATCH:
+        return Gone(jobs, files=files)
+    checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
+    _remove_all(tx, Tombstone, "by_parent", model.id)
+    _remove_all(tx, Promotion, "by_model", model.id)
+    if maybe(tx, Retention, model.id) is not None:
+        tx.remove(Retention, model.id)
+    tx.remove(Model, model.id)
+    tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at))
+    return Gone(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
+
+
+def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
+    removed: list[R] = []
+    while found := tx.page(cls, index, *where, limit=BATCH):
+        for record in found:
+            tx.remove(cls, record.id)
+        removed += found
+    return removed
+
+
+def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
+    """The names of the checkpoints' files in the artifact store."""
+    return (file["artifact"] for checkpoint in checkpoints for file in checkpoint.files.values())
+
+
+def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
+    """Delete the checkpoints of these steps, and answer those that there were.
+
+    Raises `Conflict` if one is in use, aliased or pinned.
+    """
+    found = [tx.find(Checkpoint, "step", model.id, step) for step in steps]
+    checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
+    _refuse_used(tx, model, checkpoints)
+    for checkpoint in checkpoints:
+        bury(tx, checkpoint)
+    return checkpoints
+
+
+def bury(tx: Tx, checkpoint: Checkpoint) -> None:
+    """Remove a checkpoint and leave its place in listings."""
+    tx.remove(Checkpoint, checkpoint.id)
+    place = (checkpoint.entity, checkpoint.project, checkpoint.model_id, checkpoint.step, checkpoint.created_at)
+    tx.add(Tombstone(checkpoint.id, *place))
+
+
+def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
+    """The ids of the checkpoints that a job of the model has begun from or refers to, and the job."""
+    job = head(snapshot, model.id)
+    names = ("parent_id", "reference_id")
+    return {} if job is None else {job.result[name]: job for name in names if job.result.get(name) is not None}
+
+
+def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> None:
+    used, aliases = in_use(tx, model), aliased(tx, model.id)
+    for checkpoint in checkpoints:
+        job = used.get(checkpoint.id)
+        if job is not None:
+            raise Conflict(f"job {job.id} is training from step {checkpoint.step}; wait for it to end, or cancel it")
+        if checkpoint.step in aliases:
+            name = aliases[checkpoint.step]
+            raise Conflict(f"{name!r} points to step {checkpoint.step}; promote another step, or remove the alias")
+        if checkpoint.pinned:
+            raise Conflict(f"step {checkpoint.step} is pinned; unpin it first")
+
+
+# ---- where a listing goes on -------------------------------------------------------------------------------------
+
+
+def model_place(index: str, scope: Scope, entity: str | None, model_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a model of an entity, or of any, which may have been deleted. Raises `NotFound`."""
+    model = maybe(snapshot, Model, model_id) or maybe(snapshot, Tombstone, model_id)
+    if model is None or entity not in (None, model.entity) or not scope.covers(model.entity, model.project):
+        raise NotFound("Model", model_id)
+    if isinstance(model, Tombstone) and model.parent:
+        raise NotFound("Model", model_id)
+    return cursor_at(Model, index, model)
+
+
+def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a checkpoint of a model, which may have been deleted. Raises `NotFound`."""
+    checkpoint = maybe(snapshot, Checkpoint, checkpoint_id) or maybe(snapshot, Tombstone, checkpoint_id)
+    parent = checkpoint.parent if isinstance(checkpoint, Tombstone) else checkpoint and checkpoint.model_id
+    if parent != model_id:
+        raise NotFound("Checkpoint", checkpoint_id)
+    return cursor_at(Checkpoint, "by_model", checkpoint)
+
+
+def log_place(index: str, model_id: str, log_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a log of a model. Raises `NotFound`."""
+    log = maybe(snapshot, TrajectoryLog, log_id)
+    if log is None or log.model_id != model_id:
+        raise NotFound("Log", log_id)
+    return cursor_at(TrajectoryLog, index, log)

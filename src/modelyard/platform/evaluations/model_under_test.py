@@ -1,0 +1,165 @@
+"""What is judged, and by which of the platform's models: names and references resolved, rows turned into requests."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import attrs
+
+from modelyard.domain.completion import CompletionRequest, Message
+from modelyard.domain.evaluation.objects import LATEST, ObjectKind
+from modelyard.domain.evaluation.references import MODEL_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
+from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.models import ModelName
+from modelyard.domain.usage import cost
+from modelyard.errors import InvalidInput
+from modelyard.platform.catalogue.service import Catalogue, resolve
+from modelyard.platform.chat.capability_checks import check_supported
+from modelyard.platform.chat.pipeline import answer, backend_of
+from modelyard.platform.chat.request import Options, asked, messages_of
+from modelyard.platform.evaluations.references import find_version, is_trained
+from modelyard.platform.evaluations.row import Reply, Retries, Verdict, asking, lacking, verdict_of
+from modelyard.platform.flow import Flow
+from modelyard.platform.runtime import Ports
+from modelyard.platform.scope import Place
+from modelyard.protocols import ServedModel, Snapshot
+
+
+@attrs.frozen
+class PlatformModel:
+    """A model of the platform, asked for completions.
+
+    `request` is what is asked, without the messages: the model in it is held at a checkpoint. `held` is its name there.
+    `seeded` says that it takes a seed; `blocking` that it may wait; `looped` that it needs an event loop.
+    """
+
+    ports: Ports
+    principal: Principal
+    attribution: Attribution
+    request: CompletionRequest
+    ref: ObjectRef
+    price: Mapping[str, Any]
+    checkpoint_step: int | None
+    seeded: bool
+    blocking: bool
+    looped: bool
+
+    @classmethod
+    def of(
+        cls, ports: Ports, principal: Principal, model: str, place: Place, options: Mapping[str, Any]
+    ) -> "PlatformModel":
+        """The model of a name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`, before it is asked."""
+        asked_name = chat_name(ports, principal, model)
+        served = resolve(ports, asked_name, principal)
+        ref = _model_ref(served, asked_name, place)
+        held = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else asked_name
+        request = asked(cast("Options", {**options, "model": held, "messages": ""}), streamed=False)
+        backend = backend_of(ports.backend, served.base_model)
+        capabilities = backend.capabilities(served.base_model)
+        check_supported(request, served.entry, capabilities)
+        return cls(
+            ports,
+            principal,
+            Attribution(*place),
+            request,
+            ref,
+            served.entry.pricing.texts,
+            None if served.checkpoint is None else served.checkpoint.step,
+            "seed" in capabilities.parameters,
+            getattr(backend, "blocking", True),
+            not hasattr(backend, "stream"),
+        )
+
+    def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
+        """Its completion of a row's `messages` or `prompt`, with this seed where it takes one."""
+        sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
+        request = self.request.asking(_messages(row), sampling, self.request.max_tokens)
+        given = yield from answer(self.ports, self.principal, request, self.attribution)
+        usage = given.completion.usage
+        spent = cost(usage, given.entry.pricing)
+        return Reply(given.completion.text, usage.prompt_tokens, usage.completion_tokens, spent)
+
+
+@attrs.frozen
+class JudgeScorer:
+    """A model of the platform as a scorer: its usage is the verdict's, not the judged model's."""
+
+    name: str
+    ref: ObjectRef
+    rule: LlmJudge
+    model: PlatformModel
+    retries: Retries
+
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+        """Ask the judge, with the same seed each time, and read its answer."""
+        try:
+            question = self.rule.asks(output, row)
+        except KeyError as missing:
+            raise lacking(missing) from None
+        heard = yield from asking(self.model, {"prompt": question}, 0, self.retries)
+        if heard.reply is None:
+            return Verdict(None, f"the judge failed: {heard.error}", scored=False)
+        try:
+            verdict = verdict_of(self.rule.read(heard.reply.output))
+        except Unscored as why:
+            verdict = Verdict(None, str(why))
+        used = heard.reply
+        return attrs.evolve(
+            verdict, prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, cost=used.cost
+        )
+
+
+def chat_name(ports: Ports, principal: Principal, model: str) -> str:
+    """The name that completions take, of a model that is given by it or by its reference.
+
+    That is the reference of a trained model or a checkpoint, or the one under which a catalogue's entry is judged.
+    Raises `InvalidInput` for a model that is source code, `Forbidden`.
+    """
+    ref = ObjectRef.parse(model)
+    if ref is None:
+        return model
+    if ref.kind not in MODEL_KINDS:
+        raise InvalidInput.at("model", msg="must be a name, or the reference of a model")
+    principal.require(ref.entity, ref.project)
+    trained, stored = ports.store.read(partial(_behind, ref))
+    if stored and (ref.version not in _NEWEST or not trained):
+        raise InvalidInput.at("model", msg="is source code, which is kept and never run; name a model of the platform")
+    name = f"{ref.entity}/{ref.project}/{ref.name}" + (f":{ref.version}" if ref.version else "")
+    return name if trained else _listed(ports, principal, ref) or name
+
+
+_NEWEST = (None, LATEST)
+
+
+def _behind(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
+    """Whether a reference names a trained model, and whether it names what was published as a model."""
+    kind = ObjectKind.OP if ref.kind is RefKind.OP else ObjectKind.MODEL
+    stored = find_version(snapshot, (ref.entity, ref.project), kind, ref.name, ref.version)
+    trained = ref.kind is RefKind.OBJECT and is_trained(snapshot, ref)
+    return trained, stored is not None and stored.deleted_at is None
+
+
+def _listed(ports: Ports, principal: Principal, ref: ObjectRef) -> str | None:
+    """The id of the catalogue's entry that this reference stands for. Raises `InvalidInput` where several do."""
+    if ref.kind is RefKind.OP or ref.version not in _NEWEST:
+        return None
+    ids = [entry.id for entry in Catalogue(ports, principal).entries() if object_id(entry.id) == ref.name]
+    if len(ids) > 1:
+        raise InvalidInput.at("model", msg=f"stands for {' and '.join(ids)}; name one of them by its id")
+    return ids[0] if ids else None
+
+
+def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
+    for name in ("messages", "prompt"):
+        if name in row:
+            return messages_of(row[name])
+    raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
+
+
+def _model_ref(served: ServedModel, asked: str, place: Place) -> ObjectRef:
+    """A trained model's checkpoint; or the catalogue's entry, as an object of the place where it is judged."""
+    named = ModelName.parse(asked)
+    if served.checkpoint is None or named is None:
+        return ObjectRef(*place, RefKind.OBJECT, object_id(served.entry.id))
+    return ObjectRef(named.entity, named.project, RefKind.OBJECT, named.name, f"step{served.checkpoint.step}")

@@ -1,0 +1,300 @@
+"""Named objects with versions: publishing, reading and deleting them, and a dataset's rows (specification 4.5)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import TableDigest, digest
+from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion
+from modelyard.domain.evaluation.references import ObjectRef, object_id
+from modelyard.domain.identity import Principal
+from modelyard.domain.promotion import check_alias
+from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
+from modelyard.formats.json import checked_dumps
+from modelyard.formats.jsonl import dump_row, read_rows
+from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.evaluations.references import References, find_version
+from modelyard.platform.paging import check_window, every, few, maybe, scan, window
+from modelyard.platform.runtime import Ports
+from modelyard.platform.scope import Place, Sight
+from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
+
+MAX_NAME = 512
+MAX_SCORERS = 1000
+MAX_TRIALS = 1000
+
+
+class Objects:
+    """The datasets, scorers, models, evaluations and ops that a principal may see.
+
+    dataset = platform.evaluations.objects.publish("dataset", "questions", {}, rows, project="support")
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
+
+    # ---- publishing
+
+    def publish(
+        self,
+        kind: ObjectKind | str,
+        name: str,
+        content: Mapping[str, Any],
+        rows: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+    ) -> ObjectVersion:
+        """Keep the next version of an object; equal content is the version that has it, and no new one.
+
+        `content` is any JSON object; members that are None are left out of it. A dataset has `rows` too, read once. An
+        evaluation names its `dataset` and `scorers` by their references. A scorer's `op_source_code` is kept, never
+        run, and published as an op beside it, to which its `score_op` refers. Raises `InvalidInput`, `Forbidden`.
+        """
+        kind, place = _kind(kind), self._sight.place(project, entity)
+        given = _content(kind, name, content)
+        if (rows is None) is (kind is ObjectKind.DATASET):
+            raise InvalidInput.at("rows", msg="are what a dataset has, and nothing else")
+        asked = ObjectVersion(
+            self.ports.ids(), *place, kind, _id_of(name), 0, digest(given), self.ports.clock.now(), given
+        )
+        if kind is ObjectKind.SCORER and "op_source_code" in given:
+            return self._keep(*_with_op(asked, self.ports.ids()))
+        return self._keep(asked) if rows is None else self._keep_with_rows(asked, rows)
+
+    def _keep(self, *versions: ObjectVersion) -> ObjectVersion:
+        """Keep the versions, in one step; the last of them, as it is kept."""
+        return self.ports.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
+
+    def _keep_with_rows(self, asked: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
+        stored, table = _store_rows(self.ports.artifacts, rows)
+        with kept_only_if_named(self.ports.artifacts, stored):
+            kept = self._keep(
+                attrs.evolve(
+                    asked,
+                    digest=digest({**asked.content, "rows": table.hex()}),
+                    rows=table.rows,
+                    rows_artifact=stored.name,
+                    table_digest=table.hex(),
+                )
+            )
+        if kept.id != asked.id:
+            self.ports.artifacts.remove(stored.name)
+        return kept
+
+    def _publish(self, tx: Tx, asked: ObjectVersion) -> ObjectVersion:
+        if asked.kind is ObjectKind.EVALUATION:
+            self._check_references(tx, asked.content)
+        return publish_version(tx, asked)
+
+    def _check_references(self, snapshot: Snapshot, content: Mapping[str, Any]) -> None:
+        problem = partial(References(self.ports.settings.reference_mode, self.principal).problem, snapshot)
+        scorers = enumerate(content.get("scorers", ()))
+        found = [
+            problem(("dataset",), ObjectKind.DATASET, content["dataset"]),
+            *(problem(("scorers", at), ObjectKind.SCORER, scorer) for at, scorer in scorers),
+        ]
+        problems = [one for one in found if one is not None]
+        if problems:
+            raise InvalidInput(problems)
+
+    def alias(
+        self,
+        kind: ObjectKind | str,
+        object_id: str,
+        version: str,
+        alias: str,
+        *,
+        project: str,
+        entity: str | None = None,
+    ) -> ObjectVersion:
+        """Give a version a name, such as "golden", in the place of the version that had it before.
+
+        Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for what is no alias.
+        """
+        kind, place = _kind(kind), self._sight.place(project, entity)
+        check_alias(alias)
+
+        def step(tx: Tx) -> ObjectVersion:
+            found = _alive(tx, place, kind, object_id, version)
+            named = ObjectAlias(*place, kind, object_id, alias, found.index)
+            given = maybe(tx, ObjectAlias, *place, kind, object_id, alias)
+            (tx.add if given is None else tx.replace)(named)
+            return found
+
+        return self.ports.store.transact(step)
+
+    # ---- reading
+
+    def get(
+        self,
+        kind: ObjectKind | str,
+        object_id: str,
+        version: str = LATEST,
+        *,
+        project: str,
+        entity: str | None = None,
+    ) -> ObjectVersion:
+        """A version by its digest, an alias, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
+        kind, place = _kind(kind), self._sight.place(project, entity)
+        return self.ports.store.read(lambda snapshot: _alive(snapshot, place, kind, object_id, version))
+
+    def resolve(self, kind: ObjectKind | str, ref: ObjectRef | str) -> ObjectVersion:
+        """The version of an object of this kind that a reference names; without a version, the latest.
+
+        Raises `InvalidInput` for what is no reference, `ObjectDeleted`, `NotFound`, `Forbidden`.
+        """
+        parsed = ObjectRef.parse(ref) if isinstance(ref, str) else ref
+        if parsed is None:
+            raise InvalidInput.at("ref", msg="must be a reference such as weave:///<entity>/<project>/object/<name>")
+        return self.get(kind, parsed.name, parsed.version or LATEST, project=parsed.project, entity=parsed.entity)
+
+    def list(
+        self,
+        kind: ObjectKind | str,
+        *,
+        project: str,
+        entity: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Iterator[ObjectVersion]:
+        """All versions of a kind in a project, in the order in which they came, read as they are asked for.
+
+        Raises `InvalidInput`, `Forbidden`.
+        """
+        check_window(limit, offset)
+        found = scan(self.ports, ObjectVersion, "by_kind", *self._sight.place(project, entity), _kind(kind))
+        return window((version for version in found if version.deleted_at is None), limit, offset)
+
+    def rows(self, version: ObjectVersion) -> Iterator[Mapping[str, Any]]:
+        """The rows of a dataset, one at a time. Raises `InvalidInput` for what has none, `Forbidden`."""
+        self.principal.require(version.entity, version.project)
+        if version.rows_artifact is None:
+            raise InvalidInput.at("version", msg="is no version of a dataset, or was deleted")
+        with self.ports.artifacts.open(version.rows_artifact) as file:
+            yield from read_rows(file)
+
+    # ---- deleting
+
+    def delete(
+        self,
+        kind: ObjectKind | str,
+        object_id: str,
+        versions: Iterable[str] = (),
+        *,
+        project: str,
+        entity: str | None = None,
+    ) -> int:
+        """Delete versions, or all of them where none is named, with their content; returns how many there were.
+
+        A deleted version keeps its place, so that no other takes its number. Raises `InvalidInput`, `Forbidden`.
+        """
+        kind, place, wanted = _kind(kind), self._sight.place(project, entity), few(versions)
+        now = self.ports.clock.now()
+
+        def step(tx: Tx) -> list[ObjectVersion]:
+            found = _named(tx, place, kind, object_id, wanted)
+            for version in found:
+                tx.replace(version.deleted(now))
+            return found
+
+        gone = self.ports.store.transact(step)
+        for version in gone:
+            if version.rows_artifact is not None:
+                self.ports.artifacts.remove(version.rows_artifact)
+        return len(gone)
+
+
+# ---- steps
+
+
+def publish_version(tx: Tx, asked: ObjectVersion) -> ObjectVersion:
+    """Keep the next version of an object, unless one that is not deleted has the same digest: then that one."""
+    where = (asked.entity, asked.project, asked.kind, asked.object_id)
+    same = tx.page(ObjectVersion, "by_digest", *where, asked.digest, limit=1, descending=True)
+    if same and same[0].deleted_at is None:
+        return same[0]
+    last = tx.page(ObjectVersion, "by_object", *where, limit=1, descending=True)
+    version = attrs.evolve(asked, index=last[0].index + 1 if last else 0)
+    tx.add(version)
+    return tx.get(ObjectVersion, version.id)  # as it is kept: frozen to its depth
+
+
+def _alive(snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, version: str) -> ObjectVersion:
+    found = find_version(snapshot, place, kind, object_id, version)
+    if found is None:
+        raise NotFound(kind.value.capitalize(), f"{object_id}:{version}")
+    if found.deleted_at is not None:
+        raise ObjectDeleted(kind.value.capitalize(), f"{object_id}:{version}", found.deleted_at)
+    return found
+
+
+def _named(
+    snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, words: Sequence[str]
+) -> list[ObjectVersion]:
+    """The versions of these names that are not deleted, each once; all of them where none is named."""
+    every_one = every(snapshot, ObjectVersion, "by_object", *place, kind, object_id)
+    found = [find_version(snapshot, place, kind, object_id, word) for word in words] if words else every_one
+    alive = {version.id: version for version in found if version is not None and version.deleted_at is None}
+    return [*alive.values()]
+
+
+# ---- what is published
+
+
+def _kind(kind: ObjectKind | str) -> ObjectKind:
+    if kind not in list(ObjectKind):
+        raise InvalidInput.at("kind", msg=f"must be one of {', '.join(ObjectKind)}")
+    return ObjectKind(kind)
+
+
+def _id_of(name: str) -> str:
+    named = object_id(name) if len(name) <= MAX_NAME else ""
+    if not named.strip("."):
+        raise InvalidInput.at("name", msg=f"must be 1 to {MAX_NAME} characters, with a letter or a digit among them")
+    return named
+
+
+def _content(kind: ObjectKind, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = {"name": name, **{key: value for key, value in given.items() if value is not None}}
+    checked_dumps(content, at=("content",))
+    if kind is ObjectKind.EVALUATION:
+        problems = [*_wrong_members(content)]
+        if problems:
+            raise InvalidInput(problems)
+    return content
+
+
+def _wrong_members(content: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is of the wrong type in an evaluation."""
+    if not isinstance(content.get("dataset"), str):
+        yield Problem(("dataset",), "must be the reference of a dataset")
+    scorers = content.get("scorers", ())
+    if not isinstance(scorers, list | tuple) or len(scorers) > MAX_SCORERS:
+        yield Problem(("scorers",), f"must be at most {MAX_SCORERS} references")
+    elif not all(isinstance(scorer, str) for scorer in scorers):
+        yield Problem(("scorers",), "must be references of scorers")
+    trials = content.get("trials", 1)
+    if type(trials) is not int or not 1 <= trials <= MAX_TRIALS:
+        yield Problem(("trials",), f"must be a whole number from 1 to {MAX_TRIALS}")
+
+
+def _with_op(scorer: ObjectVersion, op_id: str) -> tuple[ObjectVersion, ObjectVersion]:
+    """The op that holds a scorer's source code, and the scorer, which refers to it."""
+    name = f"{scorer.object_id[:120]}.score"
+    content = {"name": name, "source_code": scorer.content["op_source_code"]}
+    op = attrs.evolve(scorer, id=op_id, kind=ObjectKind.OP, object_id=name, digest=digest(content), content=content)
+    return op, attrs.evolve(scorer, content={**scorer.content, "score_op": str(op.ref)})
+
+
+def _store_rows(artifacts: ArtifactStore, rows: Iterable[Mapping[str, Any]]) -> tuple[StoredArtifact, TableDigest]:
+    table = TableDigest()
+
+    def lines() -> Iterator[bytes]:
+        for number, row in enumerate(rows):
+            yield dump_row(row, number)
+            table.add(digest(row))
+
+    return artifacts.put(lines()), table

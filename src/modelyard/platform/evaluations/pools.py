@@ -1,0 +1,330 @@
+"""Where the rows of an evaluation are worked on: in place, on threads, or as tasks of an event loop.
+
+A pool begins a flow and tells what came of it, from whatever thread that happens on. It is as large as it is asked to
+be: whoever begins flows keeps count.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
+
+from modelyard import event_loop
+from modelyard.platform.evaluations.model_under_test import JudgeScorer, PlatformModel
+from modelyard.platform.evaluations.row import Limits, RowScorer, Subject
+from modelyard.platform.evaluations.scorers import RuleScorer
+from modelyard.platform.flow import BlockingTalk, Book, Flow, Transact, arun, run
+from modelyard.protocols import Clock
+
+T = TypeVar("T")
+
+LEAVE = 5.0
+"""Seconds that a loop has to end; a call that keeps it longer is left behind."""
+
+
+@attrs.frozen
+class Outcome:
+    """What a flow returned, or what it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+    def result(self) -> Any:
+        """The value. Raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Pool(Protocol):
+    """Begins flows."""
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Begin a flow, and `tell` its outcome when it has ended."""
+        ...
+
+    def work(self) -> None:
+        """Do what is to be done in this thread."""
+        ...
+
+    def close(self) -> None:
+        """End what can be ended; wait for nothing."""
+        ...
+
+
+class Arrivals(Generic[T]):
+    """What has been told, of whatever it is about, and has not been taken. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: deque[tuple[T, Outcome]] = deque()
+        self._some = threading.Event()
+        self._awaited = False
+
+    def tell(self, about: T, outcome: Outcome) -> None:
+        """Add one. Whoever waits is woken once for all that come until they look."""
+        self._told.append((about, outcome))
+        if self._awaited and not self._some.is_set():
+            self._some.set()
+
+    def take(self, seconds: float) -> Iterator[tuple[T, Outcome]]:
+        """All that are there, and what comes meanwhile; where there is none, wait for one for so many seconds."""
+        if not self._told:
+            self._wait(seconds)
+        while self._told:
+            yield self._told.popleft()
+
+    def _wait(self, seconds: float) -> None:
+        """Whoever tells looks whether one waits after they have added theirs, so the wait begins with another look."""
+        self._awaited = True
+        if not self._told:
+            self._clock.wait(self._some, seconds)
+        self._awaited = False
+        self._some.clear()
+
+
+class InPlace:
+    """Runs flows in the thread that works: for what never waits, and for one at a time.
+
+    Those that were begun together run side by side, and what several ask of the store at once is one transaction. What
+    they book is added to `owed`, where that is given: whoever gave it books that with what they store themselves.
+    """
+
+    def __init__(self, owed: list[Book] | None = None) -> None:
+        self._owed = owed
+        self._begun: list[_Side] = []
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Keep it until `work`."""
+        self._begun.append(_Side(flow, tell, self._owed))
+
+    def work(self) -> None:
+        """Run what was begun to its end. An interrupt abandons what has not ended."""
+        if not self._begun:
+            return
+        sides, self._begun = self._begun, []
+        try:
+            asked = [(side, step) for side in sides if (step := side.go_on()) is not None]
+            while asked:
+                said = _transacted([step for _, step in asked])
+                asked = [
+                    (side, step)
+                    for (side, _), what in zip(asked, said, strict=True)
+                    if (step := side.go_on(what)) is not None
+                ]
+        finally:
+            for side in sides:
+                side.steps.close()
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+_Said = tuple[Any, Exception | None]
+"""What a step returned, and what it raised."""
+
+
+class _Side(BlockingTalk[Any]):
+    """A flow beside others: it hands out what it asks of a store, and hears what came of that."""
+
+    def __init__(self, flow: Flow[Any], tell: Callable[[Outcome], None], owed: list[Book] | None) -> None:
+        super().__init__(flow)
+        self._tell, self._owed, self.steps = tell, owed, self._steps()
+
+    def go_on(self, said: _Said | None = None) -> Transact | None:
+        """The next that it asks of a store; None when it has ended, and told so."""
+        try:
+            return self.steps.send(said)
+        except StopIteration:
+            self._tell(Outcome(self.result))
+        except Exception as error:  # noqa: BLE001 - it is told to who began the flow
+            self._tell(Outcome(error=error))
+        return None
+
+    def _steps(self) -> Generator[Transact, _Said | None, None]:
+        try:
+            effect = self.hear()
+            while effect is not None:
+                if type(effect) is Transact:
+                    said = yield effect
+                    assert said is not None
+                    effect = self.hear(*said)
+                elif type(effect) is Book and self._owed is not None:
+                    self._owed.append(effect)
+                    effect = self.hear()
+                else:
+                    effect = self.perform(effect)
+        finally:
+            self._finish()
+
+
+def _transacted(asked: Sequence[Transact]) -> list[_Said]:
+    """What comes of steps that are asked for at once: of one transaction, unless one fails; then each of its own."""
+    if len(asked) > 1:
+        durable = any(one.durable for one in asked)
+        with suppress(Exception):  # all of it is undone: whose fault it was shows when each runs alone
+            values = asked[0].store.transact(lambda tx: [one.step(tx) for one in asked], durable)
+            return [(value, None) for value in values]
+    return [_attempted(one) for one in asked]
+
+
+def _attempted(asked: Transact) -> _Said:
+    try:
+        return asked.store.transact(asked.step, asked.durable), None
+    except Exception as error:  # noqa: BLE001 - the flow decides
+        return None, error
+
+
+class Threads:
+    """Runs flows on threads of its own, which end with it: each when what it does then is done."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Flow[Any], Callable[[Outcome], None]] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._free, self._threads = 0, 0
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Hand it to a thread that is free, or to a new one."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+            else:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="modelyard-evaluation", daemon=True).start()
+        self._work.put((flow, tell))
+
+    def work(self) -> None:
+        """The threads do it."""
+
+    def close(self) -> None:
+        """Let every thread end, each when what it does is done."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            flow, tell = work
+            try:
+                outcome = _outcome(flow)
+            except BaseException as error:  # noqa: BLE001 - it would be lost with the thread
+                outcome = Outcome(error=error)
+            with self._lock:
+                self._free += 1
+            tell(outcome)
+            del work, flow, tell, outcome
+
+
+class Tasks:
+    """Runs flows as tasks of an event loop that runs in another thread than the one that begins them."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+        self._running: set[Any] = set()
+
+    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        """Hand it to the loop."""
+        self._loop.call_soon_threadsafe(self._start, flow, tell)
+
+    def work(self) -> None:
+        """The loop does it."""
+
+    def close(self) -> None:
+        """Cancel what runs."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _start(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+        task = self._loop.create_task(_aoutcome(flow, tell))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def _cancel(self) -> None:
+        for task in tuple(self._running):
+            task.cancel()
+
+
+def _outcome(flow: Flow[Any]) -> Outcome:
+    try:
+        return Outcome(run(flow))
+    except Exception as error:  # noqa: BLE001 - it is told to who began the flow
+        return Outcome(error=error)
+
+
+async def _aoutcome(flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    try:
+        outcome = Outcome(await arun(flow))
+    except BaseException as error:  # noqa: BLE001 - it is told to who began the flow
+        outcome = Outcome(error=error)
+    tell(outcome)
+
+
+@contextmanager
+def own_loop() -> Iterator[Any]:
+    """An event loop in a thread of its own, as long as the context lasts."""
+    begun: SimpleQueue[Any] = SimpleQueue()
+    thread = threading.Thread(target=_serve_loop, args=[begun], name="modelyard-evaluation-loop", daemon=True)
+    thread.start()
+    loop, main = begun.get()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(main.cancel)
+        thread.join(LEAVE)
+
+
+def _serve_loop(begun: "SimpleQueue[Any]") -> None:
+    async def main() -> None:
+        loop = event_loop.get_running_loop()
+        forever = loop.create_future()
+        begun.put((loop, forever))
+        await event_loop.wait([forever])
+
+    with event_loop.Runner(loop_factory=event_loop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def pools(
+    opened: ExitStack,
+    limits: Limits,
+    subject: Subject | None,
+    scorers: Sequence[RowScorer],
+    loop: Any,
+    owed: list[Book],
+) -> tuple[Pool, Pool]:
+    """The pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one.
+
+    What is booked by those that never wait is added to `owed`.
+    """
+    if loop is None and any(map(_needs_loop, (subject, *scorers))):
+        loop = opened.enter_context(own_loop())
+    if loop is not None:
+        tasks = Tasks(loop)
+        opened.callback(tasks.close)
+        return tasks, tasks
+
+    def pool(size: int, blocking: bool) -> Pool:
+        if limits.timeout is None and (size == 1 or not blocking):
+            return InPlace(None if blocking else owed)
+        threads = Threads()
+        opened.callback(threads.close)
+        return threads
+
+    return pool(limits.concurrency, _waits(subject)), pool(limits.scorer_concurrency, any(map(_waits, scorers)))
+
+
+def _needs_loop(worker: object) -> bool:
+    if isinstance(worker, PlatformModel):
+        return worker.looped
+    if isinstance(worker, JudgeScorer):
+        return worker.model.looped
+    return getattr(worker, "awaited", False)
+
+
+def _waits(worker: object) -> bool:
+    """Whether what asks or scores may wait, so that others should be asked meanwhile."""
+    if isinstance(worker, JudgeScorer):
+        worker = worker.model
+    return worker.blocking if isinstance(worker, PlatformModel) else not isinstance(worker, RuleScorer | None)

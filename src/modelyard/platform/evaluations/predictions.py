@@ -1,0 +1,295 @@
+"""Predictions and scores: the steps that keep them, and what a principal may do with them (specification 4.5).
+
+Only a running run takes any. Those without a run stand for themselves.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.objects import ObjectKind
+from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.identity import Principal
+from modelyard.domain.record import EMPTY
+from modelyard.errors import InvalidInput, RunAlreadyFinished
+from modelyard.formats.json import checked_dumps
+from modelyard.platform.evaluations.references import References
+from modelyard.platform.evaluations.stored_run import scores_of
+from modelyard.platform.paging import BATCH, check_window, few, scan, window
+from modelyard.platform.runtime import Ports
+from modelyard.platform.scope import Place, Sight
+from modelyard.protocols import Snapshot, Tx
+
+K = TypeVar("K", Prediction, Score)
+
+_BEYOND = 2**62
+
+
+# ---- steps
+
+
+def check_running(run: EvaluationRun) -> None:
+    """Raise `RunAlreadyFinished` unless the run takes predictions and scores."""
+    if run.state is not RunState.RUNNING:
+        raise RunAlreadyFinished(f"the evaluation run is {run.state} and takes no more; rescore it to make a new run")
+
+
+def add_prediction(tx: Tx, prediction: Prediction) -> Prediction:
+    """Keep a prediction. One without a place in its run is the next trial of its row.
+
+    Raises `RecordNotFound`, `RunAlreadyFinished`, and `RecordConflict` when its place is taken.
+    """
+    if prediction.run_id is not None:
+        check_running(tx.get(EvaluationRun, prediction.run_id))
+        if prediction.index is None:
+            prediction = attrs.evolve(prediction, trial=_next_trial(tx, prediction.run_id, prediction.row_digest))
+    tx.add(prediction)
+    return prediction
+
+
+def _next_trial(tx: Tx, run_id: str, row_digest: str) -> int:
+    last = tx.page(Prediction, "by_row", run_id, after=(row_digest, _BEYOND, ""), limit=1, descending=True)
+    return last[0].trial + 1 if last and last[0].row_digest == row_digest else 0
+
+
+def finish_prediction(tx: Tx, prediction: Prediction, output: Mapping[str, Any], at: datetime) -> Prediction:
+    """Finish a prediction, as `Prediction.finished` says. Raises `Conflict`, `RunAlreadyFinished`."""
+    finished = prediction.finished(output, at)
+    if finished is not prediction:
+        _check_takes(tx, prediction.run_id)
+        tx.replace(finished)
+    return finished
+
+
+def add_score(tx: Tx, score: Score) -> Score:
+    """Keep a score of a prediction, in whose run and row it is.
+
+    Raises `RecordNotFound`, `RunAlreadyFinished`, and `InvalidInput` when it names another run.
+    """
+    prediction = tx.get(Prediction, score.prediction_id)
+    if score.run_id not in (None, prediction.run_id):
+        raise InvalidInput.at("evaluation_run_id", msg="must be the run of the prediction, or left out")
+    _check_takes(tx, prediction.run_id)
+    row_digest, trial = prediction.row_digest, prediction.trial
+    score = attrs.evolve(score, run_id=prediction.run_id, row_digest=row_digest, trial=trial)
+    tx.add(score)
+    return score
+
+
+def close_open(tx: Tx, run_id: str, at: datetime) -> bool:
+    """Close some open predictions of a run; whether none is left."""
+    first = tx.page(Prediction, "open_first", run_id, limit=BATCH)
+    waiting = [prediction for prediction in first if prediction.finished_at is None]
+    for prediction in waiting:
+        tx.replace(prediction.closed(at))
+    return len(waiting) < BATCH
+
+
+def remove_parts(tx: Tx, run_id: str, limit: int) -> int:
+    """Remove up to `limit` scores and predictions of a run; how many there were."""
+    scores = tx.page(Score, "by_run", run_id, limit=limit)
+    predictions = tx.page(Prediction, "by_run", run_id, limit=limit - len(scores))
+    for score in scores:
+        tx.remove(Score, score.id)
+    for prediction in predictions:
+        tx.remove(Prediction, prediction.id)
+    return len(scores) + len(predictions)
+
+
+def _check_takes(snapshot: Snapshot, run_id: str | None) -> None:
+    if run_id is not None:
+        check_running(snapshot.get(EvaluationRun, run_id))
+
+
+# ---- what a principal may do
+
+
+class _Kept(Generic[K]):
+    """What predictions and scores have in common."""
+
+    _cls: type[K]
+    _name: str
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
+        self._references = References(ports.settings.reference_mode, principal)
+
+    def get(self, id: str, *, project: str | None = None, entity: str | None = None) -> K:
+        """One of them. Where a project is named, it must lie there. Raises `NotFound`."""
+        place = self._sight.maybe_place(project, entity)
+        return self.ports.store.read(lambda snapshot: self._found(snapshot, id, place))
+
+    def list(
+        self,
+        *,
+        project: str,
+        entity: str | None = None,
+        run_id: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Iterator[K]:
+        """A project's, or one run's, in the order in which they came, read as they are asked for, a batch at a time.
+
+        Raises `InvalidInput`.
+        """
+        check_window(limit, offset)
+        place = self._sight.place(project, entity)
+        if run_id is None:
+            found = scan(self.ports, self._cls, "by_project", *place)
+        elif self.ports.store.read(lambda snapshot: self._sight.see(snapshot, EvaluationRun, run_id, place)):
+            found = scan(self.ports, self._cls, "by_run", run_id)
+        else:
+            found = iter(())
+        return window(found, limit, offset)
+
+    def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
+        """Delete them for ever, with the scores of predictions; returns how many of `ids` there were.
+
+        Raises `RunAlreadyFinished`, and deletes nothing, when one belongs to a run that is not running.
+        """
+        place, wanted = self._sight.place(project, entity), few(ids)
+        return self.ports.store.transact(lambda tx: sum(self._delete(tx, each, place) for each in wanted))
+
+    def _delete(self, tx: Tx, id: str, place: Place) -> bool:
+        found = self._sight.see(tx, self._cls, id, place)
+        if found is None:
+            return False
+        _check_takes(tx, found.run_id)
+        for score in self._scores(tx, found):
+            tx.remove(Score, score.id)
+        tx.remove(self._cls, id)
+        return True
+
+    def _scores(self, snapshot: Snapshot, found: K) -> Sequence[Score]:
+        """The scores that go with it."""
+        return ()
+
+    def _found(self, snapshot: Snapshot, id: str, place: Place | None) -> K:
+        return self._sight.find(snapshot, self._cls, self._name, id, place)
+
+    def _check_run(self, snapshot: Snapshot, run_id: str | None, place: Place) -> None:
+        if run_id is not None:
+            self._sight.find(snapshot, EvaluationRun, "Evaluation run", run_id, place)
+
+
+class Predictions(_Kept[Prediction]):
+    """The predictions that a principal may see.
+
+    predictions = platform.evaluations.predictions
+    prediction = predictions.create(model_ref, {"prompt": "hi"}, "hello", run_id=run.id, project="support")
+    """
+
+    _cls, _name = Prediction, "Prediction"
+
+    def create(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        output: Any = None,
+        *,
+        run_id: str | None = None,
+        spans: Sequence[Mapping[str, str]] = (),
+        project: str,
+        entity: str | None = None,
+    ) -> Prediction:
+        """Keep what a model, named by its reference, answered to `inputs`; it is open until it is finished.
+
+        `output` is any JSON value; None means that it comes later. `spans` say where the call was traced. Raises
+        `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
+        """
+        checked_dumps(inputs, at=("inputs",))
+        place = self._sight.place(project, entity)
+        new = Prediction(
+            self.ports.ids(),
+            *place,
+            model,
+            inputs,
+            digest(inputs),
+            self.ports.clock.now(),
+            run_id=run_id,
+            output=_answer(output),
+            span={"genai_span_ref": spans} if spans else EMPTY,
+        )
+        return self.ports.store.transact(partial(self._create, new, place))
+
+    def _create(self, new: Prediction, place: Place, tx: Tx) -> Prediction:
+        self._references.check(tx, model=(ObjectKind.MODEL, new.model))
+        self._check_run(tx, new.run_id, place)
+        add_prediction(tx, new)
+        return tx.get(Prediction, new.id)  # as it is kept: frozen to its depth
+
+    def finish(
+        self, id: str, output: Any = None, *, project: str | None = None, entity: str | None = None
+    ) -> Prediction:
+        """Finish a prediction, with its output where that was not told before.
+
+        Doing it again with an equal output, or with none, changes nothing. Raises `NotFound`, `RunAlreadyFinished`,
+        and `Conflict` for another output.
+        """
+        answer, place, now = _answer(output), self._sight.maybe_place(project, entity), self.ports.clock.now()
+        return self.ports.store.transact(lambda tx: finish_prediction(tx, self._found(tx, id, place), answer, now))
+
+    def _scores(self, snapshot: Snapshot, found: Prediction) -> Sequence[Score]:
+        return scores_of(snapshot, found)
+
+
+def _answer(output: Any) -> Mapping[str, Any]:
+    if output is None:
+        return EMPTY
+    checked_dumps(output, at=("output",))
+    return {"value": output}
+
+
+class Scores(_Kept[Score]):
+    """The scores that a principal may see.
+
+    platform.evaluations.scores.create(prediction.id, scorer_ref, {"correct": True}, project="p")
+    """
+
+    _cls, _name = Score, "Score"
+
+    def create(
+        self,
+        prediction_id: str,
+        scorer: str,
+        value: Any,
+        *,
+        run_id: str | None = None,
+        project: str,
+        entity: str | None = None,
+    ) -> Score:
+        """Keep what a scorer, named by its reference, says of a prediction.
+
+        `value` is a bool, a number, a text, None or an object. `run_id`, where it is given, must be the prediction's.
+        Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
+        """
+        _check_value(value)
+        place = self._sight.place(project, entity)
+        new = Score(
+            self.ports.ids(),
+            *place,
+            prediction_id,
+            scorer,
+            self.ports.clock.now(),
+            run_id=run_id,
+            value={"value": value},
+        )
+        return self.ports.store.transact(partial(self._create, new, place))
+
+    def _create(self, new: Score, place: Place, tx: Tx) -> Score:
+        self._references.check(tx, scorer=(ObjectKind.SCORER, new.scorer))
+        self._sight.find(tx, Prediction, "Prediction", new.prediction_id, place)
+        self._check_run(tx, new.run_id, place)
+        add_score(tx, new)
+        return tx.get(Score, new.id)  # as it is kept: frozen to its depth
+
+
+def _check_value(value: Any) -> None:
+    if not isinstance(value, bool | int | float | str | Mapping | None):
+        raise InvalidInput.at("value", msg="must be a bool, a number, a text, null or an object")
+    checked_dumps(value, at=("value",))

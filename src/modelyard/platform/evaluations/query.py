@@ -1,0 +1,120 @@
+"""The results of runs, joined by row across them (specification 4.5).
+
+One pass over the runs counts the rows that fit and remembers, of those on the page, no more than their digests and
+what they are sorted by; the rows themselves are read afterwards, a few at a time. The pass reads no more of a run than
+the query goes by: mostly views, and nothing but digests and scorers where no row is looked at.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import groupby
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.metrics import Judged, WholeJudged, rows
+from modelyard.domain.evaluation.results import ResultQuery, ResultRow, RunSummary, RunTally, joined
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.platform.evaluations.stored_run import RowFinder, StoredRun
+from modelyard.platform.runtime import Ports
+
+
+@attrs.frozen
+class Results:
+    """What a query of results found.
+
+    `rows` are those of the page, read as they are asked for, once; `total_rows` is how many there are in all. `summary`
+    is over `summary_rows` rows, one of each run that is here, if it was asked for; `missing` are the ids of those that
+    are not. `names` tells for each run what its scorers are called.
+    """
+
+    runs: Mapping[str, EvaluationRun]
+    missing: tuple[str, ...]
+    rows: Iterator[ResultRow[WholeJudged]]
+    total_rows: int
+    summary: tuple[RunSummary, ...]
+    summary_rows: int
+    names: Mapping[str, Mapping[str, str]]
+
+
+def query_results(ports: Ports, runs: Sequence[EvaluationRun], query: ResultQuery) -> Results:
+    """The results of runs: those of `query.run_ids` that are here, in that order."""
+    here = {run.id: run for run in runs}
+    search = _Search(query, {run_id: RunTally(run_id) for run_id in here})
+    search.over({run_id: StoredRun(ports, run_id) for run_id in here})
+    return Results(
+        here,
+        tuple(run_id for run_id in query.run_ids if run_id not in here),
+        _read(ports, tuple(here), search.page()),
+        search.total,
+        tuple(tally.summary() for tally in search.tallies.values()) if query.summarise else (),
+        search.summary_rows,
+        {run_id: tally.names() for run_id, tally in search.tallies.items()},
+    )
+
+
+@attrs.define
+class _Search:
+    """The pass over all rows."""
+
+    query: ResultQuery
+    tallies: Mapping[str, RunTally]
+    total: int = 0
+    summary_rows: int = 0
+    _found: list[tuple[tuple[Any, ...], str]] = attrs.field(factory=list)
+
+    def over(self, runs: Mapping[str, StoredRun]) -> None:
+        """Go over the rows of runs, in the order of their digests."""
+        if self.query.by_digest_alone:
+            self._count(runs)
+            return
+        whole = self.query.looks_inside
+        for row in joined({run_id: rows(run.whole() if whole else run.numbers()) for run_id, run in runs.items()}):
+            self._take(row)
+
+    def _count(self, runs: Mapping[str, StoredRun]) -> None:
+        """Count rows that nobody looks at."""
+        for run_id, run in runs.items():
+            self.tallies[run_id].note(run.scorers())
+        for digest, several in groupby(merge(*(run.digests() for run in runs.values()))):
+            self._keep(digest, self.query.in_all(sum(1 for _ in several)), ())
+
+    def _take(self, row: ResultRow[Judged]) -> None:
+        for run_id, trials in row.runs.items():
+            self.tallies[run_id].note(score.scorer for _, scores in trials for score in scores)
+        if self.query.keeps(row):
+            in_all = self.query.in_all(len(row.runs))
+            if self.query.summarise:
+                self._summarise(row, in_all)
+            self._keep(row.digest, in_all, self.query.sort_values(row))
+
+    def _summarise(self, row: ResultRow[Judged], in_all: bool) -> None:
+        wanted = self.query.summary_require_intersection
+        if in_all or not (self.query.require_intersection if wanted is None else wanted):
+            self.summary_rows += 1
+            for run_id, trials in row.runs.items():
+                for trial in trials:
+                    self.tallies[run_id].add(trial)
+
+    def _keep(self, digest: str, in_all: bool, sort_values: tuple[Any, ...]) -> None:
+        """Keep a row that fits, if it is in as many runs as it must."""
+        if not in_all and self.query.require_intersection:
+            return
+        if self.query.sorts or self.query.window(self.total):
+            self._found.append((sort_values, digest))
+        self.total += 1
+
+    def page(self) -> list[str]:
+        """The digests of the rows on the page."""
+        ordered = self.query.order(self._found)
+        return [digest for at, digest in enumerate(ordered) if self.query.window(at)] if self.query.sorts else ordered
+
+
+def _read(ports: Ports, run_ids: Sequence[str], digests: Sequence[str]) -> Iterator[ResultRow[WholeJudged]]:
+    """The rows of these digests, but those that have been deleted meanwhile."""
+    finders = {run_id: RowFinder(ports, run_id) for run_id in run_ids}
+    for digest in digests:
+        found = {run_id: finder.trials(digest) for run_id, finder in finders.items()}
+        here = {run_id: trials for run_id, trials in found.items() if trials}
+        if here:
+            yield ResultRow(digest, here)

@@ -1,0 +1,154 @@
+"""Whether what references point to is here, for whoever wants to know before they are kept (specification 2.3)."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion, OneObject, version_index
+from modelyard.domain.evaluation.references import (
+    EVALUATION_KINDS,
+    MODEL_KINDS,
+    ObjectRef,
+    RefKind,
+    RefMode,
+    object_id,
+    reference_problem,
+)
+from modelyard.domain.identity import Principal
+from modelyard.domain.models import Model, ModelName
+from modelyard.errors import InvalidInput, Problem
+from modelyard.platform.catalogue.service import checkpoint_named
+from modelyard.platform.paging import every, maybe
+from modelyard.platform.scope import Place
+from modelyard.protocols import Snapshot
+
+REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
+    ObjectKind.DATASET: EVALUATION_KINDS,
+    ObjectKind.EVALUATION: EVALUATION_KINDS,
+    ObjectKind.MODEL: MODEL_KINDS,
+    ObjectKind.SCORER: MODEL_KINDS,
+}
+"""The kinds of references to each kind of object: a function that is a model or a scorer is an op."""
+
+
+def find_version(
+    snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, version: str | None
+) -> ObjectVersion | None:
+    """The version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not.
+
+    The latest is the last that is not deleted; where all are, the last.
+    """
+    where = (*place, kind, object_id)
+    if version in (None, LATEST):
+        return _latest(snapshot, where)
+    assert version is not None
+    alias = maybe(snapshot, ObjectAlias, *where, version)
+    index = version_index(version) if alias is None else alias.index
+    if index is not None:
+        return snapshot.find(ObjectVersion, "version", *where, index)
+    found = snapshot.page(ObjectVersion, "by_digest", *where, version, limit=1, descending=True)
+    return found[0] if found else None
+
+
+def _latest(snapshot: Snapshot, where: tuple[object, ...]) -> ObjectVersion | None:
+    newest = snapshot.page(ObjectVersion, "by_object", *where, limit=1, descending=True)
+    if not newest or newest[0].deleted_at is None:
+        return newest[0] if newest else None
+    alive = [version for version in every(snapshot, ObjectVersion, "by_object", *where) if version.deleted_at is None]
+    return alive[-1] if alive else newest[0]
+
+
+@attrs.frozen
+class References:
+    """How strictly the references that a principal gives are taken (`RefMode`)."""
+
+    mode: RefMode = attrs.field(converter=RefMode)
+    principal: Principal
+
+    def check(self, snapshot: Snapshot, **given: tuple[ObjectKind, str]) -> None:
+        """Raise `InvalidInput` naming every field whose reference is wrong. Each is given as its kind and its text."""
+        found = [self.problem(snapshot, (field,), kind, text) for field, (kind, text) in given.items()]
+        problems = [problem for problem in found if problem is not None]
+        if problems:
+            raise InvalidInput(problems)
+
+    def problem(self, snapshot: Snapshot, loc: tuple[str | int, ...], kind: ObjectKind, text: str) -> Problem | None:
+        """What is wrong with the reference to an object of this kind."""
+        wrong = reference_problem("", text, REF_KINDS[kind], self.mode)
+        if wrong is not None:
+            return Problem(loc, wrong.msg, wrong.type)
+        if self.mode is not RefMode.RESOLVE or self._holds(snapshot, kind, text):
+            return None
+        return Problem(loc, f"must be the reference of {_SAYS[kind]} that is here", "reference")
+
+    def _holds(self, snapshot: Snapshot, kind: ObjectKind, text: str) -> bool:
+        """Whether it is there for the principal; the scope decides before anything is read."""
+        ref = ObjectRef.parse(text)
+        if ref is None or not self.principal.scope.covers(ref.entity, ref.project):
+            return False
+        if kind is ObjectKind.MODEL and ref.kind is RefKind.OBJECT and is_trained(snapshot, ref):
+            return True
+        stored = ObjectKind.OP if ref.kind is RefKind.OP else kind
+        found = find_version(snapshot, (ref.entity, ref.project), stored, ref.name, ref.version)
+        return found is not None and found.deleted_at is None
+
+
+_SAYS: Mapping[ObjectKind, str] = {
+    ObjectKind.DATASET: "a dataset",
+    ObjectKind.EVALUATION: "an evaluation",
+    ObjectKind.MODEL: "a model, or of a checkpoint,",
+    ObjectKind.SCORER: "a scorer",
+}
+
+
+def is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
+    """Whether it is a trainable model or, with `step<N>` or an alias, a checkpoint of one."""
+    named = ModelName.parse(f"{ref.entity}/{ref.project}/{ref.name}:{ref.version or LATEST}")
+    if named is None:
+        return False
+    model = snapshot.find(Model, "name", named.entity, named.project, named.name)
+    if model is None or (named.step is None and named.alias is None):
+        return model is not None
+    return checkpoint_named(snapshot, model, named) is not None
+
+
+_NAME_FORM = (
+    "must be a name such as quiz or quiz:v0, a reference such as weave:///<entity>/<project>/object/<name>[:<version>] "
+    "or a version of an evaluation as `publish` and `get` return it"
+)
+
+
+def evaluation_ref(evaluation: OneObject, place: Place) -> ObjectRef:
+    """The reference of an evaluation, a name being one of this place. Raises `InvalidInput`, saying what to pass."""
+    if isinstance(evaluation, ObjectVersion):
+        if evaluation.kind is not ObjectKind.EVALUATION:
+            raise InvalidInput.at("evaluation", msg=f"is a version of a {evaluation.kind}; it {_NAME_FORM}")
+        return evaluation.ref
+    ref = _parsed(evaluation, place) if isinstance(evaluation, str) else evaluation
+    if not isinstance(ref, ObjectRef) or ref.kind not in EVALUATION_KINDS:
+        raise InvalidInput.at("evaluation", msg=_NAME_FORM)
+    return ref
+
+
+def _parsed(text: str, place: Place) -> ObjectRef | None:
+    if "://" in text:
+        return ObjectRef.parse(text)
+    name, colon, version = text.partition(":")
+    return ObjectRef.parse(str(ObjectRef(*place, RefKind.OBJECT, object_id(name))) + colon + version)
+
+
+def held(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:
+    """A reference to a version, by its digest however it names it; as it is where that version is not here to see."""
+    if ref.version is None or not principal.scope.covers(ref.entity, ref.project):
+        return ref
+    found = find_version(snapshot, (ref.entity, ref.project), ObjectKind.EVALUATION, ref.name, ref.version)
+    return ref if found is None else attrs.evolve(ref, version=found.digest)
+
+
+def versions_of(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> list[str]:
+    """The versions of an evaluation that are here to see, as `v<n>`."""
+    if not principal.scope.covers(ref.entity, ref.project):
+        return []
+    where = (ref.entity, ref.project, ObjectKind.EVALUATION, ref.name)
+    found = every(snapshot, ObjectVersion, "by_object", *where)
+    return [f"v{version.index}" for version in found if version.deleted_at is None]

@@ -1,0 +1,293 @@
+"""One row of an evaluation: the model asked, with retries, then the scorers. Written once as flows, for every pool.
+
+What goes wrong with a row is a result. What goes wrong with the platform under it, such as a store that is closed, is
+raised and ends the run.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from inspect import iscoroutinefunction, signature
+from typing import Any, ClassVar, Protocol
+
+import attrs
+
+from modelyard import event_loop
+from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.scorers import Unscored, checked_score
+from modelyard.domain.record import EMPTY
+from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
+from modelyard.formats.json import checked_dumps
+from modelyard.platform.flow import Abandoned, AsyncTalk, Await, Call, Flow, Talk
+from modelyard.platform.jsonable import storable
+from modelyard.protocols import Clock
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 60.0
+
+
+@attrs.frozen
+class Reply:
+    """What a model answered: any JSON value, and what was used for it where that is known."""
+
+    output: Any
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: Decimal | None = None
+
+
+class Subject(Protocol):
+    """A model under evaluation."""
+
+    @property
+    def ref(self) -> ObjectRef:
+        """What a prediction calls it."""
+        ...
+
+    @property
+    def price(self) -> Mapping[str, Any]:
+        """USD per token, request or image, as plain decimal text; empty where nothing is known, or free."""
+        ...
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """Which checkpoint answers, of a trained model."""
+        ...
+
+    def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
+        """Its answer to a row."""
+        ...
+
+
+@attrs.frozen
+class Verdict:
+    """What a scorer says. `scored` is False where it failed, which `reason` then says; None has a reason, too."""
+
+    value: Any = None
+    reason: str = ""
+    scored: bool = True
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: Decimal | None = None
+
+
+class RowScorer(Protocol):
+    """A scorer at work, under the reference of its version."""
+
+    @property
+    def name(self) -> str:
+        """What the run calls it."""
+        ...
+
+    @property
+    def ref(self) -> ObjectRef:
+        """What a score calls it."""
+        ...
+
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+        """Its verdict. May raise anything."""
+        ...
+
+
+# ---- asking --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Retries:
+    """How often a call is repeated that failed for a passing reason, pausing twice as long each time."""
+
+    times: int
+    clock: Clock
+
+    def pauses(self) -> Iterator[float]:
+        """How many seconds to wait before each repetition."""
+        for number in range(self.times):
+            yield min(FIRST_PAUSE * 2**number, LONGEST_PAUSE)
+
+
+@attrs.frozen
+class Asked:
+    """What came of asking for a row: a reply, or the `error` of the last of so many `attempts`.
+
+    `latency` is that of the last attempt, in seconds.
+    """
+
+    reply: Reply | None
+    error: str | None
+    attempts: int
+    latency: float | None
+
+
+@attrs.frozen
+class Pause:
+    """Waits for so many seconds of the platform's clock; answered with None."""
+
+    clock: Clock
+    seconds: float
+    waits: ClassVar[bool] = True
+
+    def perform(self, talk: Talk[Any]) -> None:
+        """In this thread."""
+        self.clock.sleep(self.seconds)
+
+    async def aperform(self, talk: AsyncTalk[Any]) -> None:
+        """On the loop."""
+        await self.clock.asleep(self.seconds)
+
+
+def asking(subject: Subject, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[Asked]:
+    """Ask the model, and again after a failure that may pass."""
+    clock, pauses, attempts = retries.clock, retries.pauses(), 0
+    while True:
+        attempts += 1
+        begun = clock.monotonic()
+        try:
+            reply = yield from subject.reply(row, seed)
+            check_kept(reply.output)
+            return Asked(reply, None, attempts, max(0.0, clock.monotonic() - begun))
+        except (Abandoned, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the model's failure is the row's result
+            pause = next(pauses, None) if _may_pass(error) else None
+            if pause is None:
+                return Asked(None, told(error), attempts, max(0.0, clock.monotonic() - begun))
+            yield Pause(clock, max(pause, getattr(error, "retry_after", 0.0)))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same call may succeed later. What a function of the caller's raises is taken to pass."""
+    return not isinstance(error, ModelyardError) or isinstance(error, BackendError | Overloaded | RateLimited)
+
+
+def check_kept(value: Any) -> None:
+    """Raise `ValueError` or `InvalidInput` for an output that no store could keep."""
+    if type(value) is str:
+        if not value.isascii():
+            value.encode()
+    elif type(value) is not bool:
+        checked_dumps(value, at=("output",))
+
+
+def told(error: Exception) -> str:
+    """A failure as it is kept with the row: our own by their code, others by their class; bounded, and storable."""
+    kind = error.code if isinstance(error, ModelyardError) else type(error).__name__
+    return storable(f"{kind}: {error}")
+
+
+# ---- scoring -------------------------------------------------------------------------------------------------------
+
+
+def scoring(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any]) -> Flow[tuple[Verdict, ...]]:
+    """Every scorer's verdict, in their order."""
+    verdicts = []
+    for scorer in scorers:
+        verdicts.append((yield from _verdict(scorer, output, row)))
+    return tuple(verdicts)
+
+
+def _verdict(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+    try:
+        return (yield from scorer.judge(output, row))
+    except (Abandoned, StoreError):
+        raise
+    except Unscored as why:
+        return Verdict(None, storable(str(why)))
+    except Exception as error:  # noqa: BLE001 - the scorer's failure is the row's result
+        return Verdict(None, told(error), scored=False)
+
+
+def verdict_of(value: Any) -> Verdict:
+    """The verdict that a scorer's answer is. Raises TypeError, ValueError for what is no score."""
+    kept, reason = checked_score(value)
+    check_kept(kept)
+    return Verdict(kept, storable(reason) if reason else "")
+
+
+def lacking(missing: KeyError) -> InvalidInput:
+    """What is wrong with a row that has no field of this name, for which a declarative scorer looks."""
+    return InvalidInput.at("row", str(missing.args[0]), msg="is not there, and the scorer reads it")
+
+
+# ---- functions of the caller's -------------------------------------------------------------------------------------
+
+
+def calling(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Any]:
+    """What a function answers, or a coroutine function, which is to be `awaited`."""
+    if awaited:
+        return (yield Await(lambda: function(*arguments), lambda: _alone(function(*arguments))))
+    return (yield Call(lambda: function(*arguments)))
+
+
+def check_takes(function: Any, arguments: Sequence[str], *loc: str) -> None:
+    """Raise `InvalidInput` at `loc` for what is no function of these arguments, as far as can be known beforehand."""
+    said = f"must be a function of {' and '.join(arguments)}"
+    if not callable(function):
+        raise InvalidInput.at(*loc, msg=said)
+    try:
+        known = signature(function)
+    except (TypeError, ValueError):  # such as a built-in one, of which nothing is known
+        return
+    try:
+        known.bind(*arguments)
+    except TypeError as wrong:
+        raise InvalidInput.at(*loc, msg=f"{said}: {wrong}") from None
+
+
+def is_async(function: Any) -> bool:
+    """Whether calling it gives something to await."""
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - whether it is async is asked, not whether it can be called
+
+
+def _alone(awaitable: Awaitable[Any]) -> Any:
+    async def awaited() -> Any:
+        return await awaitable
+
+    with event_loop.Runner(loop_factory=event_loop.new_event_loop) as runner:
+        return runner.run(awaited())
+
+
+@attrs.frozen
+class FunctionModel:
+    """A function of the row, the caller's own, as a model under evaluation."""
+
+    function: Callable[[Mapping[str, Any]], Any]
+    ref: ObjectRef
+    price: Mapping[str, Any] = EMPTY
+    checkpoint_step: int | None = None
+    awaited: bool = attrs.field(init=False)
+
+    @awaited.default
+    def _is_async(self) -> bool:
+        return is_async(self.function)
+
+    def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
+        """What the function returns."""
+        return Reply((yield from calling(self.function, self.awaited, row)))
+
+
+@attrs.frozen
+class FunctionScorer:
+    """A function of the output and the row, the caller's own."""
+
+    name: str
+    ref: ObjectRef
+    function: Callable[[Any, Mapping[str, Any]], Any]
+    awaited: bool = attrs.field(init=False)
+
+    @awaited.default
+    def _is_async(self) -> bool:
+        return is_async(self.function)
+
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+        """What the function says."""
+        return verdict_of((yield from calling(self.function, self.awaited, output, row)))
+
+
+@attrs.frozen
+class Limits:
+    """How an evaluation works: `timeout` is of a row, in seconds; None is none."""
+
+    concurrency: int = 8
+    scorer_concurrency: int = 1
+    timeout: float | None = None
+    retries: int = 0
+    seed: int = 0

@@ -1,0 +1,5 @@
+"""`platform.jobs`: the queue, and what runs it."""
+
+from modelyard.lazy import defer_modules
+
+defer_modules(__name__, "service", "worker")

@@ -1,0 +1,69 @@
+"""The rules of a job that runs in a process of its own, as functions of a transaction.
+
+A claim from the queue begins an *attempt*. A worker may hand its attempt on to a process, which then holds the job
+under an epoch of its own. So the worker knows what it watches over not by a claim but by the number of the attempt.
+"""
+
+from datetime import datetime
+
+import attrs
+
+from modelyard.domain.job import (
+    Claim,
+    Job,
+    JobProgress,
+    JobStatus,
+)
+from modelyard.platform.jobs.queue import crash, requeue
+from modelyard.platform.paging import maybe
+from modelyard.protocols import Tx
+
+
+def take_up(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
+    """The job, held anew in the same attempt: what held it before is fenced off. None unless it is held.
+
+    Raises `RecordNotFound`.
+    """
+    job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
+    if not progress.held:
+        return None
+    progress = attrs.evolve(progress, epoch=progress.epoch + 1)
+    tx.replace(progress)
+    return job, progress
+
+
+def goes_on(job: Job | None, attempt: Job) -> bool:
+    """Whether a job is still in the attempt in which it was seen before."""
+    return job is not None and job.status is JobStatus.RUNNING and job.attempts == attempt.attempts
+
+
+def taken_up(progress: JobProgress, claim: Claim) -> bool:
+    """Whether a process holds the job that a worker had claimed."""
+    return progress.epoch > claim.epoch
+
+
+def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
+    """Keep the handle under which the attempt runs, while it goes on."""
+    job = maybe(tx, Job, attempt.id)
+    if job is not None and goes_on(job, attempt):
+        tx.replace(attrs.evolve(job, handle=handle))
+
+
+def end_attempt(
+    tx: Tx, attempt: Job, event_id: str, now: datetime, max_crashes: int, fault: str | None = None
+) -> Job | None:
+    """Give a job back whose process is gone: as crashed where there is a `fault`. None where the attempt had ended."""
+    job = maybe(tx, Job, attempt.id)
+    if job is None or not goes_on(job, attempt):
+        return None
+    if fault is None:
+        return requeue(tx, job, event_id, now)
+    return crash(tx, job, event_id, now, max_crashes, fault)
+
+
+def take_away(tx: Tx, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
+    """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
+    progress = maybe(tx, JobProgress, seen.job_id)
+    if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
+        return None
+    return crash(tx, tx.get(Job, seen.job_id), event_id, now, max_crashes)

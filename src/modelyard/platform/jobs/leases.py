@@ -1,0 +1,80 @@
+"""Claims of jobs: who may run which, and whether a claim still holds."""
+
+from datetime import datetime
+
+import attrs
+
+from modelyard.domain.job import (
+    Claim,
+    Job,
+    JobProgress,
+    JobStatus,
+    Place,
+)
+from modelyard.errors import LeaseLost
+from modelyard.platform.paging import maybe
+from modelyard.protocols import Snapshot, Tx
+
+# ---- a worker's hold ---------------------------------------------------------------------------------------------
+
+
+def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
+    """The oldest job, of one lane or of all, that a worker may claim."""
+    where = ("by_place",) if lane is None else ("by_lane", lane)
+    found = snapshot.page(Job, *where, Place.READY, limit=1)
+    return found[0] if found else None
+
+
+def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> tuple[Job, JobProgress] | None:
+    """Take the oldest ready job, of one lane or of all; None when there is none."""
+    job = ready(tx, lane)
+    if job is None:
+        return None
+    progress = tx.get(JobProgress, job.id)
+    time = progress.time(now)
+    progress = attrs.evolve(progress, epoch=progress.epoch + 1, worker_id=worker_id, held=True, updated_at=time)
+    job = attrs.evolve(
+        job,
+        status=JobStatus.RUNNING,
+        place=Place.CLAIMED,
+        handle="",
+        attempts=job.attempts + 1,
+        started_at=job.started_at or time,
+    )
+    tx.replace(job)
+    tx.replace(progress)
+    return job, progress
+
+
+def claim_of(progress: JobProgress) -> Claim:
+    """The token of a job that has just been claimed."""
+    return Claim(progress.job_id, progress.epoch, progress.worker_id)
+
+
+def fenced(tx: Tx, claim: Claim) -> JobProgress:
+    """The job's progress, if the claim still holds. Raises `LeaseLost`."""
+    progress = maybe(tx, JobProgress, claim.job_id)
+    if progress is None:
+        raise LeaseLost(f"job {claim.job_id} is gone")
+    if not progress.held or (progress.epoch, progress.worker_id) != (claim.epoch, claim.worker_id):
+        raise LeaseLost(f"job {claim.job_id} was taken away: epoch {progress.epoch}, held: {progress.held}")
+    return progress
+
+
+def held(tx: Tx, claim: Claim) -> Job:
+    """The job, if the claim still holds. Raises `LeaseLost`."""
+    return tx.get(Job, fenced(tx, claim).job_id)
+
+
+def heartbeat(tx: Tx, claim: Claim, now: datetime) -> JobProgress:
+    """Show that the worker lives."""
+    progress = fenced(tx, claim)
+    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now))
+    tx.replace(progress)
+    return progress
+
+
+def latest_job(snapshot: Snapshot, run_id: str) -> Job | None:
+    """The last job that worked, works or is to work on a run; None for a run that no engine made."""
+    found = snapshot.page(Job, "of_lane", run_id, limit=1, descending=True)
+    return found[0] if found else None

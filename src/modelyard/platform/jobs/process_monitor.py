@@ -1,0 +1,118 @@
+"""A worker's watch over the jobs that run in processes of their own: their deaths are noticed and counted at once."""
+
+import attrs
+
+from modelyard.domain.job import Job, JobProgress, Place
+from modelyard.errors import StoreError
+from modelyard.platform.jobs.attempts import end_attempt, goes_on, note_handle, taken_up
+from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.queue import announce
+from modelyard.platform.jobs.runner import MAX_CLAIMED, Runner
+from modelyard.platform.jsonable import storable
+from modelyard.platform.paging import maybe
+from modelyard.platform.runtime import Ports, log
+from modelyard.protocols import Executor, Snapshot
+
+LEASES_TO_BEGIN = 10
+"""How many leases a process has to open its platform and take its job up: loading what trains may take minutes."""
+
+
+@attrs.define(eq=False)
+class _Watch:
+    """One attempt under watch. `hold` is this worker's own claim, which began it; None for another worker's.
+
+    `dispensable` is since when the job has needed its process no more, `fault` how that has ended.
+    """
+
+    attempt: Job
+    handle: str
+    since: float
+    hold: Hold | None = None
+    dispensable: float | None = None
+    fault: str | None = None
+
+
+class Watcher:
+    """Looks after what an executor runs outside of this process. Not thread-safe: a worker looks from one thread."""
+
+    def __init__(self, ports: Ports, executor: Executor, runner: Runner) -> None:
+        self.ports, self.executor, self._runner = ports, executor, runner
+        self._watches: list[_Watch] = []
+
+    # ---- what is watched
+
+    def add(self, hold: Hold, handle: str) -> None:
+        """Watch a job that was just submitted. Its handle is kept, so that another worker finds it again."""
+        self._watches.append(_Watch(hold.job, handle, self.ports.clock.monotonic(), hold))
+        try:
+            self.ports.store.transact(lambda tx: note_handle(tx, hold.job, handle), durable=False)
+        except StoreError:
+            log.warning("the handle of job %s could not be kept", hold.job.id, exc_info=True)
+
+    def reattach(self) -> None:
+        """Watch what a worker that is gone has left running, or dead."""
+        claimed = self.ports.store.read(
+            lambda snapshot: snapshot.page(Job, "by_place", Place.CLAIMED, limit=MAX_CLAIMED)
+        )
+        now = self.ports.clock.monotonic()
+        for job in claimed:
+            if job.handle and self.executor.reattach(job.handle):
+                self._watches.append(_Watch(job, job.handle, now))
+
+    # ---- looking
+
+    def look(self) -> None:
+        """Settle the jobs of processes that are gone; end the processes that are needed no more."""
+        for watch in tuple(self._watches):
+            ended = self.executor.poll(watch.handle)
+            if ended is not None:
+                watch.fault = watch.fault or ended or "its process ended before the job did"
+                self._settle(watch, watch.fault)
+            elif self._must_go(watch):
+                self.executor.cancel(watch.handle)
+
+    def _must_go(self, watch: _Watch) -> bool:
+        """Whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""
+        job, progress = self.ports.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
+        if job is None or progress is None or not (job.ended or goes_on(job, watch.attempt)):
+            return True
+        now, lease = self.ports.clock.monotonic(), self.ports.settings.lease
+        if job.ended or progress.cancelled_by:
+            watch.dispensable = now if watch.dispensable is None else watch.dispensable
+            return now - watch.dispensable >= lease
+        if watch.hold is None or taken_up(progress, watch.hold.claim) or now - watch.since < LEASES_TO_BEGIN * lease:
+            return False
+        watch.fault = f"its process did not begin within {LEASES_TO_BEGIN * lease:g} seconds"
+        return True
+
+    def _settle(self, watch: _Watch, fault: str | None) -> None:
+        event_id, now, most = self.ports.ids(), self.ports.clock.now(), self.ports.settings.max_crashes
+        reason = None if fault is None else storable(fault)
+        job = self.ports.store.transact(lambda tx: end_attempt(tx, watch.attempt, event_id, now, most, reason))
+        self._forget(watch)
+        if job is not None:
+            log.warning("job %s was given back by its worker: %s", job.id, reason or "the worker stops")
+            announce(self.ports, job)
+
+    def _forget(self, watch: _Watch) -> None:
+        self._watches.remove(watch)
+        if watch.hold is not None:
+            self._runner.drop(watch.hold)
+
+    # ---- stopping
+
+    def stop(self) -> None:
+        """Give back what the processes of this worker have not, once its executor was closed."""
+        for watch in tuple(self._watches):
+            if watch.hold is None:
+                self._forget(watch)
+                continue
+            try:
+                self._settle(watch, None)
+            except StoreError:
+                log.warning("job %s could not be given back", watch.attempt.id, exc_info=True)
+                self._forget(watch)
+
+
+def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:
+    return maybe(snapshot, Job, job_id), maybe(snapshot, JobProgress, job_id)

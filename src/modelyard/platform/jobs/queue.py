@@ -1,0 +1,291 @@
+"""The rules of the queue, as functions of a transaction: they hold on every store.
+
+Ids and times are drawn before the step and passed in. At most one job of a lane is ready or claimed; while others of
+the lane wait there is exactly one, so a claim is one index probe. A job's status and the event that tells it commit
+together, and every write of a worker is refused once its claim is worthless. What a worker writes most, an event or a
+heartbeat, reads and writes the small `JobProgress` and not the job: the fence, `seq` and progress are one record.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.events import JobChanged, JobEventRecorded
+from modelyard.domain.job import (
+    Claim,
+    Job,
+    JobEvent,
+    JobKind,
+    JobProgress,
+    JobStatus,
+    NewEvent,
+    Place,
+    SupersededEvent,
+    check_transition,
+)
+from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
+from modelyard.errors import Conflict, RateLimited
+from modelyard.platform.evaluations.transactions import end_run, resumable
+from modelyard.platform.jobs.leases import fenced
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Snapshot, Tx
+
+TICK = timedelta(microseconds=1)
+QUEUE_RETRY_AFTER = 60.0
+
+_DRAWN = frozenset({"seed", "artifact"})
+
+# The events that tell the end of a job of each kind: when it succeeded, and when it did not.
+END_EVENTS: Mapping[JobKind, tuple[str, str]] = {
+    JobKind.SFT: (TRAINING_ENDED, TRAINING_FAILED),
+    JobKind.RL: (TRAINING_ENDED, TRAINING_FAILED),
+    JobKind.EVALUATE: ("evaluation_ended", "evaluation_failed"),
+    JobKind.RESCORE: ("evaluation_ended", "evaluation_failed"),
+}
+
+
+# ---- into the queue ----------------------------------------------------------------------------------------------
+
+
+def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
+    """Put a new job at the end of its lane, unless it was `asked_before`: then that job is returned.
+
+    Jobs of an entity are listed in the order in which they came, so none is created before the one before it. Raises
+    `RateLimited` when the entity has `max_queued` jobs in the queue, `Conflict`.
+    """
+    known = asked_before(tx, job)
+    if known is not None:
+        return known
+    if tx.count(Job, "by_status", job.entity, JobStatus.QUEUED) >= max_queued:
+        raise RateLimited(f"{max_queued} jobs wait already; cancel some, or wait for them to end", QUEUE_RETRY_AFTER)
+    previous = tx.page(Job, "by_entity", job.entity, limit=1, descending=True)
+    created_at = later(job.created_at, previous)
+    place = Place.WAITING if head(tx, job.lane) else Place.READY
+    job = attrs.evolve(job, created_at=created_at, place=place)
+    tx.add(job)
+    tx.add(JobProgress(job.id, created_at))
+    return job
+
+
+def later(now: datetime, previous: Sequence[Any]) -> datetime:
+    """A time of creation behind that of the newest record of a listing, so that no cursor ever skips a new one."""
+    return max(now, previous[0].created_at + TICK) if previous else now
+
+
+def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
+    """The job that is the answer to this request already, or None.
+
+    With an idempotency key it is the one that was made under the key, for ever; without one it is the last with the
+    same fingerprint, until it has ended. Raises `Conflict` when the key was used for another request.
+    """
+    if job.idempotency_key is not None:
+        return _keyed(snapshot, job, job.idempotency_key)
+    if not job.fingerprint:
+        return None
+    twins = snapshot.page(Job, "by_fingerprint", job.fingerprint, limit=1, descending=True)
+    return twins[0] if twins and not twins[0].ended else None
+
+
+def _keyed(snapshot: Snapshot, job: Job, key: str) -> Job | None:
+    known = snapshot.find(Job, "idempotency", job.entity, job.project, key)
+    if known is not None and _request(known) != _request(job):
+        raise Conflict(
+            f"the idempotency key {key!r} was used for another request, which made job {known.id}; "
+            "send that request again unchanged, or choose a new key"
+        )
+    return known
+
+
+def _request(job: Job) -> str:
+    """What was asked for, as a digest: without what we drew for it (a seed, the name of an artifact)."""
+    return digest([job.kind, job.lane, {name: job.spec[name] for name in job.spec.keys() - _DRAWN}])
+
+
+def head(snapshot: Snapshot, lane: str) -> Job | None:
+    """The lane's job that is claimed or ready: None when no job of the lane is left to do."""
+    for place in (Place.CLAIMED, Place.READY):
+        if found := snapshot.page(Job, "by_lane", lane, place, limit=1):
+            return found[0]
+    return None
+
+
+# ---- what happens to it ------------------------------------------------------------------------------------------
+
+
+def record_events(
+    tx: Tx, claim: Claim, events: Sequence[NewEvent], now: datetime, total: int | None = None
+) -> JobProgress:
+    """Record what happened, in order, and the progress that it is.
+
+    An event that an earlier attempt recorded keeps its id and place; its data are replaced, the old ones kept aside.
+    """
+    return _record(tx, fenced(tx, claim), events, now, total)
+
+
+def _record(
+    tx: Tx,
+    progress: JobProgress,
+    events: Sequence[NewEvent],
+    now: datetime,
+    total: int | None = None,
+    held: bool = True,
+) -> JobProgress:
+    """Keep events and the progress that they are. A new step forgives earlier crashes."""
+    seq, step, time = progress.last_seq, progress.step, progress.time(now)
+    for event in events:
+        if not _superseded(tx, progress, event):
+            seq += 1
+            tx.add(JobEvent(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
+            step = max(step, event.step)
+    # Field by field, because every event pays for it and `attrs.evolve` costs three times as much.
+    progress = JobProgress(
+        progress.job_id,
+        time,
+        progress.epoch,
+        progress.worker_id,
+        held,
+        progress.beat,
+        seq,
+        step,
+        progress.total if total is None else total,
+        progress.crashes if step == progress.step else 0,
+        progress.cancelled_by,
+    )
+    tx.replace(progress)
+    return progress
+
+
+def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
+    """Put the data in the place of those that an earlier attempt recorded; False where none did."""
+    # Neither a first attempt nor a step beyond the last has anything to look for: `add` refuses what is there already.
+    if progress.epoch == 1 or event.step > progress.step:
+        return False
+    earlier = tx.find(JobEvent, "identity", progress.job_id, event.type, event.step)
+    if earlier is None:
+        return False
+    if earlier.epoch != progress.epoch:
+        tx.add(SupersededEvent(earlier.id, earlier.epoch, earlier.data, earlier.created_at))
+    tx.replace(attrs.evolve(earlier, data=event.data, epoch=progress.epoch))
+    return True
+
+
+def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: datetime) -> JobProgress:
+    """Make these files the state to go on from behind a step. A later state than before forgives earlier crashes."""
+    progress = fenced(tx, claim)
+    job = tx.get(Job, claim.job_id)
+    crashes = 0 if step > job.resume_step else progress.crashes
+    progress = attrs.evolve(progress, crashes=crashes, updated_at=progress.time(now))
+    tx.replace(progress)
+    tx.replace(attrs.evolve(job, resume=files, resume_step=step))
+    return progress
+
+
+# ---- out of the queue --------------------------------------------------------------------------------------------
+
+
+def end(tx: Tx, job: Job, status: JobStatus, event: NewEvent, now: datetime, message: str | None = None) -> Job:
+    """End a job: its status, the event that tells it and the next of its lane, all at once. Raises `Conflict`."""
+    check_transition(job.status, status)
+    progress = _record(tx, tx.get(JobProgress, job.id), [event], now, held=False)
+    done = attrs.evolve(job, status=status, place=Place.DONE, ended_at=progress.updated_at, error_message=message)
+    tx.replace(done)
+    end_run(tx, done)
+    if job.place is not Place.WAITING:
+        _promote(tx, job.lane)
+    return done
+
+
+def _promote(tx: Tx, lane: str) -> None:
+    for following in tx.page(Job, "by_lane", lane, Place.WAITING, limit=1):
+        tx.replace(attrs.evolve(following, place=Place.READY))
+
+
+def succeed(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
+    """End a running job well."""
+    return end(tx, job, JobStatus.SUCCEEDED, NewEvent(event_id, END_EVENTS[job.kind][0]), now)
+
+
+def fail(tx: Tx, job: Job, event_id: str, message: str, now: datetime) -> Job:
+    """End a job as failed, for a reason that says what to do; or as cancelled, if that was asked for before."""
+    if by := tx.get(JobProgress, job.id).cancelled_by:
+        return cancel(tx, job, event_id, by, now)
+    event = NewEvent(event_id, END_EVENTS[job.kind][1], {"error_message": message})
+    return end(tx, job, JobStatus.FAILED, event, now, message)
+
+
+def cancel(tx: Tx, job: Job, event_id: str, by: str, now: datetime) -> Job:
+    """End a job as cancelled, at once: whatever its worker still writes is refused."""
+    message = f"cancelled by {by}"
+    event = NewEvent(event_id, END_EVENTS[job.kind][1], {"error_message": message})
+    return end(tx, job, JobStatus.CANCELLED, event, now, message)
+
+
+def request_cancel(tx: Tx, job_id: str, event_id: str, by: str, now: datetime) -> Job:
+    """Cancel a job: one in the queue ends at once, a running one is marked and ends at its worker's next write.
+
+    Idempotent: the first request counts, and a job that has ended stays as it is.
+    """
+    job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
+    if job.status is JobStatus.QUEUED:
+        return cancel(tx, job, event_id, by, now)
+    if not job.ended and not progress.cancelled_by:
+        tx.replace(attrs.evolve(progress, cancelled_by=by))
+    return job
+
+
+# ---- back into the queue -----------------------------------------------------------------------------------------
+
+
+def requeue(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
+    """A running job goes back to the head of its lane; or ends, if it was to be cancelled."""
+    progress = tx.get(JobProgress, job.id)
+    if progress.cancelled_by:
+        return cancel(tx, job, event_id, progress.cancelled_by, now)
+    check_transition(job.status, JobStatus.QUEUED)
+    tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
+    job = attrs.evolve(job, status=JobStatus.QUEUED, place=Place.READY)
+    tx.replace(job)
+    return job
+
+
+def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int, reason: str = "") -> Job:
+    """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails.
+
+    `reason` says how it was lost this time, where that is known.
+    """
+    progress = tx.get(JobProgress, job.id)
+    crashes = progress.crashes + 1
+    tx.replace(attrs.evolve(progress, crashes=crashes))
+    if crashes < max_crashes:
+        return requeue(tx, job, event_id, now)
+    message = (
+        f"the job lost its worker {crashes} times without any progress: it may need more memory than there is, "
+        "or its data make the trainer crash; look into the worker's log, then start a new job"
+        + (f". At last {reason}" if reason else "")
+    )
+    return fail(tx, job, event_id, message, now)
+
+
+# ---- after the commit --------------------------------------------------------------------------------------------
+
+
+def files_of(job: Job) -> list[str]:
+    """The artifacts that belong to a job alone: its own data and its saved state. Of no use once it has ended."""
+    own = [job.spec["artifact"]] if "artifact" in job.spec else []
+    return [*own, *(file["artifact"] for file in job.resume.values())]
+
+
+def announce(ports: Ports, job: Job) -> Job:
+    """Tell the observer that a job's status changed, and drop the files of one that has ended."""
+    ports.observe(JobChanged(job.id, job.kind, job.status))
+    if job.ended:
+        for last in ports.store.read(
+            lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
+        ):
+            ports.observe(JobEventRecorded(job.id, last.type, last.seq))
+        for name in () if resumable(job) else files_of(job):
+            ports.artifacts.remove(name)
+    return job

@@ -1,0 +1,77 @@
+"""The queue as a principal may see it: jobs of every kind, trainings and evaluations alike."""
+
+from functools import partial
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import EVALUATION_KINDS, Job, JobProgress, JobSummary
+from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.errors import NotFound
+from modelyard.platform.jobs.leases import latest_job
+from modelyard.platform.jobs.queue import announce, request_cancel
+from modelyard.platform.paging import Cursor, cursor_at, listed_entity, listed_index, maybe, read_page
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Snapshot, Tx
+
+
+class Jobs:
+    """The jobs that a principal may see. What a training or an evaluation says of itself is told by its own resource.
+
+    [(job.kind, job.status) for job in platform.jobs.list()]
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    def get(self, id: str) -> JobSummary:
+        """A job by its id; or, by the id of an evaluation run, the last job on it. Raises `NotFound`."""
+        return self.ports.store.read(lambda snapshot: _summary(snapshot, self._found(snapshot, id)))
+
+    def list(
+        self,
+        *,
+        project: str | None = None,
+        entity: str | None = None,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[JobSummary]:
+        """Jobs in the order of their creation: all that the caller may see, those of an entity, or of one project.
+
+        `after` is the id of a job. Raises `Forbidden`, `NotFound`, `InvalidInput`.
+        """
+        entity = listed_entity(self.principal, entity, project)
+        index, *where = listed_index(entity, project)
+        cursor = None if after is None else partial(self._place, index, after)
+        page = read_page(self.ports, Job, index, *where, after=cursor, limit=limit, order=order, keep=self._sees)
+        return self.ports.store.read(lambda snapshot: page.map(partial(_summary, snapshot)))
+
+    def cancel(self, id: str) -> JobSummary:
+        """End a job: at once while it waits, at its next step or row while it runs. Idempotent. Raises `NotFound`."""
+        event_id, now = self.ports.ids(), self.ports.clock.now()
+
+        def step(tx: Tx) -> tuple[Job, Job, JobSummary]:
+            before = self._found(tx, id)
+            job = request_cancel(tx, before.id, event_id, self.principal.name, now)
+            return before, job, _summary(tx, job)
+
+        before, job, answer = self.ports.store.transact(step)
+        if job.status is not before.status:
+            announce(self.ports, job)
+        return answer
+
+    def _found(self, snapshot: Snapshot, id: str) -> Job:
+        job = maybe(snapshot, Job, id) or latest_job(snapshot, id)
+        if job is None or not self._sees(job) or (job.id != id and job.kind not in EVALUATION_KINDS):
+            raise NotFound("Job", id)
+        return job
+
+    def _sees(self, job: Job) -> bool:
+        return self.principal.scope.covers(job.entity, job.project)
+
+    def _place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(Job, index, self._found(snapshot, id))
+
+
+def _summary(snapshot: Snapshot, job: Job) -> JobSummary:
+    """A job in short; one that was read just before its entity was erased looks untouched."""
+    return JobSummary.of(job, maybe(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))

@@ -1,0 +1,165 @@
+"""Workers: what takes jobs from the queue and runs them, and whether any is alive."""
+
+import threading
+from functools import partial
+from typing import Self
+
+import attrs
+
+from modelyard.domain.job import WorkerRecord
+from modelyard.errors import RecordNotFound, StoreError
+from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.process_monitor import Watcher
+from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
+from modelyard.platform.periodic import Periodic
+from modelyard.platform.runtime import Ports, log
+from modelyard.protocols import Executor, Tx
+
+MAX_WORKERS = 1000
+
+
+class Worker:
+    """Takes jobs from the queue and runs up to `concurrency` of them at a time in an executor, while it is entered.
+
+    Its heartbeat has a thread of its own, so no step of a job holds it up. Leaving it stops within bounded time: each
+    running job is given back to the queue after its current item. It is entered once.
+
+        with platform.worker():
+            job.wait()
+
+    Without entering it, `run_next` and `run_until_idle` run jobs in the calling thread.
+    """
+
+    def __init__(self, ports: Ports, executor: Executor, concurrency: int = 1) -> None:
+        self.ports, self.executor, self.concurrency = ports, executor, concurrency
+        self._runner = Runner(ports)
+        self._watcher = Watcher(ports, executor, self._runner)
+        self._stopping = threading.Event()
+        self._loop = Periodic(ports.clock, ports.settings.poll, self.look, "modelyard-worker")
+        self._pulse = Periodic(ports.clock, ports.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat")
+        self._record = WorkerRecord(self._runner.id, 0, ports.clock.now())
+
+    @property
+    def id(self) -> str:
+        """The name under which it claims jobs."""
+        return self._runner.id
+
+    # ---- in the calling thread
+
+    def run_next(self) -> bool:
+        """Run one job to its end; False when none is ready."""
+        self._runner.take_over()
+        hold = self._runner.claim()
+        if hold is None:
+            return False
+        with self._runner.beating():
+            self._runner.run(hold, self._stopping.is_set)
+        return True
+
+    def run_until_idle(self) -> None:
+        """Run jobs until none is ready."""
+        while self.run_next():
+            pass
+
+    # ---- in threads of its own
+
+    def start(self) -> None:
+        """Announce itself, and take jobs from now on."""
+        self.ports.store.transact(self._announce, durable=False)
+        self._watcher.reattach()
+        self._pulse.start()
+        self._loop.start()
+        self._loop.wake()
+
+    def stop(self) -> None:
+        """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
+        self._stopping.set()
+        self._loop.stop(self.ports.settings.lease)
+        self.executor.close()
+        self._watcher.stop()
+        self._pulse.stop(self.ports.settings.lease)
+        try:
+            self.ports.store.transact(lambda tx: tx.remove(WorkerRecord, self.id))
+        except RecordNotFound:
+            return
+        except StoreError:
+            log.warning("worker %s could not sign off", self.id, exc_info=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def beat(self) -> None:
+        """Show that the worker and its jobs are alive."""
+        self.ports.store.transact(self._announce, durable=False)
+        self._runner.beat()
+
+    def _announce(self, tx: Tx) -> None:
+        try:
+            record = tx.get(WorkerRecord, self.id)
+        except RecordNotFound:
+            tx.add(self._record)
+        else:
+            tx.replace(attrs.evolve(record, beat=record.beat + 1))
+
+    def look(self) -> None:
+        """One round: take over from the dead, and take as many jobs as there is room for."""
+        forget_dead(self.ports)
+        self._runner.take_over()
+        self._watcher.look()
+        while not self._stopping.is_set() and len(self._runner.holds) < self.concurrency:
+            hold = self._runner.claim()
+            if hold is None or not self._submit(hold):
+                return
+
+    def _submit(self, hold: Hold) -> bool:
+        try:
+            handle = self.executor.submit(hold.claim, lambda _: self._run(hold))
+        except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
+            log.exception("the executor refused job %s", hold.job.id)
+            self._runner.give_back(hold)
+            return False
+        if self.executor.reattach(handle):  # what runs in this process settles itself; the rest is watched
+            self._watcher.add(hold, handle)
+        return True
+
+    def _run(self, hold: Hold) -> None:
+        try:
+            self._runner.run(hold, self._stopping.is_set)
+        finally:
+            self._loop.wake()
+
+
+# ---- who is alive ------------------------------------------------------------------------------------------------
+
+
+def alive(ports: Ports) -> bool:
+    """Whether some worker that has announced itself is alive, as far as this platform has seen."""
+    return any(still < ports.settings.lease for _, still in _workers(ports))
+
+
+def forget_dead(ports: Ports) -> None:
+    """Remove the records of workers that stood still for the lease; one that wakes up announces itself again."""
+    for seen, still in _workers(ports):
+        if still >= ports.settings.lease:
+            ports.store.transact(partial(_forget, seen))
+
+
+def _workers(ports: Ports) -> list[tuple[WorkerRecord, float]]:
+    """The announced workers, and for how many seconds each has stood still."""
+    found = ports.store.read(lambda snapshot: snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS))
+    beats = {worker.id: worker.beat for worker in found}
+    still = ports.stillness.seconds("workers", beats, ports.clock.monotonic())
+    return [(worker, still[worker.id]) for worker in found]
+
+
+def _forget(seen: WorkerRecord, tx: Tx) -> None:
+    try:
+        now = tx.get(WorkerRecord, seen.id)
+    except RecordNotFound:
+        return
+    if now.beat == seen.beat:
+        tx.remove(WorkerRecord, seen.id)

@@ -1,0 +1,240 @@
+"""API keys: minting, listing, revoking, and who stands behind a secret (specification 5)."""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from itertools import chain
+
+import attrs
+
+from modelyard.domain.identity import ApiKey, NewKey, Principal, check_name
+from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem, RecordNotFound, Unauthenticated
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Authenticator, Snapshot, Tx
+
+MAX_NAME = 128
+MAX_PROJECTS = 1000
+MAX_LIMIT = 2**31
+MAX_SECRET = 512
+_PAGE = 1000
+
+
+class Keys:
+    """The API keys that a principal may see, and the authenticator of whoever shows one.
+
+    A secret exists in clear only in what `create` returns.
+
+    new = platform.keys.create("acme", ["support"], expires_in=timedelta(days=30))
+    new.secret      # shown once; the store keeps its digest
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    @property
+    def blocking(self) -> bool:
+        """Whether looking a key up may wait."""
+        return self.ports.store.blocking
+
+    @property
+    def longest(self) -> int:
+        """Far more than a key has."""
+        return MAX_SECRET
+
+    def create(
+        self,
+        entity: str | None = None,
+        projects: Iterable[str] | None = None,
+        *,
+        name: str = "",
+        expires_in: timedelta | None = None,
+        expires_at: datetime | None = None,
+        requests_per_minute: int | None = None,
+        concurrent_requests: int | None = None,
+    ) -> NewKey:
+        """Mint a key for an entity and some of its projects; None means all that the caller has.
+
+        No key can mint one that outdoes it: in scope, in limits, or in time. Raises `InvalidInput`, `Forbidden`.
+        """
+        now = self.ports.clock.now()
+        secret = secret_of(self.ports.randomness(SECRET_BYTES))
+        key = ApiKey(
+            id=self.ports.ids(),
+            prefix=secret_prefix(secret),
+            digest=secret_digest(secret),
+            name=name,
+            entity=check_name(self.principal.entity if entity is None else entity, "entity"),
+            projects=self._projects(projects),
+            created_at=now,
+            expires_at=_expiry(now, expires_in, expires_at),
+            requests_per_minute=requests_per_minute,
+            concurrent_requests=concurrent_requests,
+        )
+        _check(key)
+        self.ports.store.transact(lambda tx: self._add(tx, key))
+        return NewKey(key, secret)
+
+    def list(self, entity: str | None = None) -> tuple[ApiKey, ...]:
+        """The keys that the caller may see, oldest first: of one entity, or of all in its scope."""
+        named = self.principal.scope.entity if entity is None else entity
+        if named is not None:
+            self.principal.require(named)
+        return tuple(key for key in self._all(named) if self._sees(key))
+
+    def get(self, id: str) -> ApiKey:
+        """One key. Raises `NotFound`."""
+        return self.ports.store.read(lambda snapshot: self._found(snapshot, id))
+
+    def revoke(self, id: str) -> ApiKey:
+        """End a key for ever; idempotent. Raises `NotFound`."""
+        now = self.ports.clock.now()
+        return self.ports.store.transact(lambda tx: self._revoke(tx, id, now))
+
+    def authenticate(self, secret: str) -> Principal:
+        """Who stands behind a secret.
+
+        One look-up by digest and one answer, `Unauthenticated`, whether the key is malformed, unknown, revoked or
+        expired. Limits and scope are read now, not when the key was made.
+        """
+        digest = secret_digest(secret)
+        key = self.ports.store.read(lambda snapshot: snapshot.find(ApiKey, "digest", digest))
+        if key is None or not key.alive(self.ports.clock.now()):
+            raise Unauthenticated("this API key is not valid; send one that is neither revoked nor expired")
+        return key.principal()
+
+    def _projects(self, projects: Iterable[str] | None) -> tuple[str, ...]:
+        if projects is None:
+            return tuple(sorted(self.principal.scope.projects or ()))
+        if isinstance(projects, str):
+            raise InvalidInput.at("projects", msg="must be a list of names, not one text", type="list_type")
+        named = tuple(sorted({check_name(project, "projects", at) for at, project in enumerate(projects)}))
+        if not 1 <= len(named) <= MAX_PROJECTS:
+            raise InvalidInput.at("projects", msg=f"name 1 to {MAX_PROJECTS} projects, or none at all to grant all")
+        return named
+
+    def _add(self, tx: Tx, key: ApiKey) -> None:
+        """The rule that privilege never grows, checked where the key is kept."""
+        if not self.principal.scope.holds(key.scope):
+            raise Forbidden("a key may only be given entities and projects that its maker has")
+        if not self.principal.limits.hold(key.limits):
+            raise Forbidden("a key may not be given wider limits than its maker has")
+        if self.principal.key_id:
+            self._check_maker(tx, key)
+        tx.add(key)
+
+    def _check_maker(self, tx: Tx, key: ApiKey) -> None:
+        try:
+            maker = tx.get(ApiKey, self.principal.key_id)
+        except RecordNotFound:
+            raise Unauthenticated("the key that asks for this is gone") from None
+        if not maker.alive(key.created_at):
+            raise Unauthenticated("the key that asks for this was revoked or has expired")
+        if maker.expires_at is not None and (key.expires_at is None or key.expires_at > maker.expires_at):
+            raise Forbidden("a key may not be made to outlive its maker")
+
+    def _all(self, entity: str | None) -> Iterable[ApiKey]:
+        index, where = ("all", ()) if entity is None else ("by_entity", (entity,))
+        return self.ports.store.read(lambda snapshot: list(chain.from_iterable(_pages(snapshot, index, where))))
+
+    def _sees(self, key: ApiKey) -> bool:
+        return self.principal.scope.holds(key.scope)
+
+    def _found(self, snapshot: Snapshot, key_id: str) -> ApiKey:
+        try:
+            key = snapshot.get(ApiKey, key_id)
+        except RecordNotFound:
+            raise NotFound("API key", _shown(key_id)) from None
+        if not self._sees(key):
+            raise NotFound("API key", _shown(key_id))
+        return key
+
+    def _revoke(self, tx: Tx, key_id: str, now: datetime) -> ApiKey:
+        key = self._found(tx, key_id)
+        if key.revoked_at is None:
+            key = attrs.evolve(key, revoked_at=max(now, key.created_at))
+            tx.replace(key)
+        return key
+
+
+def _shown(key_id: str) -> str:
+    """What an error may say of an id; whoever gives a secret in its place finds its prefix only."""
+    return f"{secret_prefix(key_id)}_..." if key_id.startswith("my_") else key_id
+
+
+def _pages(snapshot: Snapshot, index: str, where: tuple[str, ...]) -> Iterable[list[ApiKey]]:
+    after = None
+    while page := snapshot.page(ApiKey, index, *where, after=after, limit=_PAGE):
+        yield page
+        after = (page[-1].created_at, page[-1].id)
+
+
+def _expiry(now: datetime, expires_in: timedelta | None, expires_at: datetime | None) -> datetime | None:
+    if expires_in is not None and expires_at is not None:
+        raise InvalidInput.at("expires_at", msg="give expires_in or expires_at, not both")
+    if expires_in is not None:
+        expires_at = _after(now, expires_in)
+    if expires_at is None:
+        return None
+    if expires_at.tzinfo is None:
+        raise InvalidInput.at("expires_at", msg="must have a time zone")
+    if expires_at <= now:
+        raise InvalidInput.at("expires_at", msg="must lie in the future")
+    return expires_at
+
+
+def _after(now: datetime, expires_in: timedelta) -> datetime:
+    try:
+        return now + expires_in
+    except OverflowError:
+        raise InvalidInput.at(
+            "expires_in", msg="lies beyond the calendar; leave it out for a key without end"
+        ) from None
+
+
+def _check(key: ApiKey) -> None:
+    """Refuse texts and numbers that are out of bounds. Raises `InvalidInput` naming all of them."""
+    problems = []
+    if len(key.name) > MAX_NAME or not key.name.isprintable():
+        problems.append(Problem(("name",), f"must be at most {MAX_NAME} printable characters"))
+    for field in ("requests_per_minute", "concurrent_requests"):
+        value = getattr(key, field)
+        if value is not None and not (type(value) is int and 1 <= value <= MAX_LIMIT):
+            problems.append(Problem((field,), f"must be a whole number from 1 to {MAX_LIMIT}"))
+    if problems:
+        raise InvalidInput(problems)
+
+
+_conforms: type[Authenticator] = Keys
+
+
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+SECRET_BYTES = 38
+
+
+def secret_of(random: bytes) -> str:
+    """The text of a new key, `my_<8 characters that may be shown>_<43 characters>`, from `SECRET_BYTES` random bytes.
+
+    Letters, digits and underscores only, so that any client sends it as it is. The 43 characters carry all 256 bits
+    of the last 32 bytes.
+    """
+    shown, hidden = int.from_bytes(random[:6], "big"), int.from_bytes(random[6:SECRET_BYTES], "big")
+    return f"my_{_base62(shown, 8)}_{_base62(hidden, 43)}"
+
+
+def _base62(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, 62)
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def secret_prefix(secret: str) -> str:
+    """The part of a key that may be shown, to recognise it by."""
+    return secret[:11]
+
+
+def secret_digest(secret: str) -> str:
+    """What is kept of a key. It has 256 random bits, so a plain SHA-256 cannot be searched."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

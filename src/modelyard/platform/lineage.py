@@ -1,0 +1,162 @@
+"""Where runs, checkpoints and completions come from: walking what records say of each other, on a snapshot."""
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
+from typing import TypeVar
+
+from modelyard.domain.completion import StoredCompletion
+from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job
+from modelyard.domain.lineage import CheckpointLineage, CompletionLineage, RunLineage, TrainedStep, checkpoint_ref
+from modelyard.domain.models import Checkpoint, Model, ModelName, Tombstone
+from modelyard.domain.promotion import Alias
+from modelyard.domain.usage import LedgerEntry
+from modelyard.errors import NotFound
+from modelyard.platform.paging import every, maybe
+from modelyard.protocols import Snapshot
+
+T = TypeVar("T")
+
+MOST = 1000
+"""So many steps, or runs in one direction, are told."""
+
+
+# ---- runs --------------------------------------------------------------------------------------------------------
+
+
+def run_lineage(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> RunLineage:
+    """The lineage of a run. What the principal may not see looks as if it were not there."""
+    sources, more_sources = _cut(_sources(snapshot, principal, run))
+    derived, more_derived = _cut(_derived(snapshot, principal, run))
+    missing = None if more_sources else (sources or (run,))[-1].source_evaluation_run_id
+    judged = _judged(snapshot, principal, run)
+    return RunLineage(run, sources, missing, derived, judged, more_sources or more_derived)
+
+
+def _cut(found: Iterator[T]) -> tuple[tuple[T, ...], bool]:
+    """As many as are told, and whether there are more."""
+    some = tuple(islice(found, MOST + 1))
+    return some[:MOST], len(some) > MOST
+
+
+def _sources(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> Iterator[EvaluationRun]:
+    seen = {run.id}
+    while run.source_evaluation_run_id is not None and run.source_evaluation_run_id not in seen:
+        source = maybe(snapshot, EvaluationRun, run.source_evaluation_run_id)
+        if source is None or not _covers(principal, source):
+            return
+        yield source
+        seen.add(source.id)
+        run = source
+
+
+def _derived(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> Iterator[EvaluationRun]:
+    seen, waiting = {run.id}, deque([run.id])
+    while waiting:
+        for made in every(snapshot, EvaluationRun, "by_source", waiting.popleft()):
+            if made.id not in seen and _covers(principal, made):
+                seen.add(made.id)
+                waiting.append(made.id)
+                yield made
+
+
+def _covers(principal: Principal, run: EvaluationRun) -> bool:
+    return principal.scope.covers(run.entity, run.project)
+
+
+def _judged(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> CheckpointLineage | None:
+    """The lineage of the checkpoint that a run judged, where it is one and is here."""
+    ref = ObjectRef.parse(run.model)
+    if ref is None or ref.kind is not RefKind.OBJECT or ref.version is None:
+        return None
+    return _named(snapshot, principal, f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}")
+
+
+def _named(snapshot: Snapshot, principal: Principal, name: str) -> CheckpointLineage | None:
+    """The lineage of a checkpoint that is named with its step."""
+    named = ModelName.parse(name)
+    if named is None or named.step is None or not principal.scope.covers(named.entity, named.project):
+        return None
+    model = snapshot.find(Model, "name", named.entity, named.project, named.name)
+    checkpoint = None if model is None else snapshot.find(Checkpoint, "step", model.id, named.step)
+    if model is None or checkpoint is None:
+        return None
+    return checkpoint_lineage(snapshot, principal, model, checkpoint)
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def checkpoint_lineage(
+    snapshot: Snapshot, principal: Principal, model: Model, checkpoint: Checkpoint
+) -> CheckpointLineage:
+    """The lineage of a checkpoint of a model, with the runs on it that the principal may see."""
+    steps, more_steps = _cut(_steps(snapshot, checkpoint))
+    runs, more_runs = _cut(run for run in runs_on(snapshot, model, checkpoint.step) if _covers(principal, run))
+    aliases = tuple(
+        alias.name for alias in every(snapshot, Alias, "by_model", model.id) if alias.step == checkpoint.step
+    )
+    return CheckpointLineage(model, checkpoint, steps, aliases, runs, more_steps or more_runs)
+
+
+def runs_on(snapshot: Snapshot, model: Model, step: int) -> Iterator[EvaluationRun]:
+    """The evaluation runs on the checkpoint of a step, the newest first."""
+    ref = str(checkpoint_ref(model, step))
+    spelled = (ref, ref.replace("weave", "modelyard", 1))
+    runs = (every(snapshot, EvaluationRun, "by_model", text, descending=True) for text in spelled)
+    return merge(*runs, key=lambda run: (run.started_at, run.id), reverse=True)
+
+
+def _steps(snapshot: Snapshot, checkpoint: Checkpoint) -> Iterator[TrainedStep]:
+    """The checkpoint and what it was trained from, as far as that is here."""
+    while True:
+        yield _trained(snapshot, checkpoint)
+        if checkpoint.parent_id is None:
+            return
+        parent = maybe(snapshot, Checkpoint, checkpoint.parent_id)
+        if parent is None:
+            buried = maybe(snapshot, Tombstone, checkpoint.parent_id)
+            yield from () if buried is None else (TrainedStep(buried.step, deleted=True),)
+            return
+        checkpoint = parent
+
+
+def _trained(snapshot: Snapshot, checkpoint: Checkpoint) -> TrainedStep:
+    job = None if checkpoint.job_id is None else maybe(snapshot, Job, checkpoint.job_id)
+    if job is None:
+        return TrainedStep(checkpoint.step, checkpoint.digest, checkpoint.job_id)
+    data = (job.spec.get("digest"), job.spec.get("url"))
+    return TrainedStep(checkpoint.step, checkpoint.digest, job.id, job.kind, *data)
+
+
+# ---- completions -------------------------------------------------------------------------------------------------
+
+
+def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage:
+    """The lineage of a completion that was stored. Raises `NotFound`."""
+    kept, booked = maybe(snapshot, StoredCompletion, id), maybe(snapshot, LedgerEntry, id)
+    if kept is None or booked is None or not _may_read(principal, kept):
+        raise NotFound("stored completion", id)
+    step = booked.checkpoint_step
+    return CompletionLineage(
+        id,
+        booked.model,
+        booked.base_model,
+        step,
+        None if step is None else _named(snapshot, principal, f"{booked.model}:step{step}"),
+        booked.prompt_tokens,
+        booked.completion_tokens,
+        booked.cost,
+        booked.created_at,
+        kept.price,
+    )
+
+
+def _may_read(principal: Principal, kept: StoredCompletion) -> bool:
+    """Whoever is held to projects reads what was booked on them, and nothing that was booked on none."""
+    projects = principal.scope.projects
+    return principal.scope.covers(kept.entity) and (projects is None or kept.project in projects)

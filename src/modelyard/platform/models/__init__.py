@@ -1,0 +1,5 @@
+"""`platform.models`: trainable models and their checkpoints."""
+
+from modelyard.lazy import defer_modules
+
+defer_modules(__name__, "base_models", "promotion", "service")

@@ -1,0 +1,255 @@
+"""Promoting checkpoints: letting an alias such as `prod` point to one, and taking that back."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from modelyard.domain.evaluation.comparison import MetricComparison
+from modelyard.domain.evaluation.objects import OneObject
+from modelyard.domain.evaluation.references import ObjectRef, same_scheme
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.identity import Principal
+from modelyard.domain.lineage import checkpoint_ref
+from modelyard.domain.models import Model
+from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, check_alias
+from modelyard.domain.record import EMPTY
+from modelyard.errors import InvalidInput, NotFound, PromotionRefused
+from modelyard.platform.checkpoints.aliases import aliases_of, promote, remove_alias, roll_back
+from modelyard.platform.checkpoints.lookup import ModelView, found_checkpoint
+from modelyard.platform.evaluations.compare import check_not_worse
+from modelyard.platform.evaluations.references import evaluation_ref, held, versions_of
+from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.lineage import runs_on
+from modelyard.platform.paging import Cursor, cursor_at, maybe, read_page
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Snapshot, Tx
+from modelyard.report.evaluations.comparison import ComparisonReport
+
+FEW = 10
+"""How many things a refusal names at most of each kind."""
+
+Pair = tuple[EvaluationRun, EvaluationRun]
+"""The run of the candidate and that of what the alias points to."""
+
+
+def verdict(
+    ports: Ports, principal: Principal, model: Model, step: int, current: int | None, require: NotWorse
+) -> Mapping[str, Any]:
+    """The numbers with which the checkpoint of a step meets a requirement, beside that of the step `current`.
+
+    Raises `PromotionRefused` where it does not, or where there is nothing to judge by; `NotFound`, `InvalidInput`.
+    """
+    if current is None:
+        return {"outcome": "there was nothing to compare with"}
+    evaluations = Evaluations(ports, principal)
+    if require.evaluation is not None:
+        pair = ports.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
+    else:
+        pair = _named(evaluations, require.runs or (), model, (step, current))
+    candidate, baseline = pair
+    report = evaluations.compare(baseline, candidate, confidence=require.confidence)
+    try:
+        check_not_worse(report, require.metric, require.margin)
+    except AssertionError as failed:
+        raise PromotionRefused(str(failed)) from None
+    return _numbers(report, require)
+
+
+def _named(evaluations: Evaluations, run_ids: Sequence[str], model: Model, steps: tuple[int, int]) -> Pair:
+    """The runs of these ids, which must have judged these checkpoints and be completed."""
+    candidate, baseline = (evaluations.get(run_id) for run_id in run_ids)
+    for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
+        if same_scheme(run.model) != str(checkpoint_ref(model, step)) or run.state is not RunState.COMPLETED:
+            raise InvalidInput.at("runs", name, msg=f"must be a completed run on step {step} of {model.name}")
+    return candidate, baseline
+
+
+def _newest(
+    principal: Principal, evaluation: OneObject, model: Model, steps: tuple[int, int], snapshot: Snapshot
+) -> Pair:
+    """The newest completed runs of both checkpoints on one evaluation, in one and the same version."""
+    wanted = held(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
+    candidates, baselines = (list(_judging(snapshot, principal, wanted, model, step)) for step in steps)
+    for version, candidate in candidates:
+        for same, baseline in baselines:
+            if version == same:
+                return candidate, baseline
+    lacking = [str(step) for step, runs in zip(steps, (candidates, baselines), strict=True) if not runs]
+    which = f"step {' and step '.join(lacking)}" if lacking else "the same version of it for both steps"
+    named = evaluation if isinstance(evaluation, str) else str(wanted)
+    raise PromotionRefused(
+        f"there is no completed run of {named!r} on {which} of {model.name}; evaluate it first"
+        + _what_there_is(snapshot, principal, wanted, model, steps)
+    )
+
+
+def _judging(
+    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, step: int
+) -> Iterator[tuple[ObjectRef, EvaluationRun]]:
+    """The completed runs on a step that are of an evaluation, the newest first, each with the version that it is of."""
+    for run in _visible(snapshot, principal, model, step):
+        ref = ObjectRef.parse(run.evaluation)
+        if ref is not None and (ref.entity, ref.project, ref.name) == (wanted.entity, wanted.project, wanted.name):
+            version = held(snapshot, principal, ref)
+            if wanted.version in (None, version.version):
+                yield version, run
+
+
+def _visible(snapshot: Snapshot, principal: Principal, model: Model, step: int) -> Iterator[EvaluationRun]:
+    for run in runs_on(snapshot, model, step):
+        if principal.scope.covers(run.entity, run.project) and run.state is RunState.COMPLETED:
+            yield run
+
+
+def _what_there_is(
+    snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, steps: tuple[int, int]
+) -> str:
+    """What a refusal adds: the published versions of the evaluation, and on what the steps were judged instead."""
+    told, versions = "", versions_of(snapshot, principal, wanted)
+    if versions:
+        told += f"; published of it: {', '.join(versions[-FEW:])}"
+    for step in steps:
+        others = dict.fromkeys(run.evaluation for run in islice(_visible(snapshot, principal, model, step), FEW))
+        if others:
+            told += f"; step {step} was judged on {', '.join(others)}"
+    return told
+
+
+def _numbers(report: ComparisonReport, require: NotWorse) -> Mapping[str, Any]:
+    """What is kept of a comparison."""
+    compared = report.comparison.metrics if require.metric is None else [report.comparison.metric(require.metric)]
+    return {
+        "outcome": "not worse",
+        "evaluation": report.candidate.evaluation,
+        "candidate_run": report.candidate.id,
+        "baseline_run": report.baseline.id,
+        "margin": require.margin,
+        "confidence": require.confidence,
+        "rows": report.comparison.rows,
+        "metrics": {one.name: _metric(one) for one in compared},
+    }
+
+
+def _metric(one: MetricComparison) -> Mapping[str, Any]:
+    interval = one.paired.interval
+    return {
+        "verdict": one.verdict.value,
+        "rows": one.paired.count,
+        "baseline": one.baseline,
+        "candidate": one.candidate,
+        "difference": one.paired.difference,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+        "p": one.corrected,
+    }
+
+
+PROD = "prod"
+"""The alias that is meant where none is named."""
+
+
+class _Judged(NamedTuple):
+    """A step that is to be promoted: where the alias pointed when it was judged, and the numbers of that."""
+
+    step: int | None = None
+    current: int | None = None
+    verdict: Mapping[str, Any] = EMPTY
+
+
+class Promotions(ModelView):
+    """The part of `platform.models` that is about aliases.
+
+    platform.models.promote("bots/support", step=3)
+    platform.chat.complete(model="acme/bots/support:prod", messages="hello")
+    platform.models.rollback("bots/support")
+
+    A model is given by value, by its id or by its name ("project/name", "entity/project/name").
+    """
+
+    def promote(
+        self, model: Model | str, step: int, alias: str = PROD, *, require: NotWorse | None = None
+    ) -> Promotion:
+        """Let an alias point to the checkpoint of a step; it is served as `<entity>/<project>/<name>:<alias>`.
+
+        The change is kept: who made it, when, from which step, and the numbers with which it met what was required.
+        Doing it again changes nothing. Raises `NotFound`, `InvalidInput`, `PromotionRefused`, and `Conflict` where the
+        alias was moved while that was judged.
+        """
+        check_alias(alias)
+        judged = self._judged(model, step, alias, require)
+        return self._changed(model, alias, Change.PROMOTED, lambda tx, _, asked: promote(tx, asked), judged)
+
+    def rollback(self, model: Model | str, alias: str = PROD) -> Promotion:
+        """Let an alias point to where it pointed before its last promotion; again, to where before that.
+
+        The history grows by this change. Raises `NotFound`, and `Conflict` where nothing was before.
+        """
+        return self._changed(model, alias, Change.ROLLED_BACK, lambda tx, model, asked: roll_back(tx, asked, model))
+
+    def unalias(self, model: Model | str, alias: str) -> Promotion:
+        """Let an alias point to nothing; its history stays. Raises `NotFound`."""
+        return self._changed(model, alias, Change.REMOVED, lambda tx, model, asked: remove_alias(tx, asked, model))
+
+    def aliases(self, model: Model | str) -> tuple[Alias, ...]:
+        """The aliases of a model, by name, with the steps that they point to. Raises `NotFound`."""
+        return self.ports.store.read(lambda snapshot: tuple(aliases_of(snapshot, self._named(snapshot, model).id)))
+
+    def promotions(
+        self,
+        model: Model | str,
+        alias: str = PROD,
+        *,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[Promotion]:
+        """Every change of an alias, in order, also of one that was removed. `after` is the id of one."""
+        found = self.ports.store.read(lambda snapshot: self._named(snapshot, model))
+        cursor = None if after is None else partial(_place, found.id, alias, after)
+        return read_page(self.ports, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
+
+    def _judged(self, model: Model | str, step: int, alias: str, require: NotWorse | None) -> "_Judged":
+        """What is to be promoted, with the numbers with which it meets what is required."""
+        if require is None:
+            return _Judged(step)
+        if not isinstance(require, NotWorse):
+            raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
+        found, now = self.ports.store.read(lambda snapshot: self._pointed(snapshot, model, step, alias))
+        if now is not None and now.step == step:
+            return _Judged(step)
+        current = None if now is None else now.step
+        return _Judged(step, current, verdict(self.ports, self.principal, found, step, current, require))
+
+    def _pointed(self, snapshot: Snapshot, model: Model | str, step: int, alias: str) -> tuple[Model, Alias | None]:
+        found = self._named(snapshot, model)
+        found_checkpoint(snapshot, found, step)
+        return found, maybe(snapshot, Alias, found.id, alias)
+
+    def _changed(
+        self,
+        model: Model | str,
+        alias: str,
+        change: Change,
+        make: Callable[[Tx, Model, Promotion], Promotion],
+        judged: "_Judged | None" = None,
+    ) -> Promotion:
+        check_alias(alias)
+        id_, now, by = self.ports.ids(), self.ports.clock.now(), self.principal.key_id or self.principal.name
+
+        def act(tx: Tx) -> Promotion:
+            found = self._named(tx, model)
+            step, current, numbers = judged or _Judged()
+            place = (found.id, found.entity, found.project, alias)
+            return make(tx, found, Promotion(id_, *place, 0, change, step, current, by, now, verdict=numbers))
+
+        return self.ports.store.transact(act)
+
+
+def _place(model_id: str, alias: str, promotion_id: str, snapshot: Snapshot) -> Cursor:
+    """The cursor behind a change of an alias. Raises `NotFound`."""
+    promotion = maybe(snapshot, Promotion, promotion_id)
+    if promotion is None or (promotion.model_id, promotion.alias) != (model_id, alias):
+        raise NotFound("Promotion", promotion_id)
+    return cursor_at(Promotion, "by_alias", promotion)

@@ -1,0 +1,319 @@
+"""Trainable models, their checkpoints, and what is logged to them (specification 4.3)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import BinaryIO
+
+import attrs
+
+from modelyard.domain.identity import check_name
+from modelyard.domain.lineage import CheckpointLineage
+from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
+from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.retention import Retention
+from modelyard.domain.training import TrajectoryGroup
+from modelyard.errors import InvalidInput, NotFound
+from modelyard.formats.training_data import read_groups
+from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.checkpoints.lookup import found_checkpoint
+from modelyard.platform.checkpoints.retention import enforce, set_retention
+from modelyard.platform.checkpoints.transactions import (
+    Gone,
+    add_log,
+    artifacts_of,
+    checkpoint_place,
+    create,
+    delete_some,
+    delete_steps,
+    log_place,
+    model_place,
+)
+from modelyard.platform.jobs.queue import announce
+from modelyard.platform.lineage import checkpoint_lineage
+from modelyard.platform.models.promotion import Promotions
+from modelyard.platform.paging import everything, listed_entity, listed_index, maybe, read_page
+from modelyard.platform.training.data import GroupData, Means, groups_of, store_groups
+from modelyard.platform.training.lookup import model_plot
+from modelyard.protocols import Snapshot, StoredArtifact, Tx
+from modelyard.report.line_plot import Plot
+
+MAX_STEPS = 1000
+JOBS_AT_ONCE = 100
+KNOWN_SHOWN = 20
+
+
+@attrs.frozen
+class DeletedModel:
+    """What went with a model."""
+
+    model_id: str
+    deleted_checkpoints: int
+    deleted_run: bool
+
+
+@attrs.frozen
+class DeletedCheckpoints:
+    """How many checkpoints went, and which steps there were not."""
+
+    deleted_count: int
+    not_found_steps: tuple[int, ...]
+
+
+class Models(Promotions):
+    """The trainable models that a principal may see.
+
+    Operations take a model by value, by id, or by name: "project/name" or "entity/project/name".
+
+    model = platform.models.create("support", project="bots", base_model="tabular-mini")
+    """
+
+    # ---- models
+
+    def base_models(self) -> tuple[str, ...]:
+        """The ids of the models that training can start from: those that are served here and that a trainer trains."""
+        trainers = self.ports.trainers
+        served = {entry.id for entry in self.ports.backend.entries()}
+        return tuple(sorted(model for model in served if any(trainer.trains(model) for trainer in trainers)))
+
+    def create(
+        self, name: str, *, project: str, base_model: str, entity: str | None = None, return_existing: bool = False
+    ) -> Model:
+        """A new model, whose checkpoint of step 0 is the untouched base.
+
+        A name that is taken is refused with `Conflict`; with `return_existing` its model is returned if it has the same
+        base model. Raises `InvalidInput`, `Forbidden`.
+        """
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        for field, value in {"name": name, "project": project, "entity": entity}.items():
+            check_name(value, field)
+        self._check_base(base_model)
+        model = Model(self.ports.ids(), entity, project, name, base_model, self.ports.clock.now())
+        checkpoint_id = self.ports.ids()
+        return self.ports.store.transact(lambda tx: create(tx, model, checkpoint_id, return_existing))
+
+    def _check_base(self, base_model: str) -> None:
+        known = self.base_models()
+        if base_model not in known:
+            listed = ", ".join(known[:KNOWN_SHOWN]) or "none"
+            raise InvalidInput.at("base_model", msg=f"no such base model; known ones are: {listed}")
+
+    def get(self, model: Model | str) -> Model:
+        """One model, by id or name. Raises `NotFound`, `Forbidden`."""
+        return self.ports.store.read(lambda snapshot: self._named(snapshot, model))
+
+    def find(self, project: str, name: str, *, entity: str | None = None) -> Model | None:
+        """The model of this name, or None. Raises `Forbidden`."""
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        return self.ports.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
+
+    def list(
+        self,
+        *,
+        project: str | None = None,
+        entity: str | None = None,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[Model]:
+        """Models in the order of their creation: all that the caller may see, those of an entity, or of one project.
+
+        `after` is the id of a model, which may have been deleted since. Raises `Forbidden`, `NotFound`.
+        """
+        entity = listed_entity(self.principal, entity, project)
+        index, *where = listed_index(entity, project)
+        cursor = None if after is None else partial(model_place, index, self.principal.scope, entity, after)
+        keep = everything if self.principal.scope.projects is None else self._sees
+        return read_page(self.ports, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+
+    def delete(self, model: Model | str) -> DeletedModel:
+        """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
+
+        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint.
+        """
+        gone, model_id = Gone(), self.get(model).id
+        while not gone.all:
+            gone = self._delete_some(model_id)
+        return DeletedModel(model_id, gone.checkpoints, deleted_run=False)
+
+    # ---- checkpoints
+
+    def checkpoints(
+        self, model: Model | str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
+    ) -> Page[Checkpoint]:
+        """The checkpoints of a model by step. `after` is the id of one, which may have been deleted since."""
+        model_id = self.get(model).id
+        cursor = None if after is None else partial(checkpoint_place, model_id, after)
+        return read_page(self.ports, Checkpoint, "by_model", model_id, after=cursor, limit=limit, order=order)
+
+    def checkpoint(self, model: Model | str, step: int) -> Checkpoint:
+        """The checkpoint of a step. Raises `NotFound`."""
+        return self.ports.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
+
+    def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
+        """Where a checkpoint comes from (job, data, parent), which aliases point to it and which runs judged it.
+
+        Raises `NotFound`.
+        """
+        return self.ports.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
+
+    def plot(self, model: Model | str) -> Plot:
+        """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
+        found = self.get(model)
+        return model_plot(self.ports, found.id, f"{found.entity}/{found.project}/{found.name}")
+
+    def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
+        """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
+
+        Raises `Conflict` when a running job needs one of them, or one is aliased or pinned, `NotFound`, `InvalidInput`.
+        """
+        asked = tuple(dict.fromkeys(steps))
+        if len(asked) > MAX_STEPS:
+            raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
+        gone = self.ports.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), asked))
+        self._remove_files(artifacts_of(gone))
+        deleted = {checkpoint.step for checkpoint in gone}
+        return DeletedCheckpoints(len(gone), tuple(step for step in asked if step not in deleted))
+
+    def open_file(self, model: Model | str, step: int, name: str) -> BinaryIO:
+        """A file of a checkpoint, opened for reading. Raises `NotFound`, `ArtifactMissing`."""
+        files = self.checkpoint(model, step).files
+        if name not in files:
+            raise NotFound("File", name)
+        return self.ports.artifacts.open(files[name]["artifact"])
+
+    # ---- retention
+
+    def retain(
+        self,
+        model: Model | str,
+        *,
+        keep_last: int | None = None,
+        keep_best: tuple[str, int] | None = None,
+        lower_is_better: bool = False,
+        ttl: timedelta | None = None,
+    ) -> Retention:
+        """Set which checkpoints of a model are kept, whenever one is added and when `apply_retention` is called.
+
+        Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and those that
+        are younger than `ttl`; others go. Without any rule all stay. Always kept are the latest checkpoint, step 0,
+        pinned ones, those that a job needs, and those that an alias points to or would after a rollback. Raises
+        `InvalidInput`, `NotFound`.
+        """
+        metric, best = keep_best or (None, None)
+        seconds = None if ttl is None else ttl.total_seconds()
+        policy = Retention(self.get(model).id, keep_last, best, metric, lower_is_better, seconds)
+        return self.ports.store.transact(lambda tx: self._retain(tx, policy))
+
+    def retention(self, model: Model | str) -> Retention | None:
+        """The policy that was set for a model, or None. Raises `NotFound`."""
+        return self.ports.store.read(lambda snapshot: maybe(snapshot, Retention, self._named(snapshot, model).id))
+
+    def apply_retention(self, model: Model | str) -> tuple[int, ...]:
+        """Remove the checkpoints that no rule keeps, and answer their steps. Raises `NotFound`."""
+        removed: list[int] = []
+        while gone := self._enforce(model):
+            self._remove_files(artifacts_of(gone))
+            removed += [checkpoint.step for checkpoint in gone]
+        return tuple(removed)
+
+    def pin(self, model: Model | str, step: int) -> Checkpoint:
+        """Keep the checkpoint of a step whatever else is removed, until it is unpinned. Raises `NotFound`."""
+        return self.ports.store.transact(lambda tx: self._pin(tx, model, step, pinned=True))
+
+    def unpin(self, model: Model | str, step: int) -> Checkpoint:
+        """Leave the checkpoint of a step to the rules again. Raises `NotFound`."""
+        return self.ports.store.transact(lambda tx: self._pin(tx, model, step, pinned=False))
+
+    # ---- logs
+
+    def log(self, model: Model | str, groups: GroupData | StoredArtifact, split: str = "train") -> TrajectoryLog:
+        """Keep trajectory groups of a split, such as "val", with their mean reward and metrics.
+
+        Groups are values or plain dicts in the wire's shape, read as they come; or an artifact that holds them as
+        `formats.training` writes them, which belongs to the log unless this raises. Raises `NotFound`, `InvalidInput`.
+        """
+        found, means = self.get(model), Means()
+        check_name(split, "split")
+        if isinstance(groups, StoredArtifact):
+            with self.ports.artifacts.open(groups.name) as file:
+                count = sum(1 for _ in means.over(read_groups(file)))
+            return self._log(found, split, groups, count, means)
+        stored, count = store_groups(self.ports.artifacts, means.over(groups_of(groups)))
+        with kept_only_if_named(self.ports.artifacts, stored):
+            return self._log(found, split, stored, count, means)
+
+    def logs(
+        self,
+        model: Model | str,
+        *,
+        split: str | None = None,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[TrajectoryLog]:
+        """What was logged to a model, or to one split of it, in order. `after` is the id of a log."""
+        model_id = self.get(model).id
+        index, *where = ("by_model", model_id) if split is None else ("by_split", model_id, split)
+        cursor = None if after is None else partial(log_place, index, model_id, after)
+        return read_page(self.ports, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
+
+    def logged(self, log_id: str) -> Iterator[TrajectoryGroup]:
+        """The groups of one log, read as they are asked for. Raises `NotFound`."""
+        log = self.ports.store.read(lambda snapshot: maybe(snapshot, TrajectoryLog, log_id))
+        if log is None or not self.principal.scope.covers(log.entity, log.project):
+            raise NotFound("Log", log_id)
+        with self.ports.artifacts.open(log.artifact) as file:
+            yield from read_groups(file)
+
+    # ---- steps
+
+    def _lineage(self, snapshot: Snapshot, model: Model, step: int) -> CheckpointLineage:
+        return checkpoint_lineage(snapshot, self.principal, model, found_checkpoint(snapshot, model, step))
+
+    def _sees(self, model: Model) -> bool:
+        return self.principal.scope.covers(model.entity, model.project)
+
+    def _retain(self, tx: Tx, policy: Retention) -> Retention:
+        self._named(tx, policy.model_id)
+        return set_retention(tx, policy)
+
+    def _enforce(self, model: Model | str) -> Sequence[Checkpoint]:
+        now = self.ports.clock.now()
+        return self.ports.store.transact(lambda tx: enforce(tx, self._named(tx, model), now))
+
+    def _pin(self, tx: Tx, model: Model | str, step: int, pinned: bool) -> Checkpoint:
+        checkpoint = attrs.evolve(found_checkpoint(tx, self._named(tx, model), step), pinned=pinned)
+        tx.replace(checkpoint)
+        return checkpoint
+
+    def _log(self, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means) -> TrajectoryLog:
+        log = TrajectoryLog(
+            self.ports.ids(),
+            model.id,
+            model.entity,
+            model.project,
+            split,
+            model.last_step,
+            stored.name,
+            groups,
+            means.trajectories,
+            means.reward,
+            means.metrics,
+            self.ports.clock.now(),
+        )
+        return self.ports.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
+
+    def _delete_some(self, model_id: str) -> Gone:
+        event_ids, now = [self.ports.ids() for _ in range(JOBS_AT_ONCE)], self.ports.clock.now()
+        gone = self.ports.store.transact(lambda tx: delete_some(tx, self._named(tx, model_id), event_ids, now))
+        for job in gone.jobs:
+            announce(self.ports, job)
+        self._remove_files(gone.files)
+        return gone
+
+    def _remove_files(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.ports.artifacts.remove(name)

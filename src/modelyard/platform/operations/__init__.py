@@ -1,0 +1,5 @@
+"""What a host does with the platform as a whole: health, erasure, orphans."""
+
+from modelyard.lazy import defer_modules
+
+defer_modules(__name__, "erasure", "health", "orphans")

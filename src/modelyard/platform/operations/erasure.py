@@ -1,0 +1,95 @@
+"""Deleting all data of one entity: records first, in small steps, then the files that only they named."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from modelyard.domain import promotion as alias
+from modelyard.domain.evaluation.objects import ObjectVersion
+from modelyard.domain.identity import ApiKey, Principal, Scope
+from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
+from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
+from modelyard.domain.record import Record
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.training import Dataset
+from modelyard.domain.upload import Upload
+from modelyard.domain.usage import RateWindow
+from modelyard.errors import RecordNotFound
+from modelyard.platform.jobs.queue import files_of
+from modelyard.platform.models.service import Models
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Tx
+
+# How many records one step removes: the store is held for milliseconds, not for the whole deletion.
+BATCH = 200
+
+
+def erase_entity(ports: Ports, entity: str) -> int:
+    """Delete every record of `entity` and its files; returns how many records went.
+
+    Models go first, by their own use case, which cancels their jobs, once no alias holds them any more. Every step can
+    be repeated after a crash.
+    """
+    models = Models(ports, Principal("host", entity, Scope(None)))
+    removed = sum(_erase_all(ports, record, entity) for record in alias.RECORDS)
+    while found := ports.store.read(lambda snapshot: snapshot.page(Model, "by_entity", entity)):
+        for model in found:
+            models.delete(model.id)
+    for record in RECORDS:
+        if "by_entity" in record.indexes:
+            removed += _erase_all(ports, record, entity)
+    return removed
+
+
+def _erase_all(ports: Ports, record: Record, entity: str) -> int:
+    removed = 0
+    while True:
+        gone = ports.store.transact(lambda tx: _erase_batch(tx, record, entity))
+        for value in gone:
+            for name in artifacts_of(value):
+                ports.artifacts.remove(name)
+        removed += len(gone)
+        if len(gone) < BATCH:
+            return removed
+
+
+def _erase_batch(tx: Tx, record: Record, entity: str) -> list[Any]:
+    gone: list[Any] = tx.page(record.cls, "by_entity", entity, limit=BATCH)
+    for value in gone:
+        _erase_parts(tx, value)
+        tx.remove(record.cls, *(getattr(value, column) for column in record.key))
+    return gone
+
+
+def _erase_parts(tx: Tx, value: object) -> None:
+    """Remove the records that belong to `value` and carry no entity of their own."""
+    if isinstance(value, Job):
+        for event in _pages(lambda: tx.page(JobEvent, "by_job", value.id)):
+            for old in _pages(lambda event=event: tx.page(SupersededEvent, "by_event", event.id)):  # type: ignore[misc]
+                tx.remove(SupersededEvent, old.event_id, old.epoch)
+            tx.remove(JobEvent, event.job_id, event.seq)
+        tx.remove(JobProgress, value.id)
+    if isinstance(value, ApiKey):
+        try:
+            tx.remove(RateWindow, value.id)
+        except RecordNotFound:
+            return
+
+
+def _pages(page: Callable[[], list[Any]]) -> Iterator[Any]:
+    """Every record of a page that shrinks as its records are removed."""
+    while found := page():
+        yield from found
+
+
+def artifacts_of(value: object) -> Iterator[str]:
+    """The names of the artifacts that a record alone refers to."""
+    if isinstance(value, Checkpoint):
+        yield from (file["artifact"] for file in value.files.values())
+    elif isinstance(value, Dataset | TrajectoryLog | Upload):
+        if value.artifact is not None:
+            yield value.artifact
+    elif isinstance(value, ObjectVersion):
+        if value.rows_artifact is not None:
+            yield value.rows_artifact
+    elif isinstance(value, Job):
+        yield from files_of(value)

@@ -1,0 +1,122 @@
+"""Whether all is well: a quick word, and a check of every part (specification 4.3)."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeVar
+
+import attrs
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, Place
+from modelyard.errors import ModelyardError, NoWorker
+from modelyard.platform.jobs.worker import alive
+from modelyard.platform.runtime import Ports, log
+from modelyard.protocols import Snapshot
+from modelyard.version import __version__
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class CheckResult:
+    """How one part is. `error` says what is wrong, and what to do where that is known."""
+
+    success: bool
+    duration_s: float
+    error: str | None = None
+
+
+@attrs.frozen
+class SystemCheck:
+    """Every part, the versions, and how long the queue's oldest job has waited (None when none waits).
+
+    `durability` is what an acknowledged record survives: "power", "process" or "none". `store_version` is SQLite's;
+    `warning` says when that version has a known fault.
+    """
+
+    api: CheckResult
+    store: CheckResult
+    artifacts: CheckResult
+    worker: CheckResult
+    queue: CheckResult
+    version: str
+    store_engine: str | None
+    store_version: str | None
+    durability: str
+    warning: str | None
+    oldest_queued_s: float | None
+
+    @property
+    def success(self) -> bool:
+        """Whether every part is well."""
+        return all(part.success for part in (self.api, self.store, self.artifacts, self.worker, self.queue))
+
+
+class Health:
+    """The platform's own view of how it is."""
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    def check(self) -> str:
+        """ "ok": the platform answers."""
+        return "ok"
+
+    def system_check(self) -> SystemCheck:
+        """Try every part. A part that fails is told, not raised; the worker's fails when none is alive."""
+        api, _ = self._tried(self.check)
+        store, facts = self._tried(self.ports.store.check)
+        artifacts, _ = self._tried(self._check_artifacts)
+        worker, _ = self._tried(self._require_worker)
+        queue, oldest = self._tried(lambda: self.ports.store.read(_oldest_queued))
+        known = facts or {}
+        return SystemCheck(
+            api=api,
+            store=store,
+            artifacts=artifacts,
+            worker=worker,
+            queue=queue,
+            version=__version__,
+            store_engine=_text(known.get("engine")),
+            store_version=_text(known.get("version")),
+            durability=self.ports.store.durability,
+            warning=_text(known.get("warning")),
+            oldest_queued_s=self._age(oldest),
+        )
+
+    def _tried(self, part: Callable[[], T]) -> tuple[CheckResult, T | None]:
+        clock = self.ports.clock
+        began = clock.monotonic()
+        try:
+            value = part()
+        except Exception as failure:  # noqa: BLE001 - whatever fails here is the finding
+            log.exception("the system check found a fault")
+            return CheckResult(False, clock.monotonic() - began, _words(failure)), None
+        return CheckResult(True, clock.monotonic() - began), value
+
+    def _check_artifacts(self) -> None:
+        self.ports.artifacts.check()
+        self.ports.require_room()
+
+    def _require_worker(self) -> None:
+        if not alive(self.ports):
+            raise NoWorker("no worker is alive, so training jobs wait; start one: modelyard work --store FILE")
+
+    def _age(self, since: datetime | None) -> float | None:
+        if since is None:
+            return None
+        return max(0.0, (self.ports.clock.now() - since).total_seconds())
+
+
+def _words(failure: Exception) -> str:
+    """Our own errors speak to people; what others say may be for the log only."""
+    return str(failure) if isinstance(failure, ModelyardError) else f"{type(failure).__name__}; see the log"
+
+
+def _oldest_queued(snapshot: Snapshot) -> datetime | None:
+    first = [job for place in (Place.READY, Place.WAITING) for job in snapshot.page(Job, "by_place", place, limit=1)]
+    return min((job.created_at for job in first), default=None)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

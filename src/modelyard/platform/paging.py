@@ -1,0 +1,188 @@
+"""Pages of records in an index, with cursors that outlive the record that they name."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.paging import Order, Page, check_limit
+from modelyard.domain.record import KEY, by_class
+from modelyard.domain.schema import RECORDS
+from modelyard.errors import InvalidInput, Problem
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Snapshot
+
+R = TypeVar("R")
+
+BATCH = 200
+"""How many records are read at once."""
+
+MANY = 2000
+"""How many are where a few columns are read of each."""
+
+MAX_WINDOW = 2**53
+MAX_IDS = 1000
+
+Cursor = tuple[object, ...]
+"""What `page(..., after=)` takes."""
+
+_DECLARED = by_class(RECORDS)
+
+
+def maybe(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
+    """The record with this key, or None."""
+    return snapshot.find(cls, KEY, *key)
+
+
+def every(
+    snapshot: Snapshot,
+    cls: type[R],
+    index: str,
+    *where: object,
+    after: Cursor | None = None,
+    size: int = BATCH,
+    descending: bool = False,
+) -> Iterator[R]:
+    """Every record of an index behind a cursor, read a batch of this size at a time."""
+    while True:
+        batch = snapshot.page(cls, index, *where, after=after, limit=size, descending=descending)
+        yield from batch
+        if len(batch) < size:
+            return
+        after = cursor_at(cls, index, batch[-1])
+
+
+def scan(ports: Ports, cls: type[R], index: str, *where: object, after: object = None) -> Iterator[R]:
+    """Every record of an index behind that of `after`, which need no longer exist; read as it is asked for, each batch
+    of a snapshot of its own.
+    """
+    cursor = None if after is None else cursor_at(cls, index, after)
+    while True:
+        batch = ports.store.read(partial(_batch, cls, index, where, cursor, BATCH, False))
+        yield from batch
+        if len(batch) < BATCH:
+            return
+        cursor = cursor_at(cls, index, batch[-1])
+
+
+def selected(
+    ports: Ports, cls: type[Any], columns: Sequence[str], index: str, *where: object
+) -> Iterator[tuple[Any, ...]]:
+    """Of every record of an index these columns, and behind them those that make its cursor; read as they are asked
+    for, each batch of a snapshot of its own.
+    """
+    order = _DECLARED[cls].order_of(index)
+    names = (*columns, *(name for name in order if name not in columns))
+    places, cursor = [names.index(name) for name in order], None
+    while True:
+        batch = ports.store.read(partial(_selected, cls, names, index, where, cursor))
+        yield from batch
+        if len(batch) < MANY:
+            return
+        cursor = tuple(batch[-1][at] for at in places)
+
+
+def window(found: Iterator[R], limit: int | None, offset: int) -> Iterator[R]:
+    """At most `limit` of what was found (all when None), behind the first `offset`."""
+    return islice(found, offset, None if limit is None else offset + limit)
+
+
+def check_window(limit: int | None, offset: int) -> None:
+    """Refuse what is no window of a listing. Raises `InvalidInput`."""
+    values = {"limit": 0 if limit is None else limit, "offset": offset}
+    problems = [
+        Problem((name,), f"must be a whole number from 0 to {MAX_WINDOW}")
+        for name, value in values.items()
+        if not 0 <= value <= MAX_WINDOW
+    ]
+    if problems:
+        raise InvalidInput(problems)
+
+
+def few(ids: Iterable[str]) -> Sequence[str]:
+    """The ids, each once. Raises `InvalidInput`."""
+    named = tuple(dict.fromkeys(ids))
+    if len(named) > MAX_IDS:
+        raise InvalidInput.at("ids", msg=f"name at most {MAX_IDS} at a time", type="too_long")
+    return named
+
+
+def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
+    """The cursor behind a record of `cls`, or behind anything that has the columns of its place."""
+    return _DECLARED[cls].cursor(index, record)
+
+
+def everything(_: object) -> bool:
+    """Keeps all."""
+    return True
+
+
+def listed_entity(principal: Principal, entity: str | None, project: str | None) -> str | None:
+    """Whose records to list: of the entity that is named, of the caller's where only a project is, else (None) of every
+    entity that the caller may see. Raises `Forbidden`.
+    """
+    own = principal.scope.entity if project is None else principal.entity
+    named = own if entity is None else entity
+    if named is not None:
+        principal.require(named, project)
+    return named
+
+
+def listed_index(entity: str | None, project: str | None) -> tuple[str, ...]:
+    """The narrowest index for such a listing, and the values to look up in it."""
+    if entity is None:
+        return ("all",)
+    return ("by_entity", entity) if project is None else ("by_project", entity, project)
+
+
+def read_page(
+    ports: Ports,
+    cls: type[R],
+    index: str,
+    *where: object,
+    after: Callable[[Snapshot], Cursor] | None = None,
+    limit: int,
+    order: Order = "asc",
+    keep: Callable[[R], bool] = everything,
+) -> Page[R]:
+    """A page of the records of an index that `keep` keeps, read a batch at a time.
+
+    `after` looks the cursor up. Raises `InvalidInput`, and what `after` raises.
+    """
+    check_limit(limit)
+    if order not in ("asc", "desc"):
+        raise InvalidInput.at("order", msg="must be 'asc' or 'desc'")
+    cursor = None if after is None else ports.store.read(after)
+    size = limit + 1 if keep is everything else BATCH
+    found: list[R] = []
+    while len(found) <= limit:
+        batch = ports.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
+        found += filter(keep, batch)
+        if len(batch) < size:
+            break
+        cursor = cursor_at(cls, index, batch[-1])
+    return Page.cut(found, limit)
+
+
+def _selected(
+    cls: type[Any],
+    names: Sequence[str],
+    index: str,
+    where: tuple[object, ...],
+    after: Cursor | None,
+    snapshot: Snapshot,
+) -> list[tuple[Any, ...]]:
+    return snapshot.select(cls, names, index, *where, after=after, limit=MANY)
+
+
+def _batch(
+    cls: type[R],
+    index: str,
+    where: tuple[object, ...],
+    after: Cursor | None,
+    limit: int,
+    descending: bool,
+    snapshot: Snapshot,
+) -> list[R]:
+    return snapshot.page(cls, index, *where, after=after, limit=limit, descending=descending)

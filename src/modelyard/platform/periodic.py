@@ -1,0 +1,59 @@
+"""A thread of one's own for what must happen again and again."""
+
+import threading
+from collections.abc import Callable
+from typing import Self
+
+from modelyard.errors import StoreClosed
+from modelyard.platform.runtime import log
+from modelyard.protocols import Clock
+
+
+class Periodic:
+    """Does something every so many seconds, whatever it raises, as long as it is entered. It is entered once.
+
+    It ends by itself when the platform is closed under it.
+    """
+
+    def __init__(self, clock: Clock, seconds: float, action: Callable[[], None], name: str) -> None:
+        self._clock, self._seconds, self._action = clock, seconds, action
+        self._ended, self._wake = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for the first time."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Do it now."""
+        self._wake.set()
+
+    def stop(self, within: float | None = None) -> None:
+        """End after what is being done now; wait for that so many seconds at most. Idempotent."""
+        self._ended.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(within)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._clock.wait(self._wake, self._seconds)
+            self._wake.clear()
+            if not self._ended.is_set():
+                self._act()
+
+    def _act(self) -> None:
+        try:
+            self._action()
+        except StoreClosed:
+            log.warning("%s ends: its platform was closed", self._thread.name)
+            self._ended.set()
+        except Exception:  # noqa: BLE001 - it is logged, and the next turn tries again
+            log.exception("%s failed; it tries again", self._thread.name)

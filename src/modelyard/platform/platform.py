@@ -1,0 +1,220 @@
+"""The platform: its resources as one principal sees them, and its life."""
+
+import os
+from collections.abc import Callable
+from typing import Self, TypeVar
+
+import attrs
+
+from modelyard.domain import base_model as base_model_domain
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.identity import Principal, check_name
+from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
+from modelyard.off_loop import in_executor
+from modelyard.platform.catalogue.service import Catalogue
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.evaluations import service as evaluation
+from modelyard.platform.jobs import service as jobs
+from modelyard.platform.jobs import worker as worker_service
+from modelyard.platform.keys import service as identity
+from modelyard.platform.models import base_models as base_model
+from modelyard.platform.models import service as model
+from modelyard.platform.operations import erasure
+from modelyard.platform.operations import health as health_service
+from modelyard.platform.operations import orphans as sweep_service
+from modelyard.platform.runtime import Ports
+from modelyard.platform.training import service as training_service
+from modelyard.platform.usage import service as usage_service
+from modelyard.protocols import Executor
+
+R = TypeVar("R")
+
+
+def beside(path: str | os.PathLike[str]) -> str:
+    """The artifacts folder of a platform that is kept in the file `path`."""
+    return f"{os.fspath(path)}-artifacts"
+
+
+@attrs.define(eq=False)
+class Life:
+    """What every view of one platform shares: whether it is open, in which process, and what it must close."""
+
+    pid: int
+    close: Callable[[], None]
+    executor: Callable[[int], Executor]
+    closed: bool = False
+
+    def check(self) -> None:
+        """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
+        if self.closed:
+            raise StoreClosed("this platform was closed; open it again with open_platform")
+        if os.getpid() != self.pid:
+            raise UsedAfterFork("this platform was opened before a fork; open it again in the child process")
+
+
+class Platform:
+    """A model platform in one object, made by `open_platform`.
+
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage` and `health`. It
+    is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    """
+
+    def __init__(self, ports: Ports, principal: Principal, life: Life) -> None:
+        self.ports, self.principal, self._life = ports, principal, life
+
+    def __repr__(self) -> str:
+        return f"<Platform of {self.principal.name}, {type(self.ports.store).__name__}>"
+
+    # ---- resources
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The models that can be asked."""
+        return self._resource(Catalogue)
+
+    @property
+    def chat(self) -> Chat:
+        """Completions."""
+        return self._resource(Chat)
+
+    @property
+    def models(self) -> "model.Models":
+        """Trainable models and their checkpoints."""
+        return self._resource(model.Models)
+
+    @property
+    def training(self) -> "training_service.Training":
+        """SFT and RL jobs."""
+        return self._resource(training_service.Training)
+
+    @property
+    def evaluations(self) -> "evaluation.Evaluations":
+        """Evaluation runs."""
+        return self._resource(evaluation.Evaluations)
+
+    @property
+    def jobs(self) -> "jobs.Jobs":
+        """The queue of both."""
+        return self._resource(jobs.Jobs)
+
+    @property
+    def keys(self) -> "identity.Keys":
+        """API keys."""
+        return self._resource(identity.Keys)
+
+    @property
+    def usage(self) -> "usage_service.Ledger":
+        """What was used, what it cost, and budgets."""
+        return self._resource(usage_service.Ledger)
+
+    @property
+    def health(self) -> "health_service.Health":
+        """Whether all is well."""
+        return self._resource(health_service.Health)
+
+    def _resource(self, kind: Callable[[Ports, Principal], R]) -> R:
+        self._life.check()
+        return kind(self.ports, self.principal)
+
+    # ---- views, workers, upkeep
+
+    def acting_as(self, principal: Principal) -> "Platform":
+        """The same platform as another principal sees it. Only the host may hand out views."""
+        self._require_host()
+        return Platform(self.ports, principal, self._life)
+
+    def worker(self, concurrency: int = 1, executor: Executor | None = None) -> "worker_service.Worker":
+        """A worker for the queue: a context manager that runs up to `concurrency` jobs at a time until it is left."""
+        self._require_host()
+        return worker_service.Worker(self.ports, executor or self._life.executor(concurrency), concurrency)
+
+    def add_base_model(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        id: str,
+        name: str | None = None,
+        pricing: Pricing = Pricing(),  # noqa: B008 - frozen
+        tuning: "base_model_domain.Tuning | None" = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CatalogueEntry:
+        """Offer the causal language model in the folder `path`, in the transformers format, and train on it.
+
+        Every file is checked and its digest kept, which reads all weights once: `progress` is told how many bytes of
+        how many. `tuning` says what training changes, by default an adapter. Other processes offer it when they next
+        open the platform. The same folder again changes nothing.
+
+        Raises `InvalidInput` naming the file at fault, `Conflict` for an id that is taken, `MissingExtra`.
+        """
+        self._require_host()
+        chosen = tuning or base_model_domain.Tuning.LORA
+        return base_model.add_base_model(
+            self.ports, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
+        )
+
+    def base_models(self) -> "tuple[base_model_domain.BaseModel, ...]":
+        """The base models in local folders, and where they lie."""
+        self._require_host()
+        return tuple(self.ports.base_models or ())
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.
+
+        Artifacts never change, so they are copied before the store and, those that came meanwhile, after it. Raises
+        `FileExistsError` when `path` exists, `StorageFull`, `StoreError`.
+        """
+        self._require_host()
+        if os.path.lexists(path):
+            raise FileExistsError(f"{os.fspath(path)} exists; a backup never replaces a file")
+        self.ports.artifacts.backup(beside(path))
+        self.ports.store.backup(os.fspath(path))
+        self.ports.artifacts.backup(beside(path))
+
+    def delete_entity(self, entity: str) -> int:
+        """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
+
+        Returns how many records went. Running jobs are cancelled first. Safe to call again after a crash.
+        """
+        self._require_host()
+        return erasure.erase_entity(self.ports, check_name(entity, "entity"))
+
+    def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.Swept":
+        """Remove artifacts that no record names, as a crash may leave them, and find the records whose artifacts are
+        gone, as a copy without them leaves.
+
+        Takes `grace` seconds where there are any, to tell them from those whose record is about to come; while a
+        running job has recorded nothing in that time it removes nothing, and may be called again later.
+        """
+        self._require_host()
+        return sweep_service.sweep(self.ports, grace)
+
+    def sync(self) -> None:
+        """Make everything that was acknowledged as durable as the store promises."""
+        self._life.check()
+        self.ports.store.sync()
+
+    def close(self) -> None:
+        """Sync, and close what was opened with the platform. Idempotent. Raises `StoreError` when it cannot sync."""
+        if self._life.closed or os.getpid() != self._life.pid:
+            return
+        self._life.closed = True
+        self._life.close()
+
+    def _require_host(self) -> None:
+        self._life.check()
+        if self.principal.scope.entity is not None:
+            raise Forbidden("only the host may do this")
+
+    def __enter__(self) -> Self:
+        self._life.check()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        self._life.check()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await in_executor(self.close)

@@ -1,0 +1,93 @@
+"""What a use case may touch: everything comes from here, nothing is discovered."""
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from modelyard.domain import base_model
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.errors import StorageFull
+from modelyard.lazy import deferred
+from modelyard.platform import logger
+from modelyard.platform.liveness import Stillness
+from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
+
+log = deferred(lambda: logger.log)
+
+
+@attrs.frozen
+class Settings:
+    """What a host may turn. Times are in seconds, sizes in bytes.
+
+    `lease` is how long a worker may be still before its job is given to another; `poll` how often a worker looks for
+    work. `max_crashes` is how often a job may kill its worker without progress. `strict_parameters` refuses chat fields
+    that nobody knows; `reference_mode` says how strictly evaluation references are taken (`RefMode`). `spare_room` on
+    the disk of the artifacts is for what runs: a new job, or data for one, is refused before it takes any of it.
+    """
+
+    lease: float = 30.0
+    poll: float = 0.5
+    max_crashes: int = 3
+    max_data_body: int = 512 * 2**20
+    max_chat_body: int = 8 * 2**20
+    max_control_body: int = 2**20
+    max_queued_jobs: int = 10_000
+    spare_room: int = 256 * 2**20
+    strict_parameters: bool = False
+    reference_mode: str = "syntax"
+
+
+@attrs.define(eq=False)
+class Memory:
+    """What one platform remembers between calls. All of it can be found out again, so nothing is lost with it.
+
+    `offered` is what the backend offered last, and `offered_by_id` the same; `offers` counts how often that changed.
+    `running` are the ids of the admissions that this platform holds. `listing` is the catalogue as it was last shown
+    over HTTP: its version, bytes and tag.
+    """
+
+    offered: tuple[CatalogueEntry, ...] = ()
+    offered_by_id: Mapping[str, CatalogueEntry] = attrs.field(factory=dict)
+    offers: int = 0
+    running: set[str] = attrs.field(factory=set)
+    listing: tuple[object, bytes, str] | None = None
+
+
+@attrs.frozen
+class Ports:
+    """The world as the use cases see it. `stillness` is what this platform has seen of other processes.
+
+    `base_models` are those that the default backend and trainers share with the platform, which may add to them; None
+    where the host brought its own.
+    """
+
+    store: Store
+    artifacts: ArtifactStore
+    backend: Backend | AsyncBackend
+    trainers: Sequence[Trainer]
+    clock: Clock
+    ids: Ids
+    randomness: Randomness
+    observer: Observer | None
+    settings: Settings
+    base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
+    stillness: Stillness = attrs.field(factory=Stillness, eq=False, repr=False)
+    memory: Memory = attrs.field(factory=Memory, eq=False, repr=False)
+
+    def require_room(self) -> None:
+        """Raise `StorageFull` where new work would take the room in which running jobs keep their state."""
+        free, spare = self.artifacts.free(), self.settings.spare_room
+        if free is not None and free < spare:
+            raise StorageFull(
+                f"only {free >> 20} MiB are free on the disk of the artifacts, and {spare >> 20} MiB are kept for jobs "
+                "that run; free some, then try again"
+            )
+
+    def observe(self, event: object) -> None:
+        """Tell the host's observer. A fault in it is the host's: it is logged and changes nothing here."""
+        if self.observer is None:
+            return
+        try:
+            self.observer(event)
+        except Exception:
+            log.exception("the observer failed on %s", type(event).__name__)

@@ -1,0 +1,169 @@
+"""A training job in the hands of the program that asked for it: wait for it, watch it, cancel it."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing, nullcontext
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import ENDED, Job, JobStatus
+from modelyard.domain.models import Checkpoint
+from modelyard.domain.training import TrainingEvent, TrainingJob
+from modelyard.errors import JobFailed, NotFound
+from modelyard.off_loop import in_executor
+from modelyard.platform.jobs.events import events_behind, events_page
+from modelyard.platform.jobs.queue import announce, request_cancel
+from modelyard.platform.jobs.runner import never
+from modelyard.platform.jobs.waiting import turns
+from modelyard.platform.runtime import Ports
+from modelyard.platform.training.lookup import SHOWN, found_job, job_plot, shown, shown_job
+from modelyard.protocols import Tx
+from modelyard.report.line_plot import Plot
+from modelyard.report.progress import Show, progress_bar
+
+
+class JobHandle:
+    """One training job.
+
+    While some worker is alive, `wait` and `events` wait for it. Without one they run the queue in the calling thread,
+    as far as this job.
+
+        job = platform.training.sft("bots/support", examples)
+        for event in job.events():
+            print(event.type, event.data)
+        checkpoint = job.result()
+    """
+
+    def __init__(self, ports: Ports, principal: Principal, job_id: str) -> None:
+        self.ports, self.principal, self.id = ports, principal, job_id
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"
+
+    def refresh(self) -> TrainingJob:
+        """The job as it is now. Raises `NotFound`."""
+        return shown_job(self.ports, self.principal, self.id)
+
+    @property
+    def status(self) -> JobStatus:
+        """Where it stands now."""
+        return self.refresh().status
+
+    @property
+    def step(self) -> int | None:
+        """The step of the checkpoint that it made, if it has."""
+        return self.refresh().step
+
+    def cancel(self) -> TrainingJob:
+        """End it: at once while it waits, at its next step while it runs. Idempotent; one that has ended stays so."""
+        return cancel_job(self.ports, self.principal, self.id)
+
+    # ---- waiting
+
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> TrainingJob:
+        """The job, when it has succeeded. `progress` shows a bar, in a terminal or a notebook, meanwhile.
+
+        Raises `JobFailed`; and TimeoutError after `timeout` seconds.
+        """
+        until = None if timeout is None else self.ports.clock.monotonic() + timeout
+        with closing(self._turns()) as turns, progress_bar(self.id) if progress else nullcontext() as show:
+            for _ in turns:
+                if show is not None:
+                    self._show(show)
+                if until is not None and self.ports.clock.monotonic() >= until:
+                    break
+        job = self.refresh()
+        if job.status not in ENDED:
+            raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} seconds")
+        if job.status is not JobStatus.SUCCEEDED:
+            raise JobFailed(job.id, job.status, job.error_message or "")
+        return job
+
+    def result(self, timeout: float | None = None, *, progress: bool = False) -> Checkpoint:
+        """Its checkpoint, once it has succeeded. Raises `JobFailed`, TimeoutError, and `NotFound` if it was deleted."""
+        job = self.wait(timeout, progress=progress)
+        found = self.ports.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
+        if found is None:
+            raise NotFound("Checkpoint", f"step {job.step}")
+        return found
+
+    # ---- looking at it
+
+    def plot(self) -> Plot:
+        """Its loss and, for RL, its reward, step by step: to `save`, or shown by a notebook."""
+        job = self.refresh()
+        return job_plot(self.ports, self.id, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+
+    def _repr_html_(self) -> str:
+        return self.plot()._repr_html_()
+
+    def _show(self, show: Show) -> None:
+        job = self.refresh()
+        latest = events_page(self.ports, self.id, None, 1, "desc").items
+        numbers = latest[0].data if latest else {}
+        show(job.progress, job.total, {name: numbers[name] for name in SHOWN if name in numbers})
+
+    # ---- watching
+
+    def events(self, after: str | None = None) -> Iterator[TrainingEvent]:
+        """Its events, live, until it has ended; from the one behind the id `after` on, or from the first.
+
+        Where this runs the job itself, leaving the loop gives the job back to the queue.
+        """
+        return self._events(after, never)
+
+    async def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+        """The same on an event loop, which it never blocks: the work is done in the loop's executor."""
+        gone, lock = threading.Event(), threading.Lock()
+        events = self._events(after, gone.is_set)
+
+        def pull() -> TrainingEvent | None:
+            with lock:
+                return next(events, None)
+
+        def close() -> None:
+            with lock:
+                events.close()
+
+        try:
+            while (event := await in_executor(pull)) is not None:
+                yield event
+        finally:
+            gone.set()
+            await asyncio.shield(in_executor(close))
+
+    # ---- how it is waited for
+
+    def _events(self, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
+        with closing(self._turns()) as turns:
+            for _ in turns:
+                for event in events_behind(self.ports, self.id, after):
+                    yield event
+                    after = event.id
+                if stop():
+                    return
+
+    def _turns(self) -> Generator[None, None, None]:
+        """Yields whenever something may have happened, for the last time after the job's end."""
+        return turns(self.ports, lambda: self.ports.store.read(lambda tx: found_job(tx, self.principal, self.id)))
+
+
+def _standing(job: TrainingJob) -> str:
+    if job.status is not JobStatus.RUNNING or job.total is None:
+        return job.status.value
+    return f"{job.status.value}, step {job.progress} of {job.total}"
+
+
+def cancel_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
+    """Cancel a training job in the principal's name. Raises `NotFound`."""
+    event_id, now = ports.ids(), ports.clock.now()
+
+    def step(tx: Tx) -> tuple[Job, Job, TrainingJob]:
+        before = found_job(tx, principal, job_id)
+        job = request_cancel(tx, job_id, event_id, principal.name, now)
+        return before, job, shown(tx, [job], now)[0]
+
+    before, job, answer = ports.store.transact(step)
+    if job.status is not before.status:
+        announce(ports, job)
+    return answer

@@ -1,0 +1,77 @@
+"""Rollouts: conversations with a model that become trajectories to train it on."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, Unpack, cast
+
+from modelyard.domain.completion import Choice, CompletionRequest, Message
+from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.platform.chat.request import Messages, Options, asked, messages_of
+from modelyard.platform.chat.service import Chat
+from modelyard.platform.flow import arun, run
+
+T = TypeVar("T")
+
+
+class Rollout:
+    """A conversation with one model that remembers what was sampled, exactly, so that it can be trained on.
+
+    `options` are those of `chat.complete` and hold for every turn. Log-probabilities and token ids are asked for
+    wherever the backend has them.
+
+        rollout = Rollout(platform.chat, model="local/desk/support", project="desk", max_tokens=60)
+        answer = rollout.ask("Is my parcel on its way?")
+        trajectory = rollout.trajectory(reward=score(answer.message.text))
+    """
+
+    def __init__(
+        self, chat: Chat, *, team: str | None = None, project: str | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._chat, self._options = chat, options
+        self._attribution = chat.principal.attribution(team, project)
+        self._items: list[Message | SampledChoice] = []
+        self._tools = asked(cast("Options", {**options, "messages": "?"}), streamed=False).tools
+
+    def ask(self, messages: Messages = (), /, **options: Unpack[Options]) -> Choice:
+        """The model's next turn, after what is said to it: a text of the user's, or messages, such as a tool's answer.
+
+        `options` hold for this turn alone. Raises as `chat.complete` does; then nothing was said.
+        """
+        said = messages_of(messages) if messages else ()
+        answer = run(self._chat.flow(self._request(said, options), self._attribution, details=True))
+        return self._keep(said, answer.completion.choices[0])
+
+    async def aask(self, messages: Messages = (), /, **options: Unpack[Options]) -> Choice:
+        """The same, without blocking the event loop."""
+        said = messages_of(messages) if messages else ()
+        answer = await arun(self._chat.flow(self._request(said, options), self._attribution, details=True))
+        return self._keep(said, answer.completion.choices[0])
+
+    def trajectory(self, reward: float, metrics: Mapping[str, Any] | None = None) -> Trajectory:
+        """The conversation so far, and what it was worth."""
+        return Trajectory((History(tuple(self._items), self._tools),), reward, metrics or {})
+
+    def _request(self, said: tuple[Message, ...], options: Options) -> CompletionRequest:
+        messages = (*[_spoken(item) for item in self._items], *said)
+        return asked(cast("Options", {**self._options, **options, "messages": messages, "n": 1}), streamed=False)
+
+    def _keep(self, said: tuple[Message, ...], choice: Choice) -> Choice:
+        self._items += [*said, SampledChoice.of(choice)]
+        return choice
+
+
+def _spoken(item: Message | SampledChoice) -> Message:
+    return item.message if isinstance(item, SampledChoice) else item
+
+
+def gather(attempt: Callable[[T], Trajectory], over: Iterable[T]) -> TrajectoryGroup:
+    """A group of attempts at the same task, one for each item, such as a seed. Attempts that raise are kept as such.
+
+    group = gather(lambda seed: attempt_at(question, seed), range(8))
+    """
+    trajectories, failures = [], []
+    for item in over:
+        try:
+            trajectories.append(attempt(item))
+        except Exception as error:  # noqa: BLE001 - the attempt is the caller's code, and its failure is part of the group
+            failures.append(RolloutError(type(error).__name__, str(error)))
+    return TrajectoryGroup(tuple(trajectories), tuple(failures))

@@ -1,0 +1,345 @@
+"""One training job from its claim to its checkpoint: the trainer is pulled, and each item stored before the next.
+
+A job begins at the model's highest checkpoint and keeps that parent however often it is resumed.
+"""
+
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from numbers import Integral, Real
+from typing import Any, BinaryIO, Generic, TypeVar
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.job import Claim, Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
+from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.errors import (
+    ArtifactMissing,
+    CallerError,
+    MissingExtra,
+    ModelyardError,
+    RecordNotFound,
+    StoreError,
+    TrainingError,
+)
+from modelyard.formats.training_data import read_examples, read_groups
+from modelyard.platform.checkpoints.retention import enforce
+from modelyard.platform.checkpoints.transactions import artifacts_of
+from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.leases import held
+from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
+from modelyard.platform.runtime import Ports, log
+from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
+
+T = TypeVar("T")
+
+Files = Mapping[str, Any]
+"""File names to `{"artifact", "size", "digest"}`."""
+
+
+def train(hold: Hold) -> Generator[None, None, None]:
+    """Do the work of an RL or SFT job. Yields after each item that was stored."""
+    start = hold.ports.store.transact(lambda tx: _begin(tx, hold.claim))
+    hold.job = start.job
+    run = _Run(hold, start)
+    items = run.items()
+    try:
+        while not run.ended:
+            run.store(_next_of(items))
+            yield
+    finally:
+        _close(items)
+        run.remove_loose_files()
+
+
+# ---- where it begins ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Start:
+    """What a run starts from: `parent` is None for the untouched base; `reference` is what a KL penalty refers to."""
+
+    job: Job
+    model: Model
+    parent: Checkpoint | None
+    reference: Checkpoint | None
+    artifact: str
+
+
+def _begin(tx: Tx, claim: Claim) -> _Start:
+    job = held(tx, claim)
+    model = tx.get(Model, job.lane)
+    if "parent_id" not in job.result:
+        job = attrs.evolve(job, result={"parent_id": _latest(tx, model), "reference_id": _reference(tx, job)})
+        tx.replace(job)
+    parent, reference = (_checkpoint(tx, job.result[name]) for name in ("parent_id", "reference_id"))
+    return _Start(job, model, parent, reference, _data_of(tx, job))
+
+
+def _latest(tx: Tx, model: Model) -> str | None:
+    found = tx.page(Checkpoint, "by_model", model.id, limit=1, descending=True)
+    return found[0].id if found else None
+
+
+def _reference(tx: Tx, job: Job) -> str | None:
+    step = job.spec["config"].get("kl_penalty_reference_step")
+    if step is None:
+        return None
+    found = tx.find(Checkpoint, "step", job.lane, step)
+    if found is None:
+        raise TrainingError(f"the checkpoint of step {step}, which kl_penalty_reference_step names, was deleted")
+    return found.id
+
+
+def _checkpoint(tx: Tx, checkpoint_id: str | None) -> Checkpoint | None:
+    return None if checkpoint_id is None else tx.get(Checkpoint, checkpoint_id)
+
+
+def _data_of(tx: Tx, job: Job) -> str:
+    """The artifact of the training data: the job's own, or a dataset's."""
+    if "artifact" in job.spec:
+        return str(job.spec["artifact"])
+    try:
+        return tx.get(Dataset, job.spec["dataset_id"]).artifact
+    except RecordNotFound:
+        raise TrainingError("the job's dataset was deleted; upload it again and start a new job") from None
+
+
+# ---- the run -----------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """One attempt: what was stored last, and which files no record names yet."""
+
+    def __init__(self, hold: Hold, start: _Start) -> None:
+        self.ports, self.hold, self.start = hold.ports, hold, start
+        self.ended = False
+        self._started = False
+        self._loose: list[str] = []
+        self._saved = start.job.resume
+        resume = _intact(self.ports, self._saved)
+        self._last_step = start.job.resume_step if resume else 0
+        self._context = _context(self.ports, start, resume, self._last_step)
+
+    def items(self) -> Iterator[TrainItem]:
+        """The trainer at work. Raises `TrainingError`."""
+        spec, artifacts, name = self.start.job.spec, self.ports.artifacts, self.start.artifact
+        trainer = _trainer_for(self.ports, self.start.model.base_model)
+        with trainer_border():
+            if self.start.job.kind is JobKind.RL:
+                config = RLConfig.resolve(spec["config"])
+                return iter(trainer.rl(config, _Rows(artifacts, name, read_groups), self._context))
+            return iter(
+                trainer.sft(SFTConfig.resolve(spec["config"]), _Rows(artifacts, name, read_examples), self._context)
+            )
+
+    def store(self, item: TrainItem) -> None:
+        """Store what the trainer yielded. Raises `TrainingError` when it breaks the laws of trainers."""
+        if not self._started and not isinstance(item, Started):
+            raise TrainingError(f"the trainer yielded {type(item).__name__} before Started; correct the trainer")
+        if isinstance(item, Started):
+            self._store_started(item)
+        elif isinstance(item, Step):
+            self._store_step(item)
+        elif isinstance(item, SavedState):
+            self._store_state(item)
+        else:
+            self._store_checkpoint(item)
+
+    def _store_started(self, item: Started) -> None:
+        self._started = True
+        if self.hold.progress.total is None:
+            self.hold.record(TRAINING_STARTED, {"num_sequences": item.steps}, total=item.steps)
+
+    def _store_step(self, item: Step) -> None:
+        if item.number != self._last_step + 1:
+            raise TrainingError(f"the trainer made step {item.number} after {self._last_step}; correct the trainer")
+        self.hold.record(GRADIENT_STEP, _finite(item.metrics, f"step {item.number}"), step=item.number)
+        self._last_step = item.number
+
+    def _store_state(self, item: SavedState) -> None:
+        if item.number != self._last_step:
+            raise TrainingError(f"the trainer saved step {item.number} after {self._last_step}; correct the trainer")
+        files, now = self._put(item.files), self.ports.clock.now()
+        self.hold.write(lambda tx: save_resume(tx, self.hold.claim, item.number, files, now))
+        self._loose = [file["artifact"] for file in self._saved.values()]
+        self._saved = files
+        self.remove_loose_files()
+
+    def _store_checkpoint(self, item: Trained) -> None:
+        metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
+        checkpoint_id, event_id, now = self.ports.ids(), self.ports.ids(), self.ports.clock.now()
+
+        def step(tx: Tx) -> tuple[Job, Sequence[Checkpoint]]:
+            job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
+            if progress.cancelled_by:
+                return cancel(tx, job, event_id, progress.cancelled_by, now), ()
+            model = tx.get(Model, job.lane)
+            checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
+            tx.add(checkpoint)
+            tx.replace(attrs.evolve(model, last_step=checkpoint.step))
+            result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
+            return succeed(tx, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
+
+        self.hold.job, gone = self.ports.store.transact(step)
+        self.ended = True
+        if self.hold.job.status is JobStatus.SUCCEEDED:
+            self._loose = list(artifacts_of(gone))
+        announce(self.ports, self.hold.job)
+
+    def _put(self, files: Mapping[str, Iterable[bytes]]) -> Files:
+        kept = {}
+        for name, chunks in files.items():
+            with trainer_border():
+                stored = self.ports.artifacts.put(chunks)
+            self._loose.append(stored.name)
+            kept[name] = {"artifact": stored.name, "size": stored.size, "digest": stored.digest}
+        return kept
+
+    def remove_loose_files(self) -> None:
+        """Remove the files that no record names."""
+        for name in self._loose:
+            self.ports.artifacts.remove(name)
+        self._loose.clear()
+
+
+def _new_checkpoint(
+    checkpoint_id: str, model: Model, job: Job, files: Files, metrics: Mapping[str, float], time: datetime
+) -> Checkpoint:
+    return Checkpoint(
+        checkpoint_id,
+        model.id,
+        model.entity,
+        model.project,
+        model.last_step + 1,
+        time,
+        digest({name: file["digest"] for name, file in files.items()}),
+        metrics,
+        files,
+        parent_id=job.result["parent_id"],
+        job_id=job.id,
+    )
+
+
+def _finite(metrics: Mapping[str, Any], where: str) -> Mapping[str, float]:
+    """The metrics as plain numbers. Raises `TrainingError`: one that is not finite means that training went astray."""
+    plain: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise TrainingError(
+                f"{where} has {name} = {value!r}, which is no finite number: the training went astray; "
+                "try a lower learning_rate, and look for extreme values in the data"
+            )
+        plain[name] = int(value) if isinstance(value, Integral) else float(value)
+    return plain
+
+
+# ---- what the trainer is given -----------------------------------------------------------------------------------
+
+
+def _trainer_for(ports: Ports, base_model: str) -> Trainer:
+    for trainer in ports.trainers:
+        if trainer.trains(base_model):
+            return trainer
+    raise TrainingError(f"no trainer of this worker trains {base_model!r}; start a worker with one that does")
+
+
+def _context(ports: Ports, start: _Start, resume: Files, resume_step: int) -> TrainContext:
+    parent = start.parent.files if start.parent else {}
+    reference = start.reference.files if start.reference else {}
+    return TrainContext(
+        base_model=start.model.base_model,
+        seed=start.job.spec["seed"],
+        parent_files=frozenset(parent),
+        parent=opener(ports.artifacts, parent),
+        resume_step=resume_step,
+        resume_files=frozenset(resume),
+        resume=opener(ports.artifacts, resume) if resume else None,
+        reference_files=frozenset(reference),
+        reference=opener(ports.artifacts, reference) if reference else None,
+    )
+
+
+def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
+    """Opens files by the names under which a record knows them. It raises `ArtifactMissing`."""
+
+    def open_file(name: str) -> BinaryIO:
+        if name not in files:
+            raise ArtifactMissing(f"there is no file {name!r}")
+        return artifacts.open(files[name]["artifact"])
+
+    return open_file
+
+
+def _intact(ports: Ports, files: Files) -> Files:
+    """The saved state, or nothing where a file of it is gone or altered: then the job begins anew."""
+    try:
+        whole = all(_digest_of(ports.artifacts, file["artifact"]) == file["digest"] for file in files.values())
+    except ArtifactMissing:
+        whole = False
+    return files if whole else {}
+
+
+def _digest_of(artifacts: ArtifactStore, name: str) -> str:
+    with artifacts.open(name) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # a BinaryIO is such a file
+
+
+@attrs.frozen
+class _Rows(Generic[T]):
+    """Training data that can be read again and again, a row at a time."""
+
+    artifacts: ArtifactStore
+    name: str
+    read: Callable[[BinaryIO], Iterator[T]]
+
+    def __iter__(self) -> Iterator[T]:
+        with self.artifacts.open(self.name) as file:
+            yield from self.read(file)
+
+
+# ---- the border to the trainer's code ----------------------------------------------------------------------------
+
+
+@contextmanager
+def trainer_border() -> Iterator[None]:
+    """Whatever a trainer raises, of any class, becomes a `TrainingError`; an interrupt of the main thread passes."""
+    try:
+        yield
+    except (TrainingError, CallerError, StoreError):
+        raise
+    except MissingExtra as error:
+        raise TrainingError(str(error)) from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit) and threading.current_thread() is threading.main_thread():
+            raise
+        log.info("the trainer failed", exc_info=True)
+        raise TrainingError(
+            f"the trainer failed with {type(error).__name__}: {error}; correct the data or the configuration, "
+            "or look into the worker's log, then start a new job"
+        ) from error
+
+
+def _next_of(items: Iterator[TrainItem]) -> TrainItem:
+    with trainer_border():
+        item = next(items, None)
+    if not isinstance(item, Started | Step | SavedState | Trained):
+        raise TrainingError(f"the trainer yielded {item!r:.100} in the place of a result; correct the trainer")
+    return item
+
+
+def _close(items: Iterator[TrainItem]) -> None:
+    """Let the trainer put its things away. A fault in that changes nothing any more."""
+    if not hasattr(items, "close"):
+        return
+    try:
+        with trainer_border():
+            items.close()
+    except ModelyardError:
+        log.warning("the trainer failed while it was closed", exc_info=True)

@@ -1,0 +1,321 @@
+"""SFT and RL jobs: asking for them, and reading what came of them (specification 4.3)."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
+from modelyard.domain.training_config import AssistantTurns, BatchSize, RLConfig, SFTConfig
+from modelyard.errors import InvalidInput, NotFound, Problem
+from modelyard.formats.fields import below
+from modelyard.formats.training_data import read_examples
+from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.jobs.events import events_page
+from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files_of
+from modelyard.platform.paging import Cursor, cursor_at, listed_entity, listed_index, maybe, read_page
+from modelyard.platform.runtime import Ports
+from modelyard.platform.training.data import (
+    ExampleData,
+    GroupData,
+    examples_of,
+    groups_of,
+    store_examples,
+    store_groups,
+)
+from modelyard.platform.training.handle import JobHandle, cancel_job
+from modelyard.platform.training.lookup import found_job, shown, shown_job, visible
+from modelyard.protocols import Snapshot, StoredArtifact, Tx
+
+SEED_BYTES = 6
+
+
+class Training:
+    """The training jobs that a principal may see.
+
+    job = platform.training.sft("bots/support", "examples.jsonl", learning_rate=1e-4)
+    checkpoint = job.result()
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    # ---- asking for a job
+
+    def sft(
+        self,
+        model: Model | str,
+        data: ExampleData | str | os.PathLike[str],
+        *,
+        learning_rate: float | Sequence[float] | None = None,
+        batch_size: BatchSize | None = None,
+        assistant_turns: AssistantTurns | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobHandle:
+        """Fine-tune a model on examples, in their order.
+
+        `model` is a model, its id or its name ("project/name", "entity/project/name"). `data` are examples, as values
+        or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
+        now. The same model, URL and configuration asked for again while the first job has not ended is that job. With
+        an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
+        has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
+        `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
+        """
+        self.ports.require_room()
+        ask = partial(self._ask, JobKind.SFT, key=check_idempotency_key(idempotency_key))
+        rates = (
+            learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
+        )
+        asked = {"learning_rate": rates, "batch_size": batch_size, "assistant_turns": assistant_turns}
+        config, target = SFTConfig.resolve(asked), self._model(model)
+        if isinstance(data, str) and "://" in data:
+            return ask(target, config, *self._dataset_named(target, config, data))
+        stored, rows = self._keep_examples(data)
+        with kept_only_if_named(self.ports.artifacts, stored):
+            _check_rows(config, rows)
+            return ask(target, config, {**_own(stored), "rows": rows})
+
+    def rl(
+        self,
+        model: Model | str,
+        groups: GroupData | StoredArtifact,
+        *,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> JobHandle:
+        """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
+
+        `groups` are values or plain dicts, read as they come; or an artifact that holds them as `formats.training`
+        writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
+        `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`, `StorageFull`.
+        """
+        self.ports.require_room()
+        ask = partial(self._ask, JobKind.RL, key=check_idempotency_key(idempotency_key))
+        unknown = sorted(options.keys() - {*(field.name for field in attrs.fields(RLConfig)), "loss_fn"})
+        if unknown:
+            raise InvalidInput([Problem((name,), "is no option of RL training") for name in unknown])
+        config, target = RLConfig.resolve(options), self._model(model)
+        if isinstance(groups, StoredArtifact):
+            return ask(target, config, _own(groups))
+        stored, _ = store_groups(self.ports.artifacts, groups_of(groups))
+        with kept_only_if_named(self.ports.artifacts, stored):
+            return ask(target, config, _own(stored))
+
+    # ---- datasets
+
+    def upload(
+        self, project: str, name: str, data: ExampleData | str | os.PathLike[str], *, entity: str | None = None
+    ) -> Dataset:
+        """Keep examples as the next version of a dataset; the same rows again are the version that has them.
+
+        Raises `InvalidInput`, `Forbidden`, `StorageFull`.
+        """
+        self.ports.require_room()
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        for field, value in {"name": name, "project": project, "entity": entity}.items():
+            check_name(value, field)
+        stored, rows = self._keep_examples(data)
+        with kept_only_if_named(self.ports.artifacts, stored):
+            _check_not_empty(rows)
+            place = (entity, project, name)
+            asked = Dataset(
+                self.ports.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self.ports.clock.now()
+            )
+            dataset = self.ports.store.transact(lambda tx: add_version(tx, asked))
+        if dataset.id != asked.id:
+            self.ports.artifacts.remove(stored.name)
+        return dataset
+
+    # ---- reading and cancelling
+
+    def job(self, job_id: str) -> JobHandle:
+        """The handle of a job. Raises `NotFound`."""
+        self.get(job_id)
+        return JobHandle(self.ports, self.principal, job_id)
+
+    def get(self, job_id: str) -> TrainingJob:
+        """One job. Raises `NotFound`."""
+        return shown_job(self.ports, self.principal, job_id)
+
+    def events(
+        self, job_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
+    ) -> Page[TrainingEvent]:
+        """Events of a job, behind the one with the id `after`. Raises `NotFound`."""
+        self.get(job_id)
+        return events_page(self.ports, job_id, after, limit, order)
+
+    def cancel(self, job_id: str) -> TrainingJob:
+        """End a job: at once while it waits, at its next step while it runs. Idempotent. Raises `NotFound`."""
+        return cancel_job(self.ports, self.principal, job_id)
+
+    def list(
+        self,
+        *,
+        model: Model | str | None = None,
+        status: JobStatus | None = None,
+        project: str | None = None,
+        entity: str | None = None,
+        after: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        order: Order = "asc",
+    ) -> Page[TrainingJob]:
+        """Jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a model,
+        a status.
+
+        `model` may also be the id of a model that was deleted. Raises `Forbidden`, `NotFound`, `InvalidInput`.
+        """
+        entity = listed_entity(self.principal, entity, project)
+        lane = None if model is None else self._lane(model)
+        sees = visible(self.principal)
+
+        def keep(job: Job) -> bool:
+            return (
+                sees(job)
+                and entity in (None, job.entity)
+                and project in (None, job.project)
+                and status in (None, job.status)
+            )
+
+        index, *where = _index(entity, project, lane, status)
+        cursor = None if after is None else partial(self._place, index, after)
+        page = read_page(self.ports, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+        now = self.ports.clock.now()
+        return Page(self.ports.store.read(lambda snapshot: shown(snapshot, page, now)), page.has_more)
+
+    # ---- how a job is made
+
+    def _model(self, model: Model | str) -> Model:
+        return self.ports.store.read(lambda snapshot: named_model(snapshot, self.principal, model))
+
+    def _keep_examples(self, data: ExampleData | str | os.PathLike[str]) -> tuple[StoredArtifact, int]:
+        if not isinstance(data, str | os.PathLike):
+            return store_examples(self.ports.artifacts, examples_of(data))
+        if self.principal.scope.entity is not None:
+            raise InvalidInput.at("data", msg="only the host may name a file; send a dataset's URL")
+        with open(data, "rb") as file:
+            return store_examples(self.ports.artifacts, read_examples(file))
+
+    def _dataset_named(self, model: Model, config: SFTConfig, url: str) -> tuple[Mapping[str, Any], str]:
+        """The data of a job on a dataset, and the fingerprint of its request."""
+        dataset = self.ports.store.read(lambda snapshot: self._dataset(snapshot, url))
+        self._check_readable(dataset)
+        _check_rows(config, dataset.rows)
+        data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
+        return data, digest([model.id, dataset.url, attrs.asdict(config)])
+
+    def _check_readable(self, dataset: Dataset) -> None:
+        """Raise `InvalidInput` naming the line of a dataset that could not be read when it came."""
+        if dataset.rows:
+            return
+        with self.ports.artifacts.open(dataset.artifact) as file:
+            try:
+                for _ in read_examples(file):
+                    pass
+            except InvalidInput as wrong:
+                raise below(wrong, "training_data_url") from None
+
+    def _dataset(self, snapshot: Snapshot, url: str) -> Dataset:
+        named = DatasetName.parse(url)
+        if named is None:
+            msg = "must be a dataset's URL, such as modelyard:///<entity>/<project>/<name>:v0"
+            raise InvalidInput.at("training_data_url", msg=msg)
+        self.principal.require(named.entity, named.project)
+        found = version_of(snapshot, named)
+        if found is None:
+            raise NotFound("Dataset", url)
+        return found
+
+    def _ask(
+        self,
+        kind: JobKind,
+        model: Model,
+        config: SFTConfig | RLConfig,
+        data: Mapping[str, Any],
+        fingerprint: str = "",
+        *,
+        key: str | None,
+    ) -> JobHandle:
+        seed = int.from_bytes(self.ports.randomness(SEED_BYTES), "big")
+        spec = {"config": attrs.asdict(config), "seed": seed, **data}
+        place = (model.entity, model.project, model.id)
+        asked = Job(self.ports.ids(), kind, *place, self.ports.clock.now(), spec, fingerprint, key)
+        job = self.ports.store.transact(lambda tx: self._enqueue(tx, asked))
+        if job.id == asked.id:
+            announce(self.ports, job)
+        else:
+            for name in files_of(asked):
+                self.ports.artifacts.remove(name)
+        return JobHandle(self.ports, self.principal, job.id)
+
+    def _enqueue(self, tx: Tx, job: Job) -> Job:
+        known = asked_before(tx, job)
+        if known is not None:
+            return known
+        if maybe(tx, Model, job.lane) is None:
+            raise NotFound("Model", job.lane)
+        step = job.spec["config"].get("kl_penalty_reference_step")
+        if step is not None and tx.find(Checkpoint, "step", job.lane, step) is None:
+            raise InvalidInput.at("kl_penalty_reference_step", msg=f"the model has no checkpoint of step {step}")
+        return enqueue(tx, job, self.ports.settings.max_queued_jobs)
+
+    def _lane(self, model: Model | str) -> str:
+        if isinstance(model, Model):
+            return model.id
+        return self._model(model).id if "/" in model else model
+
+    def _place(self, index: str, job_id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(Job, index, found_job(snapshot, self.principal, job_id))
+
+
+def _own(stored: StoredArtifact) -> Mapping[str, Any]:
+    """Data that belong to one job, as its spec names them."""
+    return {"artifact": stored.name, "digest": stored.digest}
+
+
+def _check_not_empty(rows: int) -> None:
+    if not rows:
+        raise InvalidInput.at("data", msg="has no rows; give at least one example")
+
+
+def _check_rows(config: SFTConfig, rows: int) -> None:
+    _check_not_empty(rows)
+    config.learning_rates(rows)
+
+
+def _index(entity: str | None, project: str | None, lane: str | None, status: JobStatus | None) -> tuple[str, ...]:
+    """The narrowest index for a listing, and the values to look up in it."""
+    if lane is not None:
+        return "of_lane", lane
+    if status is not None and entity is not None:
+        return "by_status", entity, status
+    return listed_index(entity, project)
+
+
+def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
+    """The version of a dataset that is named, or its latest."""
+    place = (named.entity, named.project, named.name)
+    if named.version is not None:
+        return snapshot.find(Dataset, "version", *place, named.version)
+    latest = snapshot.page(Dataset, "by_name", *place, limit=1, descending=True)
+    return latest[0] if latest else None
+
+
+def add_version(tx: Tx, asked: Dataset) -> Dataset:
+    """Add the next version of a dataset, unless one has the same digest already: then that one. A step."""
+    place = (asked.entity, asked.project, asked.name)
+    same = tx.page(Dataset, "by_digest", *place, asked.digest, limit=1, descending=True)
+    if same:
+        return same[0]
+    latest = tx.page(Dataset, "by_name", *place, limit=1, descending=True)
+    dataset = attrs.evolve(asked, version=latest[0].version + 1 if latest else 0)
+    tx.add(dataset)
+    return dataset

@@ -1,0 +1,1 @@
+"""`platform.uploads`: training data that clients upload."""

@@ -1,0 +1,227 @@
+"""Datasets that arrive in several calls: begun, sent to an address that holds its own secret, and committed.
+
+All that is known between the calls lies in the store, so any process over the same store can go on with an upload.
+"""
+
+import base64
+import hashlib
+from datetime import datetime, timedelta
+from functools import partial
+from typing import BinaryIO
+
+import attrs
+
+from modelyard.domain.identity import Principal, Scope, check_name
+from modelyard.domain.training import Dataset, DatasetName
+from modelyard.domain.upload import Upload
+from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
+from modelyard.formats.json_stream import file_chunks
+from modelyard.formats.training_data import read_examples
+from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.keys.service import secret_digest
+from modelyard.platform.paging import maybe
+from modelyard.platform.runtime import Ports
+from modelyard.platform.training.data import store_examples
+from modelyard.platform.training.service import add_version, version_of
+from modelyard.protocols import Snapshot, StoredArtifact, Tx
+
+LIFE = timedelta(hours=1)
+"""How long an upload may take from its announcement to its commit; its addresses live no longer."""
+
+SECRET_BYTES = 32
+SWEPT_AT_ONCE = 20
+
+
+class Uploads:
+    """The uploads that a principal may see. What is another's looks as if it did not exist."""
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    # ---- the calls of an upload, in their order
+
+    def begin(self, project: str, name: str, *, entity: str | None = None) -> Upload:
+        """Announce the next version of a dataset. Expired uploads go on this occasion.
+
+        Raises `InvalidInput`, `Forbidden`.
+        """
+        entity = self.principal.entity if entity is None else entity
+        for field, value in {"entity": entity, "project": project, "name": name}.items():
+            check_name(value, field)
+        self.principal.require(entity, project)
+        now = self.ports.clock.now()
+        upload = Upload(self.ports.ids(), entity, project, name, now, now + LIFE)
+        swept = self.ports.store.transact(lambda tx: _begin(tx, upload))
+        for old in swept:
+            if old.artifact is not None:
+                self.ports.artifacts.remove(old.artifact)
+        return upload
+
+    def expect_file(self, upload_id: str, md5: str) -> str | None:
+        """The secret of the address for a file with this MD5, in base64; None when that file is here already.
+
+        An address given out before is no longer good. Raises `NotFound`, and `Conflict` when another file is here.
+        """
+        secret = self._new_secret()
+        step = partial(self._expect_file, upload_id, md5, secret_digest(secret), self.ports.clock.now())
+        return secret if self.ports.store.transact(step) else None
+
+    def expect_manifest(self, upload_id: str) -> str:
+        """The secret of the address for the list of files. Raises `NotFound`."""
+        secret = self._new_secret()
+        now = self.ports.clock.now()
+
+        def step(tx: Tx) -> None:
+            tx.replace(attrs.evolve(self._open(tx, upload_id, now), manifest_secret=secret_digest(secret)))
+
+        self.ports.store.transact(step)
+        return secret
+
+    def receive(self, secret: str, raw: StoredArtifact) -> None:
+        """Keep the file that came to an address, as rows where it can be read as examples; the job that it is for says
+        why it cannot. The same file again changes nothing. `raw` stays the caller's. Raises `InvalidInput`,
+        `Forbidden`.
+        """
+        upload = self._behind("file", secret)
+        with self.ports.artifacts.open(raw.name) as file:
+            if _md5(file) != upload.md5:
+                raise InvalidInput.at(
+                    "body", msg="is not the file that was announced: its MD5 is another; send it again"
+                )
+            if upload.received:
+                return
+            stored, rows = self._keep(file)
+        with kept_only_if_named(self.ports.artifacts, stored):
+            named = self.ports.store.transact(partial(self._receive, secret, stored, rows, self.ports.clock.now()))
+        if not named:
+            self.ports.artifacts.remove(stored.name)
+
+    def check_manifest(self, secret: str, digests: list[str | None]) -> None:
+        """Compare the list of files that came to an address, by their MD5, with what is here.
+
+        Raises `InvalidInput`, `Forbidden`.
+        """
+        upload = self._behind("manifest", secret)
+        if not upload.received or digests != [upload.md5]:
+            raise InvalidInput.at("body", "contents", msg="must name the one file that was uploaded, and nothing else")
+
+    def commit(self, upload_id: str) -> Dataset:
+        """Make the file a version of the dataset; the same rows again are the version that has them. Idempotent.
+
+        Raises `NotFound`, and `Conflict` when no file came.
+        """
+        new_id, now = self.ports.ids(), self.ports.clock.now()
+        dataset, spare = self.ports.store.transact(lambda tx: self._commit(tx, upload_id, new_id, now))
+        if spare is not None:
+            self.ports.artifacts.remove(spare)
+        return dataset
+
+    # ---- reading
+
+    def authenticate(self, part: str, secret: str) -> Principal:
+        """Who stands behind an address for a part, "file" or "manifest": one that holds its project alone.
+
+        Raises `Forbidden`.
+        """
+        upload = self._behind(part, secret)
+        return Principal(f"upload {upload.id}", upload.entity, Scope(upload.entity, frozenset([upload.project])))
+
+    def dataset(self, id: str) -> Dataset | None:
+        """The dataset that an upload became, by either's id."""
+        return self.ports.store.read(lambda snapshot: self._dataset(snapshot, id))
+
+    def find(self, project: str, name: str, *, entity: str | None = None) -> Dataset | None:
+        """A dataset by `<name>:v<N>` or `<name>:latest`. Raises `Forbidden`."""
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity, project)
+        named = DatasetName.parse(f"modelyard:///{entity}/{project}/{name}")
+        return None if named is None else self.ports.store.read(lambda snapshot: version_of(snapshot, named))
+
+    # ---- steps
+
+    def _open(self, tx: Snapshot, upload_id: str, now: datetime) -> Upload:
+        upload = maybe(tx, Upload, upload_id)
+        if upload is None or not self.principal.scope.covers(upload.entity, upload.project) or upload.expires_at <= now:
+            raise NotFound("Upload", upload_id, "begin it anew")
+        return upload
+
+    def _expect_file(self, upload_id: str, md5: str, secret: str, now: datetime, tx: Tx) -> bool:
+        upload = self._open(tx, upload_id, now)
+        if upload.received:
+            if upload.md5 != md5:
+                raise Conflict("another file was uploaded already, and an upload has one file; begin another upload")
+            return False
+        tx.replace(attrs.evolve(upload, md5=md5, file_secret=secret))
+        return True
+
+    def _receive(self, secret: str, stored: StoredArtifact, rows: int, now: datetime, tx: Tx) -> bool:
+        """Whether the stored file is now the upload's own."""
+        upload = _addressed(tx, "file", secret, now)
+        if upload.received:
+            return False
+        tx.replace(attrs.evolve(upload, artifact=stored.name, rows=rows, size=stored.size, digest=stored.digest))
+        return True
+
+    def _commit(self, tx: Tx, upload_id: str, new_id: str, now: datetime) -> tuple[Dataset, str | None]:
+        """The dataset, and the artifact that is not needed beside it."""
+        upload = self._open(tx, upload_id, now)
+        if upload.dataset_id is not None:
+            return tx.get(Dataset, upload.dataset_id), None
+        if upload.artifact is None or upload.digest is None:
+            raise Conflict("no file was uploaded; an artifact here holds one file of JSON Lines")
+        place = (upload.entity, upload.project, upload.name)
+        asked = Dataset(new_id, *place, 0, upload.artifact, upload.rows, upload.size, upload.digest, now)
+        dataset = add_version(tx, asked)
+        tx.replace(attrs.evolve(upload, artifact=None, dataset_id=dataset.id))
+        return dataset, None if dataset.id == new_id else upload.artifact
+
+    def _dataset(self, snapshot: Snapshot, id: str) -> Dataset | None:
+        upload = maybe(snapshot, Upload, id)
+        dataset = maybe(snapshot, Dataset, id if upload is None else upload.dataset_id or "")
+        if dataset is None or not self.principal.scope.covers(dataset.entity, dataset.project):
+            return None
+        return dataset
+
+    # ---- parts of the above
+
+    def _new_secret(self) -> str:
+        return self.ports.randomness(SECRET_BYTES).hex()
+
+    def _behind(self, part: str, secret: str) -> Upload:
+        now = self.ports.clock.now()
+        return self.ports.store.read(lambda snapshot: _addressed(snapshot, part, secret, now))
+
+    def _keep(self, file: BinaryIO) -> tuple[StoredArtifact, int]:
+        artifacts = self.ports.artifacts
+        try:
+            return store_examples(artifacts, read_examples(file))
+        except InvalidInput:
+            file.seek(0)
+            return artifacts.put(file_chunks(file)), 0
+
+
+def _begin(tx: Tx, upload: Upload) -> list[Upload]:
+    """Add an upload and remove old ones, which it answers."""
+    old = tx.page(Upload, "by_age", limit=SWEPT_AT_ONCE)
+    gone = [other for other in old if other.expires_at <= upload.created_at]
+    for other in gone:
+        tx.remove(Upload, other.id)
+    tx.add(upload)
+    return gone
+
+
+def _addressed(snapshot: Snapshot, part: str, secret: str, now: datetime) -> Upload:
+    """The upload that an address is for: one answer whether it never was, was replaced, or has expired."""
+    upload = snapshot.find(Upload, part, secret_digest(secret))
+    if upload is None or upload.expires_at <= now:
+        raise Forbidden("this upload address is not valid, or no longer; ask for a new one")
+    return upload
+
+
+def _md5(file: BinaryIO) -> str:
+    """The MD5 of a file in base64, which clients announce it by; nothing is trusted for it. The file is rewound."""
+    summed = hashlib.md5(usedforsecurity=False)
+    for chunk in file_chunks(file):
+        summed.update(chunk)
+    file.seek(0)
+    return base64.b64encode(summed.digest()).decode()

@@ -1,0 +1,168 @@
+"""Letting a request in and booking it: limits, reservations on budgets, and the ledger, as functions of `tx`.
+
+A request is admitted in one transaction before the backend is called, and settled in the transaction of its ledger row.
+Where neither a budget nor a limit applies, nothing is held and the first of the two is left out.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import attrs
+
+from modelyard.domain.completion import StoredCompletion
+from modelyard.domain.identity import Limits
+from modelyard.domain.record import KEY
+from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageTotal, day_of, empty_total
+from modelyard.errors import BudgetExceeded, RateLimited, RecordConflict, RecordNotFound
+from modelyard.platform.flow import Call, Flow, Transact
+from modelyard.platform.runtime import Ports
+from modelyard.protocols import Snapshot, Tx
+
+STILL = 15 * 60.0
+"""Seconds after which an admission of another process counts as left behind by its death."""
+
+_WATCHED = 1000
+_ROUNDING = 1e-9
+_NOTHING = Decimal(0)
+
+
+# ---- admission -------------------------------------------------------------------------------------------------
+
+
+def admitted(ports: Ports, admission: Admission, limits: Limits) -> Flow[Admission | None]:
+    """Let a request in. Returns what it holds, or None where it holds nothing.
+
+    `admission` says who asks and what may be spent at most. What a dead process left behind is given back when the
+    request would be refused otherwise. Raises `RateLimited`, `BudgetExceeded`.
+    """
+    store, now = ports.store, ports.clock.monotonic()
+    ports.memory.running.add(admission.id)
+    try:
+        try:
+            held = yield Transact(store, lambda tx: admit(tx, admission, limits, now), durable=False)
+        except (RateLimited, BudgetExceeded):
+            left = yield Call(lambda: left_behind(ports, admission.entity), store.blocking)
+            if not left:
+                raise
+            held = yield Transact(store, lambda tx: _admit_instead(tx, left, admission, limits, now), durable=False)
+    except BaseException:
+        ports.memory.running.discard(admission.id)
+        raise
+    return held  # type: ignore[no-any-return]
+
+
+def admit(tx: Tx, admission: Admission, limits: Limits, now: float) -> Admission | None:
+    """The rules: rate, requests at once, then every budget that applies. `now` is on the monotonic clock."""
+    if limits.requests_per_minute is not None:
+        _take_token(tx, admission.key_id, limits.requests_per_minute, now)
+    at_once = limits.concurrent_requests
+    if at_once is not None and tx.count(Admission, "by_key", admission.key_id) >= at_once:
+        raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
+    budgets = budgets_of(tx, admission.entity, admission.key_id)
+    for budget in budgets:
+        _reserve(tx, budget, admission.reserved)
+    if not budgets and at_once is None:
+        return None
+    held = attrs.evolve(admission, budgets=tuple(budget.id for budget in budgets))
+    tx.add(held)
+    return held
+
+
+def budgets_of(snapshot: Snapshot, entity: str, key_id: str) -> list[Budget]:
+    """The budgets that apply to a key's requests on an entity."""
+    ids = (entity, budget_id(entity, key_id)) if key_id else (entity,)
+    return [budget for id_ in ids if (budget := find_budget(snapshot, id_)) is not None]
+
+
+def budget_id(entity: str, key_id: str | None) -> str:
+    """The id of the budget of an entity, or of one key of it."""
+    return f"{entity}/{key_id}" if key_id else entity
+
+
+def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
+    """The budget, or None where there is none."""
+    return snapshot.find(Budget, KEY, id)
+
+
+def _take_token(tx: Tx, key_id: str, per_minute: int, now: float) -> None:
+    """The token bucket: full at first, refilled evenly. A clock that began anew refills nothing."""
+    window = tx.find(RateWindow, KEY, key_id)
+    if window is None:
+        tokens, keep = float(per_minute), tx.add
+    else:
+        refill, keep = max(0.0, now - window.at) * per_minute / 60, tx.replace
+        tokens = min(float(per_minute), window.tokens + refill)
+    if tokens < 1 - _ROUNDING:
+        wait = (1 - tokens) * 60 / per_minute
+        raise RateLimited(f"this key may make {per_minute} requests a minute; try again in {wait:.1f} s", wait)
+    keep(RateWindow(key_id, max(0.0, tokens - 1), now))
+
+
+def _reserve(tx: Tx, budget: Budget, amount: Decimal) -> None:
+    if amount > budget.remaining:
+        raise BudgetExceeded(
+            f"this request may cost up to {amount:f} USD and the budget of {budget.limit:f} USD has "
+            f"{max(budget.remaining, _NOTHING):f} left; ask for fewer tokens, or have the budget raised"
+        )
+    tx.replace(budget.reserve(amount))
+
+
+# ---- booking ---------------------------------------------------------------------------------------------------
+
+
+def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:
+    """Put a completion into the ledger and its totals, settle what it held, and keep it if asked to.
+
+    Booking it again changes nothing.
+    """
+    try:
+        tx.add(entry)
+    except RecordConflict:
+        return
+    _count(tx, entry)
+    if held is not None:
+        release(tx, held, entry.cost)
+    if stored is not None:
+        tx.add(stored)
+
+
+def release(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
+    """Give back what a request held, having spent so much. Again, it gives back nothing."""
+    try:
+        tx.remove(Admission, held.id)
+        reserved = held.reserved
+    except RecordNotFound:
+        reserved = _NOTHING
+    for id_ in held.budgets:
+        budget = find_budget(tx, id_)
+        if budget is not None and (reserved or spent):
+            tx.replace(budget.settle(reserved, spent))
+
+
+def _count(tx: Tx, entry: LedgerEntry) -> None:
+    day = day_of(entry.created_at)
+    total = tx.find(UsageTotal, KEY, entry.entity, day, entry.project, entry.key_id, entry.model)
+    if total is None:
+        tx.add(empty_total(entry, day).plus(entry))
+    else:
+        tx.replace(total.plus(entry))
+
+
+# ---- what the dead left behind ------------------------------------------------------------------------------------
+
+
+def left_behind(ports: Ports, entity: str) -> list[Admission]:
+    """Admissions of other processes that this platform has watched for longer than `STILL`."""
+    found = ports.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", entity, limit=_WATCHED))
+    others = {admission.id: admission for admission in found if admission.id not in ports.memory.running}
+    now = ports.clock.monotonic()
+    seconds = ports.stillness.seconds(f"admissions of {entity}", dict.fromkeys(others, 0), now)
+    return [others[id_] for id_, still in seconds.items() if still > STILL]
+
+
+def _admit_instead(
+    tx: Tx, left: Sequence[Admission], admission: Admission, limits: Limits, now: float
+) -> Admission | None:
+    for held in left:
+        release(tx, held)
+    return admit(tx, admission, limits, now)

@@ -1,0 +1,298 @@
+"""What was used, what it cost, and what may be spent: the ledger, sums over it, and budgets."""
+
+from collections.abc import Iterator, Sequence
+from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import Any, TypeVar
+
+import attrs
+
+from modelyard.domain.identity import ApiKey, Principal, check_name
+from modelyard.domain.paging import Page, check_limit
+from modelyard.domain.usage import (
+    RECORDS,
+    SUM_BY,
+    Admission,
+    Budget,
+    LedgerEntry,
+    UsageSum,
+    UsageTotal,
+    add,
+    summed,
+    total_of,
+)
+from modelyard.errors import Forbidden, InvalidInput, NotFound, RecordNotFound
+from modelyard.platform.runtime import Ports
+from modelyard.platform.usage.admission import budget_id, find_budget
+from modelyard.protocols import Snapshot, Tx
+
+R = TypeVar("R", LedgerEntry, UsageTotal)
+
+_BATCH = 1000
+_DAY = timedelta(days=1)
+_MAX_LIMIT = Decimal(10**15)
+_BEHIND_ALL = chr(0x10FFFF)
+_RECORD = {record.cls: record for record in RECORDS}
+
+
+class Ledger:
+    """The usage that a principal may see, and budgets.
+
+    platform.usage.total(by=("model", "day"), since=datetime(2026, 1, 1, tzinfo=UTC))
+    platform.usage.set_budget("25.00", entity="acme")
+    """
+
+    def __init__(self, ports: Ports, principal: Principal) -> None:
+        self.ports, self.principal = ports, principal
+
+    # ---- reading
+
+    def entries(
+        self, *, after: str | None = None, limit: int = 100, team: str | None = None, project: str | None = None
+    ) -> Page[LedgerEntry]:
+        """Ledger rows, oldest first: of one team or of all that the principal may see, behind the row with id `after`.
+
+        Raises `Forbidden`, `NotFound`, `InvalidInput`.
+        """
+        check_limit(limit)
+        view = self._view(team, project)
+
+        def query(snapshot: Snapshot) -> list[LedgerEntry]:
+            cursor = None if after is None else view.behind(snapshot, after)
+            return list(islice(view.rows(snapshot, LedgerEntry, cursor, limit + 1), limit + 1))
+
+        return Page.cut(self.ports.store.read(query), limit)
+
+    def entry(self, id: str) -> LedgerEntry:
+        """The row of one completion, by the completion's id. Raises `NotFound`."""
+        view = self._view(None, None)
+        return self.ports.store.read(lambda snapshot: view.row(snapshot, id))
+
+    def total(
+        self,
+        by: Sequence[str] = (),
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        team: str | None = None,
+        project: str | None = None,
+    ) -> list[UsageSum]:
+        """Exact sums over ledger rows with `since <= created_at < until`, kept apart `by` any of team, project, model,
+        key and day, and sorted by them; without `by`, the one sum of all.
+
+        Raises `Forbidden`, `InvalidInput`.
+        """
+        unknown = [name for name in by if name not in SUM_BY]
+        if unknown or isinstance(by, str):
+            raise InvalidInput.at("by", msg=f"must be a list of some of {', '.join(SUM_BY)}")
+        view, period = self._view(team, project), Period.of(since, until)
+        return self.ports.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
+
+    def budget(self, *, entity: str | None = None, key_id: str | None = None) -> Budget | None:
+        """The budget of an entity, or of one key of it; None where there is none. Raises `Forbidden`."""
+        entity = self.principal.entity if entity is None else entity
+        self.principal.require(entity)
+        return self.ports.store.read(lambda snapshot: find_budget(snapshot, budget_id(entity, key_id)))
+
+    # ---- budgets
+
+    def set_budget(self, limit: Decimal | int | str, *, entity: str | None = None, key_id: str | None = None) -> Budget:
+        """Let an entity, or one key of it, spend `limit` USD from now on; what is spent already stays spent.
+
+        Only the host may. Raises `InvalidInput`, `NotFound` for an unknown key, `Forbidden`.
+        """
+        self._require_host()
+        amount = _amount(limit)
+        entity = self.principal.entity if entity is None else check_name(entity, "entity")
+        return self.ports.store.transact(lambda tx: _set_budget(tx, amount, entity, key_id))
+
+    def remove_budget(self, *, entity: str | None = None, key_id: str | None = None) -> None:
+        """Let it spend without limit again, and forget what was spent. Idempotent. Only the host may."""
+        self._require_host()
+        entity = self.principal.entity if entity is None else entity
+        self.ports.store.transact(lambda tx: _remove_budget(tx, budget_id(entity, key_id)))
+
+    def _require_host(self) -> None:
+        if self.principal.scope.entity is not None:
+            raise Forbidden("only the host may change budgets")
+
+    def _view(self, team: str | None, project: str | None) -> "_View":
+        team = self.principal.scope.entity if team is None else team
+        if team is not None:
+            self.principal.require(team, project)
+        return _View(self.principal, team, project)
+
+
+# ---- which rows a principal sees -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _View:
+    """Rows of one team or all, of one project or all, as far as the principal may see them."""
+
+    principal: Principal
+    team: str | None
+    project: str | None
+
+    def sees(self, row: LedgerEntry | UsageTotal) -> bool:
+        """Whoever is held to projects sees theirs, and what their own key used without one."""
+        if self.project is not None and row.project != self.project:
+            return False
+        projects = self.principal.scope.projects
+        if projects is None or row.project in projects:
+            return True
+        return not row.project and row.key_id == self.principal.key_id
+
+    def rows(self, snapshot: Snapshot, cls: type[R], after: tuple[Any, ...] | None, size: int = _BATCH) -> Iterator[R]:
+        """The rows behind a cursor, in the order of their time; pages of `size` are fetched."""
+        streams = [_rows(snapshot, cls, entity, after, size) for entity in self._entities(snapshot)]
+        order = streams[0] if len(streams) == 1 else merge(*streams, key=partial(_RECORD[cls].cursor, "by_entity"))
+        return filter(self.sees, order)
+
+    def _entities(self, snapshot: Snapshot) -> list[str]:
+        """The team, or everyone who ever used anything."""
+        if self.team is not None:
+            return [self.team]
+        found: list[str] = []
+        last = len(_RECORD[UsageTotal].order_of("entities")) - 1
+        after = None
+        while page := snapshot.page(UsageTotal, "entities", after=after, limit=1):
+            found.append(page[0].entity)
+            after = (page[0].entity, *[_BEHIND_ALL] * last)
+        return found
+
+    def row(self, snapshot: Snapshot, id: str) -> LedgerEntry:
+        """One row. Raises `NotFound`."""
+        try:
+            row = snapshot.get(LedgerEntry, id)
+        except RecordNotFound:
+            raise NotFound("ledger entry", id) from None
+        if not self.sees(row) or self.team not in (None, row.entity):
+            raise NotFound("ledger entry", id)
+        return row
+
+    def behind(self, snapshot: Snapshot, id: str) -> tuple[Any, ...]:
+        """The cursor of a row. Raises `NotFound`."""
+        row = self.row(snapshot, id)
+        return (row.created_at, row.id)
+
+    def totals(self, snapshot: Snapshot, period: "Period") -> Iterator[UsageTotal]:
+        """Whole days from the totals, the edges from the rows themselves."""
+        if period.days is None:
+            yield from map(total_of, self._between(snapshot, period.since, period.until))
+            return
+        first, end = period.days
+        if first is not None:
+            yield from map(total_of, self._between(snapshot, period.since, _midnight(first)))
+        yield from self._whole_days(snapshot, first, end)
+        if end is not None:
+            yield from map(total_of, self._between(snapshot, _midnight(end), period.until))
+
+    def _between(self, snapshot: Snapshot, since: datetime | None, until: datetime | None) -> Iterator[LedgerEntry]:
+        after = None if since is None else (since, "")
+        for row in self.rows(snapshot, LedgerEntry, after):
+            if until is not None and row.created_at >= until:
+                return
+            yield row
+
+    def _whole_days(self, snapshot: Snapshot, first: date | None, end: date | None) -> Iterator[UsageTotal]:
+        after = None if first is None else (first.isoformat(), "", "", "")
+        for total in self.rows(snapshot, UsageTotal, after):
+            if end is not None and total.day >= end.isoformat():
+                return
+            yield total
+
+
+def _rows(snapshot: Snapshot, cls: type[R], entity: str, after: tuple[Any, ...] | None, size: int) -> Iterator[R]:
+    while page := snapshot.page(cls, "by_entity", entity, after=after, limit=size):
+        yield from page
+        after = _RECORD[cls].cursor("by_entity", page[-1])
+
+
+@attrs.frozen
+class Period:
+    """A half-open stretch of time. `days` are its whole days in UTC, first and end (None: without end), or None when
+    there are none.
+    """
+
+    since: datetime | None
+    until: datetime | None
+    days: tuple[date | None, date | None] | None
+
+    @classmethod
+    def of(cls, since: datetime | None, until: datetime | None) -> "Period":
+        """Raises `InvalidInput` for a time without a zone."""
+        since, until = _utc(since, "since"), _utc(until, "until")
+        first = None if since is None else (since + _DAY - timedelta.resolution).date()
+        end = None if until is None else until.date()
+        some = first is None or end is None or first < end
+        return cls(since, until, (first, end) if some else None)
+
+
+def _utc(moment: datetime | None, name: str) -> datetime | None:
+    if moment is None:
+        return None
+    if moment.tzinfo is None or not MINYEAR < moment.year < MAXYEAR:
+        raise InvalidInput.at(name, msg=f"must have a time zone, and a year between {MINYEAR} and {MAXYEAR}")
+    return moment.astimezone(UTC)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+# ---- budgets --------------------------------------------------------------------------------------------------------
+
+
+def _amount(limit: Decimal | int | str) -> Decimal:
+    try:
+        amount = Decimal(limit) if isinstance(limit, Decimal | int | str) else None
+    except InvalidOperation:
+        amount = None
+    if amount is None or isinstance(limit, bool) or not amount.is_finite() or not _fits(amount):
+        raise InvalidInput.at("limit", msg="must be an exact amount from 0 to 10^15 USD, such as '25.00'")
+    return amount
+
+
+def _fits(amount: Decimal) -> bool:
+    _, digits, exponent = amount.as_tuple()
+    return 0 <= amount <= _MAX_LIMIT and len(digits) <= 60 and int(exponent) >= -30
+
+
+def _set_budget(tx: Tx, limit: Decimal, entity: str, key_id: str | None) -> Budget:
+    if key_id is not None:
+        _require_key(tx, key_id, entity)
+    found = find_budget(tx, budget_id(entity, key_id))
+    if found is not None:
+        budget = attrs.evolve(found, limit=limit)
+        tx.replace(budget)
+        return budget
+    id_ = budget_id(entity, key_id)
+    budget = Budget(id_, entity, limit, reserved=add(held.reserved for held in _holding(tx, entity, id_)))
+    tx.add(budget)
+    return budget
+
+
+def _require_key(tx: Tx, key_id: str, entity: str) -> None:
+    try:
+        key = tx.get(ApiKey, key_id)
+    except RecordNotFound:
+        raise NotFound("API key", key_id) from None
+    if key.entity != entity:
+        raise NotFound("API key", key_id, f"of {entity}")
+
+
+def _holding(tx: Tx, entity: str, id: str) -> Iterator[Admission]:
+    """Running requests that were admitted under a budget of this id before it was removed and set anew."""
+    after = None
+    while page := tx.page(Admission, "by_entity", entity, after=after, limit=_BATCH):
+        yield from (held for held in page if id in held.budgets)
+        after = _RECORD[Admission].cursor("by_entity", page[-1])
+
+
+def _remove_budget(tx: Tx, id: str) -> None:
+    if find_budget(tx, id) is not None:
+        tx.remove(Budget, id)

@@ -1,0 +1,1 @@
+"""Evaluation runs and comparisons as text, HTML and files."""

@@ -1,0 +1,188 @@
+"""Every row of a run, or of a comparison, as JSON Lines or CSV: bytes as they are asked for, in bounded memory."""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import islice
+from pathlib import PurePath
+from typing import Any, Literal, get_args
+
+from modelyard.domain.evaluation.metrics import (
+    Judged,
+    Metric,
+    Row,
+    WholeJudged,
+    merged,
+    metric_names,
+    rows,
+    trial_readings,
+)
+from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.run import Outcome
+from modelyard.domain.evaluation.running_totals import outcome_of
+from modelyard.errors import InvalidInput
+from modelyard.formats.json import dumps
+from modelyard.report.evaluations.reader import Reader
+
+Format = Literal["jsonl", "csv"]
+
+MAX_COLUMNS = 200
+_BATCH = 500
+_RUN_COLUMNS = ("row_digest", "index", "trial", "inputs", "output", "error", "latency", "prompt_tokens")
+_COLUMNS = (*_RUN_COLUMNS, "completion_tokens", "cost", "scorer_errors")
+_NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
+
+
+# ---- a run -------------------------------------------------------------------------------------------------------
+
+
+def run_lines(run: Reader, format: Format) -> Iterator[bytes]:
+    """The predictions of a run with their scores."""
+    return _json_lines(map(_run_object, run.whole())) if format == "jsonl" else _csv(_run_table(run))
+
+
+def _run_object(judged: WholeJudged) -> dict[str, Any]:
+    prediction, scores = judged
+    return {
+        "row_digest": prediction.row_digest,
+        "index": prediction.index,
+        "trial": prediction.trial,
+        "prediction_id": prediction.id,
+        "model": prediction.model,
+        "inputs": prediction.inputs,
+        "output": prediction.output.get("value"),
+        "error": prediction.error,
+        "latency": prediction.latency,
+        "prompt_tokens": prediction.prompt_tokens,
+        "completion_tokens": prediction.completion_tokens,
+        "cost": _usd(prediction.cost),
+        "price": prediction.price,
+        "checkpoint_step": prediction.checkpoint_step,
+        "source": prediction.source.value,
+        "copied_from": prediction.copied_from,
+        "possibly_repeated": prediction.possibly_repeated,
+        "scores": [_score_object(prediction, score) for score in scores],
+    }
+
+
+def _score_object(prediction: Prediction, score: Score) -> dict[str, Any]:
+    return {
+        "scorer": score.scorer,
+        "outcome": outcome_of(prediction, score).value,
+        "value": score.value.get("value"),
+        "error": score.error,
+        "prompt_tokens": score.prompt_tokens,
+        "completion_tokens": score.completion_tokens,
+        "judge_cost": _usd(score.judge_cost),
+    }
+
+
+def _usd(cost: Decimal | None) -> str | None:
+    return None if cost is None else f"{cost:f}"
+
+
+def _run_table(run: Reader) -> Iterator[Sequence[Any]]:
+    said = (reading for trial in run.numbers() for reading in trial_readings(trial))
+    names = _names(reading.metric for reading in said if reading.kind is not None)
+    yield (*_COLUMNS, *names.values())
+    for trial in run.whole():
+        found = {**_run_object(trial), "scorer_errors": _scorer_errors(trial)}
+        values = {reading.metric: reading.value for reading in trial_readings(trial)}
+        yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
+
+
+def _scorer_errors(judged: Judged) -> str | None:
+    """What went wrong with the scorers, one a line."""
+    failed = [one for one in trial_readings(judged) if one.outcome is Outcome.SCORER_ERROR]
+    names = metric_names(one.metric for one in failed)
+    return "\n".join(f"{names[one.metric]}: {one.reason}" for one in failed) or None
+
+
+def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:
+    """The first metrics that there are, by name."""
+    first: dict[Metric, None] = {}
+    for metric in metrics:
+        if len(first) < MAX_COLUMNS:
+            first[metric] = None
+    names = metric_names(first)
+    return {metric: names[metric] for metric in sorted(names, key=lambda metric: names[metric])}
+
+
+# ---- a comparison ------------------------------------------------------------------------------------------------
+
+
+def comparison_lines(
+    baseline: Reader,
+    candidate: Reader,
+    values: Callable[[Row], Mapping[str, float]],
+    names: Sequence[str],
+    format: Format,
+) -> Iterator[bytes]:
+    """The rows of both runs side by side. `values` gives a row's value of each metric in `names` that it has."""
+    both = ((one, other) for one, other in merged(rows(baseline.whole()), rows(candidate.whole())) if one and other)
+    found = (_pair_object(one, other, values(one), values(other)) for one, other in both)
+    return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
+
+
+def _pair_object(one: Row, other: Row, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
+    shared = before.keys() & after.keys()
+    return {
+        "row_digest": one.digest,
+        "inputs": one.inputs,
+        "baseline": {"output": one.output, "errors": one.failures, "values": before},
+        "candidate": {"output": other.output, "errors": other.failures, "values": after},
+        "differences": {name: after[name] - before[name] for name in before if name in shared},
+    }
+
+
+def _pair_table(found: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[Sequence[Any]]:
+    sides = ("baseline", "candidate")
+    yield (
+        *("row_digest", "inputs", "baseline output", "candidate output"),
+        *(f"{name} {what}" for name in names for what in (*sides, "difference")),
+    )
+    for pair in found:
+        numbers = (pair["baseline"]["values"], pair["candidate"]["values"], pair["differences"])
+        outputs = (pair[side]["output"] for side in sides)
+        yield (pair["row_digest"], pair["inputs"], *outputs, *(part.get(name) for name in names for part in numbers))
+
+
+# ---- lines -------------------------------------------------------------------------------------------------------
+
+
+def _json_lines(found: Iterator[Mapping[str, Any]]) -> Iterator[bytes]:
+    while batch := b"".join(dumps(one) + b"\n" for one in islice(found, _BATCH)):
+        yield batch
+
+
+def _csv(found: Iterator[Sequence[Any]]) -> Iterator[bytes]:
+    while batch := list(islice(found, _BATCH)):
+        text = io.StringIO()
+        csv.writer(text).writerows([_cell(value) for value in line] for line in batch)
+        yield text.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    """A value as a cell. A text that a spreadsheet would take for a formula is given an apostrophe."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return dumps(value).decode()
+    return f"'{value}" if value[:1] in tuple("=+-@\t\r") and not _NUMBER.fullmatch(value) else value
+
+
+def save_report(
+    path: str | os.PathLike[str], page: Callable[[], str], export: Callable[[Format], Iterator[bytes]]
+) -> None:
+    """Write a report to a file of the kind that its ending says: .html, .jsonl or .csv. Raises `InvalidInput`."""
+    ending = PurePath(path).suffix.removeprefix(".")
+    formats: tuple[Format, ...] = get_args(Format)
+    chosen = next((known for known in formats if known == ending), None)
+    if chosen is None and ending != "html":
+        raise InvalidInput.at("path", msg="must end in .html, .jsonl or .csv")
+    lines = iter([page().encode()]) if chosen is None else export(chosen)
+    with open(path, "wb") as file:
+        file.writelines(lines)

@@ -1,0 +1,137 @@
+"""A run to look at: as text, in a notebook, as one HTML page, and row by row."""
+
+import os
+from collections.abc import Iterator
+from typing import Unpack
+
+import attrs
+
+from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, aggregate
+from modelyard.domain.evaluation.options import TermOptions
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.errors import InvalidInput
+from modelyard.report.evaluations.export import Format, run_lines, save_report
+from modelyard.report.evaluations.reader import Reader, judged_on
+from modelyard.report.evaluations.run_page import run_content
+from modelyard.report.html import fragment, page, tag
+from modelyard.report.numbers import (
+    clusters_text,
+    confidence_text,
+    count_text,
+    interval_text,
+    mean_text,
+    money_text,
+    ref_text,
+    seconds_text,
+)
+from modelyard.report.table import printable, text_table
+
+SHOWN_ERRORS = 3
+"""Of how many rows a terminal shows the errors."""
+
+GLANCE = 10
+"""How many rows of a kind a notebook shows; the page shows all that were kept."""
+
+
+@attrs.frozen(repr=False)
+class RunReport:
+    """A run in numbers, and the way to its rows. `print` it, leave it at the end of a notebook's cell, or save it.
+
+    report = platform.evaluations.report(run)
+    report.save("run.html")
+    """
+
+    run: EvaluationRun
+    aggregate: Aggregate
+    reader: Reader = attrs.field(eq=False)
+
+    @classmethod
+    def of(cls, run: EvaluationRun, reader: Reader, **options: Unpack[TermOptions]) -> "RunReport":
+        """The report of a run that `reader` reads. Raises `InvalidInput`."""
+        return cls(run, aggregate(judged_on(reader, options), **options), reader)
+
+    def metric(self, name: str) -> MetricSummary:
+        """The metric of this name. Raises `InvalidInput` naming those that there are."""
+        for summary in self.aggregate.metrics:
+            if summary.name == name:
+                return summary
+        known = ", ".join(summary.name for summary in self.aggregate.metrics) or "none"
+        raise InvalidInput.at("metric", msg=f"must be a metric of the run: {known}")
+
+    def export(self, format: Format = "jsonl") -> Iterator[bytes]:
+        """Every prediction with its scores, as JSON Lines or CSV, read as it is asked for."""
+        return run_lines(self.reader, format)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file of the kind that its ending says: .html, .jsonl or .csv. Raises `InvalidInput`."""
+        save_report(path, lambda: self.html, self.export)
+
+    @property
+    def html(self) -> str:
+        """The whole page, which needs no other file. Of the rows it shows those that were kept, and says so."""
+        return page(self._title, tag("h1", self._title), *run_content(self.run, self.aggregate))
+
+    def _repr_html_(self) -> str:
+        return fragment(tag("h3", self._title), *run_content(self.run, self.aggregate, GLANCE))
+
+    @property
+    def _title(self) -> str:
+        return f"{ref_text(self.run.model)} on {ref_text(self.run.evaluation)}"
+
+    def __repr__(self) -> str:
+        return f"<RunReport of {self.run.id}: {self.aggregate.rows} rows>"
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self.run, self.aggregate))
+
+
+def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
+    yield f"evaluation run {printable(run.id)}, {run.state.value}"
+    yield f"{printable(run.model)} on {printable(run.evaluation)}"
+    counts = (found.rows, found.trials, found.failed)
+    yield "{} rows, {} trials, {} rows with errors".format(*map(count_text, counts))
+    if found.metrics:
+        yield ""
+        yield text_table(_headers(found), [_cells(summary) for summary in found.metrics], right=_headers(found)[1:])
+        yield ""
+        yield from _notes(found)
+    for note in found.failures[:SHOWN_ERRORS]:
+        yield f"row {note.digest[:10]}: {printable(note.detail)}"
+    yield from _spent(found)
+
+
+def _headers(found: Aggregate) -> tuple[str, ...]:
+    sure = confidence_text(found.terms.confidence)
+    return ("metric", "mean", sure, "all trials", "scored", "unscored", "scorer errors", "model errors")
+
+
+def _cells(one: MetricSummary) -> tuple[object, ...]:
+    counts = (one.scored, one.unscored, one.scorer_errors, one.model_errors)
+    mean = " / ".join(f"{text} {count}" for text, count in list(one.texts.items())[:3]) or mean_text(one.mean, one.kind)
+    return (
+        one.name,
+        mean,
+        interval_text(one.interval, one.kind),
+        mean_text(one.pessimistic, one.kind),
+        *map(count_text, counts),
+    )
+
+
+def _notes(found: Aggregate) -> Iterator[str]:
+    """What the columns mean."""
+    yield f"all trials: {found.policy}"
+    if found.trials != found.rows:
+        yield f"trials of a row reduced by {found.terms.reducer}"
+    if found.terms.cluster_by is not None:
+        yield f"intervals{clusters_text(found.terms.cluster_by)}"
+
+
+def _spent(found: Aggregate) -> Iterator[str]:
+    if found.latency is not None:
+        times = (found.latency.mean, found.latency.p50, found.latency.p95)
+        yield "latency: mean {}, p50 {}, p95 {}".format(*map(seconds_text, times))
+    for one in found.usage:
+        if (one.prompt_tokens, one.completion_tokens, one.cost) != (None, None, None):
+            inherited = ", inherited" if one.inherited else ""
+            tokens = f"{count_text(one.prompt_tokens)} + {count_text(one.completion_tokens)} tokens"
+            yield f"{one.role} {printable(one.name)}{inherited}: {one.calls:,} calls, {tokens}, {money_text(one.cost)}"

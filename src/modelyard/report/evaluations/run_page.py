@@ -1,0 +1,173 @@
+"""What the page of a run shows, section by section."""
+
+from collections.abc import Iterator
+
+from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, RowNote
+from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.report.histogram import Histogram
+from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
+from modelyard.report.inline_chart import PLAIN, interval_strip
+from modelyard.report.numbers import (
+    clusters_text,
+    confidence_text,
+    count_text,
+    interval_text,
+    mean_text,
+    money_text,
+    seconds_text,
+    value_text,
+)
+
+MAX_PLOTS = 24
+MAX_LABELS = 12
+
+
+def run_content(run: EvaluationRun, found: Aggregate, most: int | None = None) -> Iterator[Html]:
+    """The page of a run, with at most so many rows of a kind."""
+    yield _facts(run, found)
+    yield section("Metrics", _metrics(found)) if found.metrics else tag("p", "Nothing was scored.")
+    drawn = [one for one in found.metrics if one.distribution is not None][:MAX_PLOTS]
+    yield section("How the scores spread", plots(_histogram(one) for one in drawn))
+    yield section("Answers that are text", *(_texts(one) for one in found.metrics if one.texts))
+    yield section("Time and cost", _spent(found))
+    yield section("Why scores are missing", _reasons(found))
+    yield section("Errors", _failures(found, most))
+    yield section("Rows, the worst first", *_worst(found, most))
+
+
+def _facts(run: EvaluationRun, found: Aggregate) -> Html:
+    kind = {"completed": "better", "failed": "worse"}.get(run.state.value, "")
+    told = joined([chip(run.state.value, kind), f" {run.reason}" if run.reason else ""])
+    pairs: list[tuple[str, object]] = [
+        ("run", run.id),
+        ("state", told),
+        ("model", run.model),
+        ("evaluation", run.evaluation),
+        ("started", f"{run.started_at:%Y-%m-%d %H:%M:%S} UTC"),
+        ("rows", _rows(found)),
+    ]
+    if run.source_evaluation_run_id is not None:
+        pairs.append(("rescored from", run.source_evaluation_run_id))
+    if found.cost is not None:
+        pairs.append(("cost", money_text(found.cost)))
+    return facts(pairs)
+
+
+def _rows(found: Aggregate) -> str:
+    trials = f", {count_text(found.trials)} trials" if found.trials != found.rows else ""
+    failed = f", {count_text(found.failed)} with errors" if found.failed else ""
+    return f"{count_text(found.rows)}{trials}{failed}"
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+def _metrics(found: Aggregate) -> Html:
+    columns = [
+        ("metric", ""),
+        ("mean", "number"),
+        (f"{confidence_text(found.terms.confidence)} interval", ""),
+        ("spread", "number"),
+        ("all trials", "number"),
+        ("scored", "number"),
+        ("unscored", "number"),
+        ("scorer errors", "number"),
+        ("model errors", "number"),
+    ]
+    reduced = f" Trials of a row were reduced first: {found.terms.reducer}." if found.trials != found.rows else ""
+    omitted = f" {count_text(found.omitted)} scores of further metrics are left out." if found.omitted else ""
+    together = clusters_text(found.terms.cluster_by)
+    note = f"The mean is over what is scored{together}; over all trials, {found.policy}.{reduced}{omitted}"
+    return joined([table(columns, map(_metric_cells, found.metrics)), tag("p", note, kind="quiet")])
+
+
+def _metric_cells(one: MetricSummary) -> list[object]:
+    kind = tag("small", "no value" if one.kind is None else one.kind.value)
+    deviation = None if one.numbers is None or one.kind is Kind.BINARY else one.numbers.deviation
+    counts = (one.scored, one.unscored, one.scorer_errors, one.model_errors)
+    return [
+        joined([one.name, kind]),
+        tag("b", mean_text(one.mean, one.kind)),
+        joined([interval_text(one.interval, one.kind), _strip(one)]),
+        mean_text(deviation, one.kind),
+        mean_text(one.pessimistic, one.kind),
+        *map(count_text, counts),
+    ]
+
+
+def _strip(one: MetricSummary) -> Html:
+    if one.numbers is None or one.numbers.minimum is None or one.numbers.maximum is None:
+        return Html("")
+    low, high = min(0.0, one.numbers.minimum), max(1.0, one.numbers.maximum)
+    return Html(interval_strip(one.mean, one.interval, low, high, PLAIN))
+
+
+def _histogram(one: MetricSummary) -> str:
+    assert one.distribution is not None
+    return Histogram(one.name, one.distribution).svg
+
+
+def _texts(one: MetricSummary) -> Html:
+    shown = list(one.texts.items())[:MAX_LABELS]
+    rest = len(one.texts) - len(shown)
+    more = [tag("p", f"and {rest:,} other texts", kind="quiet")] if rest else []
+    counted = table(
+        [("text", "text"), ("trials", "number")], [(text, count_text(count)) for text, count in shown], "narrow"
+    )
+    return joined([tag("h3", one.name), counted, *more])
+
+
+def _spent(found: Aggregate) -> Html:
+    parts = []
+    if found.latency is not None:
+        times = (found.latency.mean, found.latency.p50, found.latency.p95)
+        told = "Latency: mean {}, half within {}, 95 % within {}".format(*map(seconds_text, times))
+        inherited = f", {count_text(found.latency.inherited)} inherited" if found.latency.inherited else ""
+        parts.append(tag("p", f"{told}, over {count_text(found.latency.count)} answers{inherited}."))
+    columns = ("prompt tokens", "completion tokens", "USD")
+    headers = [("role", ""), ("what", ""), ("calls", "number"), *((name, "number") for name in columns)]
+    lines = [
+        (
+            f"{one.role}, inherited" if one.inherited else one.role,
+            one.name,
+            *map(count_text, (one.calls, one.prompt_tokens, one.completion_tokens)),
+            money_text(one.cost),
+        )
+        for one in found.usage
+    ]
+    return joined([*parts, table(headers, lines, "narrow")] if lines else parts)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+def _worst(found: Aggregate, most: int | None) -> Iterator[Html]:
+    for at, one in enumerate(one for one in found.metrics if one.worst):
+        notes = one.worst[:most]
+        columns = [(one.name, "number"), ("inputs", "text"), ("output", "text"), ("row", "")]
+        lines = [(value_text(note.value, one.kind), note.inputs, note.output, short(note)) for note in notes]
+        title = f"{one.name}: {len(notes):,} of {found.rows:,} rows"
+        shown = long_table(columns, lines)
+        yield joined([tag("h3", title), shown]) if at == 0 else folded(title, shown)
+
+
+def _failures(found: Aggregate, most: int | None) -> Html:
+    notes = found.failures[:most]
+    if not notes:
+        return Html("")
+    title = f"{len(notes):,} of {found.failed:,} rows on which the model or a scorer failed"
+    columns = [("what went wrong", "text"), ("inputs", "text"), ("output", "text"), ("row", "")]
+    lines = [(note.detail, note.inputs, note.output, short(note)) for note in notes]
+    return joined([tag("h3", title), long_table(columns, lines)])
+
+
+def short(note: RowNote) -> Html:
+    """The beginning of a row's digest, which is enough to find it in an export."""
+    return tag("code", note.digest[:10], kind="quiet")
+
+
+def _reasons(found: Aggregate) -> Html:
+    lines = [(one.name, reason, count_text(count)) for one in found.metrics for reason, count in one.reasons.items()]
+    columns = [("metric", ""), ("reason", ""), ("trials", "number")]
+    return table(columns, lines[:MAX_PLOTS], "narrow") if lines else Html("")

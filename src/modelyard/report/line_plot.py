@@ -1,0 +1,223 @@
+"""Numbers over steps as a line plot: one self-contained SVG text, for a file, a page or a notebook."""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+import attrs
+
+from modelyard.domain.evaluation.paired_tests import round_step
+
+WIDTH, PANEL, GAP = 640, 200, 44
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 40
+# After Okabe and Ito: colours that everyone can tell apart, and that vanish neither on white nor on black.
+COLOURS = ("#2480C4", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# In a file of its own the plot follows the reader's preference; in a page it takes the colour of the text around it.
+ALONE = ' style="color-scheme: light dark; color: CanvasText; background: Canvas"'
+
+LARGEST = 1e150
+"""What lies beyond is drawn at the border, so that no sum overflows."""
+
+Point = tuple[float, float]
+
+
+@attrs.frozen
+class Series:
+    """A line: its name and its points (x, y), finite and in the order of x."""
+
+    name: str
+    points: Sequence[Point]
+
+    @classmethod
+    def of(cls, name: str, points: Iterable[Point]) -> "Series":
+        """A line through any number of points, in bounded memory: see `thinned`."""
+        return cls(name, thinned(points))
+
+
+@attrs.frozen
+class Panel:
+    """Lines that share a vertical axis, and what that shows."""
+
+    label: str
+    series: tuple[Series, ...]
+
+
+@attrs.frozen
+class Plot:
+    """Panels one above the other over the same horizontal axis.
+
+    >>> plot = Plot("Training", "step", (Panel("loss", (Series("loss", [(1, 2.0), (2, 1.5)]),)),))
+    >>> plot.svg.startswith("<svg ")
+    True
+    """
+
+    title: str
+    x_label: str
+    panels: tuple[Panel, ...]
+
+    @property
+    def svg(self) -> str:
+        """The plot as the text of an SVG file."""
+        return "".join(_drawn(self, ALONE))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the SVG file."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.svg)
+
+    def _repr_html_(self) -> str:
+        return "".join(_drawn(self, ""))
+
+
+# ---- millions of points --------------------------------------------------------------------------------------------
+
+
+def thinned(points: Iterable[Point], stretches: int = WIDTH) -> list[Point]:
+    """Points that look the same when they are drawn: at most 4 of each of `stretches` to twice as many stretches.
+
+    Of a stretch the first, the lowest, the highest and the last point stay, so no spike is lost. Points are taken one
+    by one, and equal stretches are joined, two by two, whenever there are too many.
+    """
+    kept: list[list[Point]] = []
+    size = 1
+    for at, point in enumerate(points):
+        if at % size == 0:
+            if len(kept) == 2 * stretches:
+                kept = [_extremes(kept[first] + kept[first + 1]) for first in range(0, len(kept), 2)]
+                size *= 2
+            kept.append([point])
+        else:
+            kept[-1] = _extremes([*kept[-1], point])
+    return [point for stretch in kept for point in stretch]
+
+
+def _extremes(stretch: Sequence[Point]) -> list[Point]:
+    low, high = min(stretch, key=_height), max(stretch, key=_height)
+    return sorted({stretch[0], low, high, stretch[-1]})
+
+
+def _height(point: Point) -> float:
+    return point[1]
+
+
+# ---- scales ------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Scale:
+    """From values between `low` and `high` to pixels between `start` and `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value; beyond the scale, that of its end."""
+        inside = min(max(value, self.low), self.high)
+        return self.start + (self.end - self.start) * (inside - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int, apart: float = 0.0) -> list[float]:
+        """At most so many round values within the scale, evenly apart and by no less than `apart`."""
+        step = round_step(max((self.high - self.low) / most, apart))
+        first = math.ceil(self.low / step - 1e-9)
+        count = math.floor(self.high / step + 1e-9) - first
+        return [(first + at) * step for at in range(count + 1)]
+
+
+def _bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The least and the largest value, apart even where they are equal; 0 to 1 where there is none."""
+    ends = (min(values), max(values)) if values else (0.0, 1.0)
+    low, high = (min(max(end, -LARGEST), LARGEST) for end in ends)
+    if high - low > max(1e-9 * max(abs(low), abs(high)), 1 / LARGEST):
+        return low, high
+    margin = abs(low) / 2 or 0.5
+    return low - margin, high + margin
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    margin = (high - low) / 10
+    return low - margin, high + margin
+
+
+# ---- drawing -----------------------------------------------------------------------------------------------------
+
+
+def _drawn(plot: Plot, style: str) -> Iterator[str]:
+    height = TOP + len(plot.panels) * (PANEL + GAP) - GAP + BOTTOM
+    across = Scale(*_bounds(_ends(plot)), LEFT, WIDTH - RIGHT)
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img"'
+    yield f' font-family="system-ui, sans-serif" font-size="12" fill="currentColor"{style}>'
+    yield f"<title>{escape(plot.title)}</title><desc>{escape(_description(plot))}</desc>"
+    yield f'<text x="{LEFT}" y="20" font-size="14" font-weight="600">{escape(plot.title)}</text>'
+    for at, panel in enumerate(plot.panels):
+        yield from _panel(panel, across, TOP + at * (PANEL + GAP))
+    yield f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end" opacity=".7">{escape(plot.x_label)}</text>'
+    yield "</svg>\n"
+
+
+def _ends(plot: Plot) -> list[float]:
+    lines = [series.points for panel in plot.panels for series in panel.series if series.points]
+    return [line[at][0] for line in lines for at in (0, -1)]
+
+
+def _description(plot: Plot) -> str:
+    """What the plot shows, for whoever cannot see it."""
+    return "; ".join(_said(series, plot.x_label) for panel in plot.panels for series in panel.series) or "no values"
+
+
+def _said(series: Series, x_label: str) -> str:
+    if not series.points:
+        return f"{series.name}: no values yet"
+    (first_x, first), (last_x, last) = series.points[0], series.points[-1]
+    return f"{series.name}: {first:.4g} at {x_label} {first_x:g}, {last:.4g} at {x_label} {last_x:g}"
+
+
+def _panel(panel: Panel, across: Scale, top: int) -> Iterator[str]:
+    values = [y for series in panel.series for _, y in series.points]
+    up = Scale(*_padded(*_bounds(values)), top + PANEL, top)
+    yield from _grid(across, up, top)
+    yield f'<text x="16" y="{top + PANEL / 2:g}" text-anchor="middle" opacity=".7" '
+    yield f'transform="rotate(-90 16 {top + PANEL / 2:g})">{escape(panel.label)}</text>'
+    for at, series in enumerate(panel.series):
+        yield _line(series, across, up, COLOURS[at % len(COLOURS)])
+    if len(panel.series) > 1:
+        yield from _legend(panel.series, top)
+
+
+def _grid(across: Scale, up: Scale, top: int) -> Iterator[str]:
+    for value in up.ticks(5):
+        y = f"{up(value):.1f}"
+        yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".15"/>'
+        yield f'<text x="{LEFT - 8}" y="{y}" dy=".35em" text-anchor="end" opacity=".7">{round_number(value)}</text>'
+    for value in across.ticks(8, apart=1.0):  # steps are whole
+        x = f"{across(value):.1f}"
+        yield f'<path d="M{x} {top + PANEL}v4" stroke="currentColor" stroke-opacity=".5"/>'
+        yield f'<text x="{x}" y="{top + PANEL + 18}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
+    yield f'<path d="M{LEFT} {top + PANEL}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
+
+
+def round_number(value: float) -> str:
+    """A number at an axis."""
+    return f"{value:.6g}"
+
+
+def _line(series: Series, across: Scale, up: Scale, colour: str) -> str:
+    if not series.points:
+        return ""
+    places = [(across(x), up(y)) for x, y in series.points]
+    if len(places) == 1:
+        x, y = places[0]
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"/>'
+
+
+def _legend(lines: Sequence[Series], top: int) -> Iterator[str]:
+    x = float(LEFT)
+    for at, series in enumerate(lines):
+        colour = COLOURS[at % len(COLOURS)]
+        yield f'<path d="M{x:g} {top - 8}h16" stroke="{colour}" stroke-width="3"/>'
+        yield f'<text x="{x + 20:g}" y="{top - 4}">{escape(series.name)}</text>'
+        x += 36 + 7 * len(series.name)

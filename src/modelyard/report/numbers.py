@@ -1,0 +1,115 @@
+"""Numbers of an evaluation as people read them."""
+
+from decimal import Decimal
+
+from modelyard.domain.evaluation.comparison import MetricComparison
+from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.statistics import Interval
+from modelyard.report.table import printable
+
+NONE = "–"
+
+
+def mean_text(value: float | None, kind: Kind | None) -> str:
+    """A mean; of bools, a share in per cent.
+
+    >>> mean_text(0.8125, Kind.BINARY), mean_text(0.8125, Kind.CONTINUOUS), mean_text(None, None)
+    ('81.2 %', '0.8125', '–')
+    """
+    if value is None:
+        return NONE
+    return f"{value * 100:.1f} %" if kind is Kind.BINARY else f"{value:.4g}"
+
+
+def value_text(value: float | None, kind: Kind | None) -> str:
+    """A row's value; of bools in words, unless trials were averaged.
+
+    >>> value_text(1.0, Kind.BINARY), value_text(0.5, Kind.BINARY), value_text(1.0, Kind.CONTINUOUS)
+    ('passed', '0.5', '1')
+    """
+    if kind is Kind.BINARY and value in (0, 1):
+        return "passed" if value else "failed"
+    return mean_text(value, Kind.CONTINUOUS)
+
+
+def ref_text(text: str) -> str:
+    """The name and the version out of a reference; another text as it is.
+
+    >>> ref_text("weave:///acme/support/object/replies:step3")
+    'replies:step3'
+    """
+    ref = ObjectRef.parse(text)
+    if ref is None:
+        return text
+    return f"{ref.name}:{ref.version}" if ref.version else ref.name
+
+
+def difference_text(value: float | None, kind: Kind) -> str:
+    """A difference with its sign; of shares, in percentage points.
+
+    >>> difference_text(-0.125, Kind.BINARY), difference_text(0.125, Kind.CONTINUOUS)
+    ('-12.5 pp', '+0.125')
+    """
+    if value is None:
+        return NONE
+    return f"{value * 100:+.1f} pp" if kind is Kind.BINARY else f"{value:+.4g}"
+
+
+def interval_text(interval: Interval | None, kind: Kind | None) -> str:
+    """From one end to the other."""
+    if interval is None:
+        return NONE
+    ends = (mean_text(end, kind).removesuffix(" %") for end in (interval.low, interval.high))
+    return " to ".join(ends) + (" %" if kind is Kind.BINARY else "")
+
+
+def span_text(interval: Interval | None, kind: Kind) -> str:
+    """The ends of a difference's interval, with their signs."""
+    if interval is None:
+        return NONE
+    low, high = (difference_text(end, kind) for end in (interval.low, interval.high))
+    return f"{low.removesuffix(' pp')} to {high}"
+
+
+def p_text(p: float | None) -> str:
+    """A p.
+
+    >>> p_text(0.03125), p_text(1e-9)
+    ('0.031', '< 0.0001')
+    """
+    if p is None:
+        return NONE
+    return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
+
+
+def confidence_text(confidence: float) -> str:
+    """A confidence in per cent."""
+    return f"{confidence * 100:.6g} %"
+
+
+def count_text(count: int | None) -> str:
+    """A count with its thousands apart."""
+    return NONE if count is None else f"{count:,}"
+
+
+def clusters_text(cluster_by: str | None) -> str:
+    """By what rows go together, to be put behind something."""
+    return "" if cluster_by is None else f", with rows of one {printable(cluster_by)!r} taken together"
+
+
+def left_out_text(one: MetricComparison) -> str:
+    """How many rows a comparison leaves out because they lack a value, and where; empty when there are none."""
+    lacking = {"baseline": one.only_candidate, "candidate": one.only_baseline, "both": one.neither}
+    told = [f"{count_text(count)} in {'the ' * (name != 'both')}{name}" for name, count in lacking.items() if count]
+    return f"rows without a value: {', '.join(told)}" if told else ""
+
+
+def seconds_text(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def money_text(amount: Decimal | None) -> str:
+    """USD, to the last digit."""
+    return NONE if amount is None else f"${amount.normalize():f}"

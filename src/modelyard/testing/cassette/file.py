@@ -1,0 +1,160 @@
+"""The file of a cassette: a header, then in JSON Lines what each model can do and each answer that was recorded.
+
+A line is written whole, by one write behind the last, under a lock that other processes heed, so that two of them may
+record into one file and a review shows lines that were added.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import Delta
+from modelyard.errors import StoreCorrupt, StoreTooNew
+from modelyard.protocols import Capabilities
+from modelyard.testing.cassette.attrs_json import from_json, to_json
+
+VERSION = 1
+_HEADER = {"modelyard_cassette": VERSION}
+
+
+@attrs.frozen
+class Timed:
+    """A delta, and how many seconds behind the request it came."""
+
+    at: float
+    delta: Delta
+
+
+@attrs.frozen
+class Offer:
+    """A model as the recorded backend offered it."""
+
+    entry: CatalogueEntry
+    capabilities: Capabilities
+
+
+@attrs.frozen
+class Recording:
+    """A request (`testing.asked`) and its answer. `step` is that of the checkpoint of a trained model.
+
+    `left_early` says that the reader went away before the answer was complete. `line` is where it stands in the file, 0
+    for one that was just made.
+    """
+
+    asked: Mapping[str, Any]
+    prompt_tokens: int | None
+    deltas: tuple[Timed, ...]
+    step: int | None = None
+    left_early: bool = False
+    line: int = 0
+
+
+class Tape:
+    """A cassette's file. Whoever opens it anew empties it; what is read stays as it is in the file.
+
+    Raises FileNotFoundError, `StoreCorrupt` naming the line that cannot be read, `StoreTooNew`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offers: dict[str, Offer] = {}
+        self.recordings: list[Recording] = []
+        for number, line in enumerate(_lines(path), 1):
+            self._read(number, line)
+
+    @classmethod
+    def opened(cls, path: Path, anew: bool) -> "Tape":
+        """The tape of a file that need not be there yet, without what it holds when it is recorded anew."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            if anew:
+                file.truncate(0)
+        return cls(path)
+
+    def add(self, recording: Recording) -> None:
+        """Keep a recording. Raises `StoreCorrupt`, OSError."""
+        _append(self.path, [_recording_json(recording)])
+
+    def offer(self, offers: Mapping[str, Offer]) -> None:
+        """Keep of these what the file does not say yet. Raises `StoreCorrupt`, OSError."""
+        new = {model: offer for model, offer in offers.items() if self.offers.get(model) != offer}
+        self.offers |= new
+        if new:
+            _append(self.path, [{"model": model, **to_json(offer)} for model, offer in new.items()])
+
+    def _read(self, number: int, line: bytes) -> None:
+        try:
+            data = json.loads(line)
+            if number == 1:
+                self._check_version(data)
+            elif "model" in data:
+                model = data.pop("model")
+                self.offers[model] = from_json(Offer, data)
+            else:
+                self.recordings.append(_recording(data, number))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreCorrupt(
+                f"{self.path}, line {number}, is no line of a cassette: {error}; restore it or delete it"
+            ) from None
+
+    def _check_version(self, data: Any) -> None:
+        if data.keys() != _HEADER.keys():
+            raise ValueError("the header is missing")
+        if data["modelyard_cassette"] != VERSION:
+            raise StoreTooNew(f"{self.path} is a cassette of version {data['modelyard_cassette']}; upgrade modelyard")
+
+
+def _recording_json(recording: Recording) -> dict[str, Any]:
+    """With the request first, so that a person finds it, and each delta beside its time."""
+    data: dict[str, Any] = to_json(attrs.evolve(recording, deltas=(), line=0))
+    return data | {"deltas": [{"at": timed.at, **to_json(timed.delta)} for timed in recording.deltas]}
+
+
+def _recording(data: dict[str, Any], number: int) -> Recording:
+    deltas = tuple(Timed(delta.pop("at"), from_json(Delta, delta)) for delta in data.pop("deltas"))
+    return attrs.evolve(from_json(Recording, {"prompt_tokens": None, "deltas": [], **data}), deltas=deltas, line=number)
+
+
+# ---- the bytes ---------------------------------------------------------------------------------------------------
+
+
+def _lines(path: Path) -> Sequence[bytes]:
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        raw = file.read()
+    *lines, torn = raw.split(b"\n")
+    if torn:
+        raise StoreCorrupt(
+            f"{path}, line {len(lines) + 1}, ends in its middle, as a crash leaves it; delete it and record it again"
+        )
+    return lines
+
+
+def _append(path: Path, data: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("a+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = file.seek(0, os.SEEK_END)
+        _check_whole(path, file.fileno(), size)
+        lines = b"".join(map(_line, data if size else [_HEADER, *data]))
+        if file.write(lines) != len(lines):
+            file.truncate(size)
+            raise OSError(f"{path} could not be written; is the disk full?")
+
+
+def _check_whole(path: Path, file: int, size: int) -> None:
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        raise StoreCorrupt(f"{path} ends in the middle of a line, as a crash leaves it; delete that line")
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    """In UTF-8, for people; a text that has no UTF-8 is escaped."""
+    try:
+        return f"{json.dumps(data, ensure_ascii=False)}\n".encode()
+    except UnicodeEncodeError:
+        return f"{json.dumps(data)}\n".encode()

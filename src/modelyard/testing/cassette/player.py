@@ -1,0 +1,141 @@
+"""A cassette being played: which recording is next, and what is recorded where there is none."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.clock import SystemClock
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.errors import NoAnswerPrepared
+from modelyard.protocols import Clock, ServedModel
+from modelyard.testing.cassette.file import Offer, Recording, Tape, Timed
+from modelyard.testing.cassette.matching import Match, in_words
+from modelyard.testing.cassette.redaction import Redactor, without_prompt_ids
+from modelyard.testing.cassette.request_key import Asked, asked_by
+
+Mode = Literal["none", "new", "all"]
+"""Replay and never touch the backend; record what is missing; record everything anew."""
+
+_DECIMALS = 4
+
+
+class Deck:
+    """The tape with what was played of it. Thread-safe."""
+
+    def __init__(self, tape: Tape, mode: Mode, match: Match, redactor: Redactor, clock: Clock | None) -> None:
+        self.tape, self.mode, self.clock = tape, mode, clock
+        self._match, self._redactor = match, redactor
+        self._keys = [match.key(recording.asked) for recording in tape.recordings]
+        self._prompts = {match.prompt_key(one.asked): one.prompt_tokens for one in tape.recordings}
+        self._played: set[int] = set()
+        self._listed: Sequence[CatalogueEntry] = ()
+        self._lock = threading.Lock()
+
+    def entries(self, real: Any) -> Sequence[CatalogueEntry]:
+        """What the real backend offers, which is recorded, or what it offered."""
+        if real is None:
+            return tuple(offer.entry for offer in self.tape.offers.values())
+        entries: Sequence[CatalogueEntry] = real.entries()
+        with self._lock:
+            if entries != self._listed:
+                self.tape.offer({entry.id: Offer(entry, real.capabilities(entry.id)) for entry in entries})
+                self._listed = entries
+        return entries
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel, real: Any) -> int | None:
+        """As recorded, else as the real backend counts them."""
+        key = self._match.prompt_key(self._redacted(asked_by(request, model.entry, None)))
+        if self.mode != "all" and key in self._prompts:
+            return self._prompts[key]
+        counted: int | None = None if real is None else real.prompt_tokens(request, model)
+        return counted
+
+    def find(self, request: CompletionRequest, model: ServedModel, real: Any) -> "Recording | Take":
+        """The recording that answers, or the take of one to be made. Raises `NoAnswerPrepared`."""
+        prompt_tokens = self.prompt_tokens(request, model, real)
+        plain = asked_by(request, model.entry, prompt_tokens)
+        asked = self._redacted(plain)
+        step = None if model.checkpoint is None else model.checkpoint.step
+        found = None if self.mode == "all" else self._next(self._match.key(asked), step)
+        if found is not None:
+            return found
+        if real is None:
+            raise NoAnswerPrepared.at("messages", msg=self._missing(asked, step))
+        return Take(self, request.n, Recording(asked, prompt_tokens, (), step), asked != plain)
+
+    def keep(self, take: "Take", left_early: bool) -> None:
+        """Write a take down, as one that was played."""
+        deltas = self._redactor.deltas([timed.delta for timed in take.taken])
+        if take.secretive:
+            deltas = [without_prompt_ids(delta) for delta in deltas]
+        timed = tuple(Timed(one.at, delta) for one, delta in zip(take.taken, deltas, strict=True))
+        recording = attrs.evolve(take.recording, deltas=timed, left_early=left_early)
+        with self._lock:
+            self.tape.add(recording)
+
+    def replayed(self, recording: Recording) -> Iterator[tuple[float, Delta]]:
+        """Each delta and the seconds to wait before it. Raises `NoAnswerPrepared` where the reader had gone away."""
+        began = self.clock.monotonic() if self.clock else 0.0
+        for timed in recording.deltas:
+            yield (max(0.0, timed.at - (self.clock.monotonic() - began)) if self.clock else 0.0), timed.delta
+        if recording.left_early:
+            gone = f"the recording in line {recording.line} ends here, because its reader went away; record it again"
+            raise NoAnswerPrepared.at("messages", msg=gone)
+
+    def _redacted(self, asked: Asked) -> Asked:
+        redacted: Asked = self._redactor.value(asked)
+        return redacted
+
+    def _next(self, key: str, step: int | None) -> Recording | None:
+        with self._lock:
+            for at, recording in enumerate(self.tape.recordings):
+                if at not in self._played and self._keys[at] == key and recording.step == step:
+                    self._played.add(at)
+                    return recording
+        return None
+
+    def _missing(self, asked: Asked, step: int | None) -> str:
+        recorded = [one for one in self.tape.recordings if one.step == step]
+        if not recorded:
+            return f"{self.tape.path} holds no recording{'' if step is None else f' of step {step}'}; {_ADVICE}"
+        times = [self._match.key(one.asked) for one in recorded].count(self._match.key(asked))
+        if times:
+            return f"{self.tape.path} answers this request {times} times, and it is asked once more; {_ADVICE}"
+        at, differing = self._match.nearest([one.asked for one in recorded], asked)
+        near = f"the nearest, in line {recorded[at].line}, differs: {in_words(differing)}"
+        return f"nothing in {self.tape.path} answers this request; {near}; {_ADVICE}"
+
+
+_ADVICE = "record it with mode='new', or compare less with ignore= or match="
+
+
+class Take:
+    """An answer while it is recorded. What comes when it is complete is `held` until it is written down."""
+
+    def __init__(self, deck: Deck, choices: int, recording: Recording, secretive: bool) -> None:
+        self.recording, self.secretive = recording, secretive
+        self.taken: list[Timed] = []
+        self.held: list[Delta] = []
+        self._deck, self._open = deck, choices
+        self._clock = deck.clock or SystemClock()
+        self._began = self._clock.monotonic()
+
+    def add(self, delta: Delta) -> bool:
+        """Take a delta; returns whether the reader may have it now."""
+        self.taken.append(Timed(round(self._clock.monotonic() - self._began, _DECIMALS), delta))
+        self._open -= delta.finish_reason is not None
+        if self._open <= 0:
+            self.held.append(delta)
+        return self._open > 0
+
+    def keep(self) -> None:
+        """Write the whole answer down."""
+        self._deck.keep(self, left_early=False)
+
+    def keep_so_far(self) -> None:
+        """Write down what came before the reader went away."""
+        if self.taken:
+            self._deck.keep(self, left_early=True)

@@ -1,0 +1,47 @@
+"""A platform as a transport of `httpx`: its clients, and those built on it, ask the platform without a socket."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+
+from modelyard.http.message import Response
+from modelyard.http.route import STANDARD, Interface
+from modelyard.platform.platform import Platform
+from modelyard.testing.clients.in_process import AsyncPieces, InProcess, Pieces
+
+
+class _Stream(Pieces, httpx.SyncByteStream):
+    """The body of an answer."""
+
+
+class _AsyncStream(AsyncPieces, httpx.AsyncByteStream):
+    """The body of an answer on an event loop."""
+
+
+class PlatformTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Brings every request to `platform`, whatever its host; for a `Client` or an `AsyncClient`.
+
+        client = httpx.Client(transport=PlatformTransport(platform), base_url="http://modelyard.invalid")
+        client.get("/inference/analysis/partner/models").json()
+
+    `platform` is the host's own, `interfaces` those that answer. Closing a streamed response early stops the work
+    behind it. Raises `httpx.RemoteProtocolError` when an answer is broken off.
+    """
+
+    def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
+        self._carrier = InProcess(platform, httpx.RemoteProtocolError, interfaces)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer a `Client`."""
+        return _response(self._carrier.handle(request), _Stream)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer an `AsyncClient`."""
+        return _response(await self._carrier.ahandle(request), _AsyncStream)
+
+
+def _response(answer: Response, streamed: Any) -> httpx.Response:
+    body = answer.body
+    stream = httpx.ByteStream(body) if isinstance(body, bytes) else streamed(body, httpx.RemoteProtocolError)
+    return httpx.Response(answer.status, headers=answer.headers, stream=stream)

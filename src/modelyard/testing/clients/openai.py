@@ -1,0 +1,62 @@
+"""The real `openai` client, of any line in use, wired to a platform in process."""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from modelyard.errors import MissingExtra
+from modelyard.platform.platform import Platform
+from modelyard.testing.clients import httpx, httpx2
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
+
+    from modelyard.testing.faults.faults import Faults
+
+BASE_URL = "http://modelyard.invalid/inference/v1"
+"""Where the clients believe that the platform is: a name that can never be resolved."""
+
+
+def openai_client(
+    platform: Platform, *, base_url: str = BASE_URL, faults: "Faults | None" = None, **options: Any
+) -> "OpenAI":
+    """The `openai` client, whose every request goes to `platform`.
+
+    The path of `base_url` chooses the interface; its host does not matter. `options` are the client's own: with an
+    `api_key`, that one is used, else a key is made for the platform's entity, so that every request is authenticated,
+    limited and booked as those of any client are. What the client reads in the environment by itself, such as
+    `OPENAI_PROJECT_ID`, it reads as ever. `faults` disturb its connection. Raises `MissingExtra`.
+
+        with openai_client(platform) as client:
+            client.chat.completions.create(model="echo", messages=[{"role": "user", "content": "hello"}])
+    """
+    openai = _openai()
+    http_client = openai.DefaultHttpxClient(transport=_transport(openai, platform, faults))
+    return openai.OpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
+
+
+def async_openai_client(
+    platform: Platform, *, base_url: str = BASE_URL, faults: "Faults | None" = None, **options: Any
+) -> "AsyncOpenAI":
+    """The same for an event loop; it holds no socket and may be used on one loop after another."""
+    openai = _openai()
+    http_client = openai.DefaultAsyncHttpxClient(transport=_transport(openai, platform, faults))
+    return openai.AsyncOpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
+
+
+def _openai() -> ModuleType:
+    try:
+        import openai  # noqa: PLC0415 - the user's own, of whichever line
+    except ImportError as error:
+        raise MissingExtra("openai") from error
+    return openai
+
+
+def _transport(openai: ModuleType, platform: Platform, faults: "Faults | None") -> object:
+    """For the library on which this line of the client is built."""
+    library = openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]
+    transport = {"httpx": httpx, "httpx2": httpx2}[library].PlatformTransport(platform)
+    return transport if faults is None else faults.transport(transport)
+
+
+def _with_key(platform: Platform, options: dict[str, Any]) -> dict[str, Any]:
+    return options if "api_key" in options else {**options, "api_key": platform.keys.create(name="in process").secret}

@@ -1,0 +1,1 @@
+"""What implementations of the protocols promise, as test suites."""

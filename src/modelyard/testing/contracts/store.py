@@ -1,0 +1,41 @@
+"""The contract of every store, to be run on your own:
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self, tmp_path):
+            store = MyStore(tmp_path / "records", CONTRACT_RECORDS)
+            yield store
+            store.close()
+
+A store that outlives its object also overrides `reopen(self, store)`: close it and open the same records anew.
+`machine_over` searches longer than the contract does for histories in which a store and a plain dictionary disagree;
+`RunTwiceStore` runs any of it, or a whole service, with every step repeated.
+"""
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from modelyard.protocols import Store
+from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.contracts.store_machine import StoreMachine, machine_on, machine_over
+from modelyard.testing.contracts.store_records import RecordLaws
+from modelyard.testing.contracts.store_steps import StepLaws
+from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
+
+__all__ = ["CONTRACT_RECORDS", "RunTwiceStore", "StoreContract", "StoreMachine", "machine_over"]
+
+_quick = settings(
+    max_examples=15,
+    stateful_step_count=15,
+    deadline=None,
+    database=None,
+    print_blob=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class StoreContract(RecordLaws, StepLaws):
+    """The laws of `modelyard.protocols.Store`. The fixture `store` is opened with `CONTRACT_RECORDS` and empty."""
+
+    def test_no_history_tells_it_from_a_dictionary(self, store: Store) -> None:
+        run_state_machine_as_test(machine_on(store), settings=_quick)

@@ -1,0 +1,240 @@
+"""A search for histories in which a store and a plain dictionary disagree."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from modelyard.domain.record import KEY
+from modelyard.errors import RecordConflict, RecordNotFound
+from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.testing.contracts.store_values import ITEM, Colour, Item, items, shelves
+
+Model = dict[tuple[str, int], Item]
+Action = tuple[str, Item]
+
+actions: st.SearchStrategy[Action] = st.tuples(st.sampled_from(["add", "replace", "remove"]), items)
+
+
+class Refused(Exception):
+    """Ends a step that is to be undone."""
+
+
+def sorted_items(chosen: Sequence[Item], index: str, descending: bool = False) -> list[Item]:
+    """Items as a page of this index lists them: None first, enums by their value, the key last."""
+
+    def rank(value: Any) -> tuple[bool, Any]:
+        return value is not None, value.value if isinstance(value, Colour) else value
+
+    return sorted(chosen, key=lambda item: [rank(v) for v in ITEM.cursor(index, item)], reverse=descending)
+
+
+def apply_to_model(model: Model, action: Action) -> type[Exception] | None:
+    """Do to a dictionary what the verb does to a store; the error where it is refused."""
+    verb, item = action
+    key = (item.shelf, item.number)
+    if verb != "add" and key not in model:
+        return RecordNotFound
+    if verb == "add" and key in model:
+        return RecordConflict
+    if verb == "remove":
+        del model[key]
+        return None
+    labelled = [other for at, other in model.items() if at != key and item.label is not None]
+    if any((other.shelf, other.label) == (item.shelf, item.label) for other in labelled):
+        return RecordConflict
+    model[key] = item
+    return None
+
+
+def apply_to_store(tx: Tx, action: Action) -> type[Exception] | None:
+    """Do an action; the error where it is refused."""
+    verb, item = action
+    try:
+        if verb == "add":
+            tx.add(item)
+        elif verb == "replace":
+            tx.replace(item)
+        else:
+            tx.remove(Item, item.shelf, item.number)
+    except (RecordConflict, RecordNotFound) as error:
+        return type(error)
+    return None
+
+
+@attrs.frozen
+class Window:
+    """What is asked of a listing: behind a place in it, whether its record exists or not."""
+
+    index: str
+    after: Item
+    limit: int
+    descending: bool
+
+    @property
+    def where(self) -> list[Any]:
+        """The prefix of the index."""
+        return [getattr(self.after, name) for name in ITEM.indexes[self.index].where]
+
+    @property
+    def _behind(self) -> Mapping[str, Any]:
+        cursor = ITEM.cursor(self.index, self.after)
+        return {"after": cursor, "limit": self.limit, "descending": self.descending}
+
+    def page(self, snapshot: Snapshot) -> list[Item]:
+        """Whole records."""
+        return snapshot.page(Item, self.index, *self.where, **self._behind)
+
+    def select(self, snapshot: Snapshot, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """These columns of them."""
+        return snapshot.select(Item, names, self.index, *self.where, **self._behind)
+
+    def of(self, model: Model) -> list[Item]:
+        """What a dictionary has there."""
+        group = [i for i in model.values() if [getattr(i, n) for n in ITEM.indexes[self.index].where] == self.where]
+        ranked = sorted_items([*group, self.after], self.index, self.descending)
+        cursor = ITEM.cursor(self.index, self.after)
+        behind = ranked[ranked.index(self.after) :]
+        return [item for item in behind if ITEM.cursor(self.index, item) != cursor][: self.limit]
+
+
+windows = st.builds(
+    Window,
+    index=st.sampled_from(sorted(ITEM.indexes)),
+    after=items,
+    limit=st.integers(0, 3),
+    descending=st.booleans(),
+)
+names_of_columns = st.lists(st.sampled_from([field.name for field in attrs.fields(Item)]), min_size=1, max_size=4)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Steps of several verbs, some undone, compared with the same done to a dictionary. See `machine_over`."""
+
+    open_store: Callable[[], Store]
+    reopen_store: Callable[[Store], Store]
+    close_store: Callable[[Store], None]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = self.open_store()
+        self.model: Model = {}
+
+    def teardown(self) -> None:
+        """Leave the store."""
+        self.close_store(self.store)
+
+    @rule(chosen=st.lists(actions, max_size=4), durable=st.booleans())
+    def step(self, chosen: list[Action], durable: bool) -> None:
+        """A step in which each verb is done or refused as it should be."""
+        answers = self.store.transact(lambda tx: [apply_to_store(tx, action) for action in chosen], durable)
+        assert answers == [apply_to_model(self.model, action) for action in chosen]
+
+    @rule(chosen=st.lists(actions, max_size=4))
+    def step_that_raises(self, chosen: list[Action]) -> None:
+        """A step that is undone."""
+
+        def step(tx: Tx) -> None:
+            for action in chosen:
+                apply_to_store(tx, action)
+            raise Refused
+
+        try:
+            self.store.transact(step)
+        except Refused:
+            return
+        raise AssertionError("the store swallowed what its step raised")
+
+    @rule(changes=st.lists(st.tuples(items, st.none() | st.integers(-1, 1)), max_size=3))
+    def read_and_replace(self, changes: list[tuple[Item, int | None]]) -> None:
+        """What most steps do: read a record and put back another version of it."""
+        found = [item for item, _ in changes if (item.shelf, item.number) in self.model]
+        ranks = {(item.shelf, item.number): rank for item, rank in changes}
+
+        def step(tx: Tx) -> None:
+            for item in found:
+                old = tx.get(Item, item.shelf, item.number)
+                tx.replace(attrs.evolve(old, rank=ranks[item.shelf, item.number]))
+
+        self.store.transact(step)
+        for item in found:
+            key = (item.shelf, item.number)
+            self.model[key] = attrs.evolve(self.model[key], rank=ranks[key])
+
+    @rule(shelf=shelves, number=st.integers(-1, 2))
+    def get(self, shelf: str, number: int) -> None:
+        """One record, or the refusal."""
+        expected = self.model.get((shelf, number))
+        assert self.store.read(lambda snapshot: snapshot.find(Item, KEY, shelf, number)) == expected
+        try:
+            assert self.store.read(lambda snapshot: snapshot.get(Item, shelf, number)) == expected
+        except RecordNotFound:
+            assert expected is None
+
+    @rule(shelf=shelves, label=st.none() | st.sampled_from(["", "x", "y", "\x00"]))
+    def find(self, shelf: str, label: str | None) -> None:
+        """By unique key; None finds nothing."""
+        same = [i for i in self.model.values() if label is not None and (i.shelf, i.label) == (shelf, label)]
+        assert self.store.read(lambda snapshot: snapshot.find(Item, "label", shelf, label)) == next(iter(same), None)
+
+    @rule(window=windows)
+    def page(self, window: Window) -> None:
+        """A page behind any cursor."""
+        assert self.store.read(window.page) == window.of(self.model)
+
+    @rule(window=windows, names=names_of_columns)
+    def select(self, window: Window, names: list[str]) -> None:
+        """Some columns of a page behind any cursor."""
+        expected = [tuple(getattr(item, name) for name in names) for item in window.of(self.model)]
+        assert self.store.read(lambda snapshot: window.select(snapshot, names)) == expected
+
+    @rule()
+    def reopen(self) -> None:
+        """Where the store allows it, everything is there again."""
+        self.store = self.reopen_store(self.store)
+
+    @invariant()
+    def holds_what_the_dictionary_holds(self) -> None:
+        """Everything, in order, and counted."""
+        expected = sorted_items(list(self.model.values()), "by_label")
+        assert self.store.read(lambda snapshot: snapshot.page(Item, "by_label")) == expected
+        assert self.store.read(lambda snapshot: snapshot.count(Item, "by_label")) == len(expected)
+
+
+def _same(store: Store) -> Store:
+    return store
+
+
+def machine_over(open_store: Callable[[], Store], reopen_store: Callable[[Store], Store] = _same) -> type[StoreMachine]:
+    """A machine for hypothesis' `run_state_machine_as_test`.
+
+    `open_store` opens an empty store with `CONTRACT_RECORDS`; `reopen_store` closes one and opens its records anew.
+    """
+    return _machine(open_store, reopen_store, lambda store: store.close())
+
+
+def machine_on(store: Store) -> type[StoreMachine]:
+    """The same for one store, which is emptied before each history and stays open."""
+    return _machine(lambda: _emptied(store), _same, lambda store: None)
+
+
+def _machine(
+    open_store: Callable[[], Store], reopen_store: Callable[[Store], Store], close_store: Callable[[Store], None]
+) -> type[StoreMachine]:
+    members = {
+        "open_store": staticmethod(open_store),
+        "reopen_store": staticmethod(reopen_store),
+        "close_store": staticmethod(close_store),
+    }
+    return type("StoreMachineOver", (StoreMachine,), members)
+
+
+def _emptied(store: Store) -> Store:
+    def step(tx: Tx) -> None:
+        for item in tx.page(Item, "by_label", limit=1000):
+            tx.remove(Item, item.shelf, item.number)
+
+    store.transact(step)
+    return store

@@ -1,0 +1,1 @@
+"""A server that behaves like vLLM, in process."""

@@ -1,0 +1,1 @@
+"""Failures on a schedule: of backends, stores, files, connections and workers."""

@@ -1,0 +1,144 @@
+"""A backend whose answers fail as scheduled."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, cast
+
+import attrs
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.errors import BackendError
+from modelyard.platform.chat.assembly import first_tokens
+from modelyard.platform.chat.pipeline import backend_of
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+from modelyard.testing.faults.kinds import Disconnect, Malformed, Slow, Timeout
+from modelyard.testing.faults.schedule import FaultPlan, Struck
+
+COMPLETION = "completion"
+
+AnyBackend = Backend | AsyncBackend
+
+
+def faulty_backend(plan: FaultPlan, inner: AnyBackend) -> AnyBackend:
+    """The same backend, of the same kind, synchronous or asynchronous or both."""
+    kinds = {(True, False): _Faulty, (False, True): _AsyncFaulty, (True, True): _BothFaulty}
+    return cast(AnyBackend, kinds[hasattr(inner, "stream"), hasattr(inner, "astream")](plan, inner))
+
+
+class _FaultyOffer:
+    """What both kinds offer. Whatever else a backend can do passes through."""
+
+    def __init__(self, plan: FaultPlan, inner: Any) -> None:
+        self._plan, self._inner = plan, inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def backend_of(self, model: str) -> AnyBackend:
+        """Behind a router too, whoever answers is disturbed."""
+        found = backend_of(self._inner, model)
+        return cast(AnyBackend, self) if found is self._inner else faulty_backend(self._plan, found)
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """As the backend says."""
+        entries: Sequence[CatalogueEntry] = self._inner.entries()
+        return entries
+
+    def capabilities(self, model: str) -> Capabilities:
+        """As the backend says."""
+        can: Capabilities = self._inner.capabilities(model)
+        return can
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
+        """As the backend says."""
+        counted: int | None = self._inner.prompt_tokens(request, model)
+        return counted
+
+
+class _Faulty(_FaultyOffer):
+    """A synchronous backend."""
+
+    @property
+    def blocking(self) -> bool:
+        """As the backend says; and while one of its answers is to be slow."""
+        return bool(self._inner.blocking) or self._plan.slow(COMPLETION)
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """The backend's answer, or what goes wrong."""
+        answer = _Answer(self._plan.struck(COMPLETION))
+        deltas = iter(self._inner.stream(request, model))
+        try:
+            while answer.left and (delta := next(deltas, None)) is not None:
+                yield answer.passed(delta)
+            if seconds := answer.disturbed():
+                self._plan.clock.sleep(seconds)
+            yield from answer.said()
+            if answer.goes_on:
+                yield from deltas
+        finally:
+            if hasattr(deltas, "close"):
+                deltas.close()
+
+
+class _AsyncFaulty(_FaultyOffer):
+    """An asynchronous backend."""
+
+    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        """The backend's answer, or what goes wrong."""
+        answer = _Answer(self._plan.struck(COMPLETION))
+        deltas = aiter(self._inner.astream(request, model))
+        try:
+            while answer.left and (delta := await anext(deltas, None)) is not None:
+                yield answer.passed(delta)
+            if seconds := answer.disturbed():
+                await self._plan.clock.asleep(seconds)
+            for delta in answer.said():
+                yield delta
+            if answer.goes_on:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            if hasattr(deltas, "aclose"):
+                await deltas.aclose()
+
+
+class _BothFaulty(_Faulty, _AsyncFaulty):
+    """A backend that is both."""
+
+
+class _Answer:
+    """One answer, disturbed when so many tokens have passed; `left` is how many are yet to. None is no disturbance."""
+
+    def __init__(self, struck: Struck | None) -> None:
+        self._struck, self._fault = struck, None if struck is None else struck.fault
+        self.left = 0 if struck is None else struck.after
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the rest follows."""
+        return self._fault is None or isinstance(self._fault, Slow | Malformed)
+
+    def passed(self, delta: Delta) -> Delta:
+        """A delta that comes before the disturbance, or as much of it as does."""
+        if delta.tokens > self.left and not self.goes_on:
+            delta = attrs.evolve(first_tokens(delta, self.left), finish_reason=None, usage=None)
+        self.left = max(0, self.left - delta.tokens)
+        return delta
+
+    def disturbed(self) -> float:
+        """Now the disturbance comes, unless the answer was too short for it. Gives the seconds that go by."""
+        if self._struck is None or self.left:
+            self._fault = None
+            return 0.0
+        self._struck.comes()
+        return self._struck.seconds
+
+    def said(self) -> Sequence[Delta]:
+        """What is said in the place of the rest, or before it. Raises what ends the answer."""
+        if isinstance(self._fault, Exception):
+            raise self._fault.with_traceback(None)
+        if isinstance(self._fault, Timeout):
+            raise BackendError(f"the model did not answer within {self._fault.seconds:g} seconds")
+        if isinstance(self._fault, Disconnect):
+            raise BackendError("the connection to the model was lost")
+        return (cast(Delta, self._fault.chunk),) if isinstance(self._fault, Malformed) else ()

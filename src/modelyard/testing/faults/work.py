@@ -1,0 +1,122 @@
+"""A trainer and an executor whose jobs fail, die, are slow or are lost, as scheduled."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+
+from modelyard.domain.job import Claim, Job, JobProgress
+from modelyard.domain.training import Example, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.platform.jobs.attempts import take_away, take_up
+from modelyard.platform.paging import every
+from modelyard.protocols import Executor, Ids, Snapshot, Step, Store, TrainContext, Trainer, TrainItem
+from modelyard.testing.faults.kinds import Killed, Slow
+from modelyard.testing.faults.schedule import FaultPlan
+
+STEP, SUBMIT = "step", "submit"
+
+MOST_CRASHES = 1_000_000
+"""A job that is taken over as scheduled does not fail for it."""
+
+
+class FaultyTrainer:
+    """A trainer whose runs are disturbed when they reach a step, before that step is recorded.
+
+    `store` is where the jobs are, which it takes away from whom they are taken.
+    """
+
+    def __init__(self, plan: FaultPlan, inner: Trainer, store: Callable[[], Store], ids: Ids) -> None:
+        self._plan, self._inner, self._store, self._ids = plan, inner, store, ids
+
+    def trains(self, base_model: str) -> bool:
+        """As the trainer says."""
+        return self._inner.trains(base_model)
+
+    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
+        """The trainer's run, disturbed."""
+        return self._disturbed(self._inner.sft(config, data, context), context)
+
+    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+        """The trainer's run, disturbed."""
+        return self._disturbed(self._inner.rl(config, data, context), context)
+
+    def _disturbed(self, items: Iterator[TrainItem], context: TrainContext) -> Iterator[TrainItem]:
+        try:
+            for item in items:
+                if isinstance(item, Step):
+                    self._reached(item.number, context.seed)
+                yield item
+        finally:
+            if hasattr(items, "close"):
+                items.close()
+
+    def _reached(self, step: int, seed: int) -> None:
+        struck = self._plan.struck(STEP, step)
+        if struck is None:
+            return
+        fault = struck.comes()
+        if isinstance(fault, Exception):
+            raise fault.with_traceback(None)
+        if isinstance(fault, Slow):
+            self._plan.clock.sleep(fault.seconds)
+        elif isinstance(fault, Killed):
+            self._fence_off(seed)
+        else:
+            self._take_away(seed)
+
+    def _fence_off(self, seed: int) -> None:
+        """The job is held on by a claim that nobody has: whoever runs it writes nothing more."""
+        store = self._store()
+        held = store.read(lambda snapshot: _held(snapshot, seed))
+        store.transact(lambda tx: take_up(tx, held.job_id))
+
+    def _take_away(self, seed: int) -> None:
+        store, event_id, now = self._store(), self._ids(), self._plan.clock.now()
+        held = store.read(lambda snapshot: _held(snapshot, seed))
+        store.transact(lambda tx: take_away(tx, held, event_id, now, MOST_CRASHES))
+
+
+def _held(snapshot: Snapshot, seed: int) -> JobProgress:
+    """The running job of this seed, which is all that a trainer knows of it."""
+    running = every(snapshot, JobProgress, "by_held", True)
+    return next(one for one in running if snapshot.get(Job, one.job_id).spec.get("seed") == seed)
+
+
+class FaultyExecutor:
+    """An executor that refuses jobs as scheduled, or loses them: their process has died before it began."""
+
+    def __init__(self, plan: FaultPlan, inner: Executor) -> None:
+        self._plan, self._inner = plan, inner
+        self._numbers = count(1)
+        self._lost: set[str] = set()
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+        """Begin, or not."""
+        struck = self._plan.struck(SUBMIT)
+        if struck is None:
+            return self._inner.submit(claim, run)
+        if isinstance(struck.fault, Exception):
+            raise struck.error()
+        struck.comes()
+        handle = f"lost-{next(self._numbers)}"
+        self._lost.add(handle)
+        return handle
+
+    def poll(self, handle: str) -> str | None:
+        """How a job stands."""
+        return "its process was killed" if handle in self._lost else self._inner.poll(handle)
+
+    def cancel(self, handle: str) -> None:
+        """End a job by force."""
+        self._inner.cancel(handle)
+
+    def reattach(self, handle: str) -> bool:
+        """Whether a job is to be watched from here, as a lost one is."""
+        return handle in self._lost or self._inner.reattach(handle)
+
+    def close(self) -> None:
+        """Close the executor."""
+        self._inner.close()
+
+
+_trainer: type[Trainer] = FaultyTrainer
+_executor: type[Executor] = FaultyExecutor
