@@ -24,7 +24,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.comparison import compare
 from modelyard.domain.evaluation.filters import Field
-from modelyard.domain.evaluation.metrics import Judged
+from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.results import ResultQuery, Sort
 from modelyard.platform.evaluations.result import Rows
@@ -39,7 +39,7 @@ TARGET = 2.0
 ADDITIONS = 10_000_000
 
 
-def judged(run_id: str, seed: int, rows: int = ROWS) -> Iterator[Judged]:
+def judged(run_id: str, seed: int, rows: int = ROWS) -> Iterator[ScoredPrediction]:
     """A run with one number a row, in the order of the dataset."""
     values = random.Random(seed)
     for n in range(rows):
@@ -52,7 +52,7 @@ def judged(run_id: str, seed: int, rows: int = ROWS) -> Iterator[Judged]:
         yield made, (score,)
 
 
-def in_order(found: Iterator[Judged]) -> list[Judged]:
+def in_order(found: Iterator[ScoredPrediction]) -> list[ScoredPrediction]:
     """The same in the order of the row digests."""
     return sorted(found, key=lambda one: one[0].row_digest)
 
@@ -109,7 +109,7 @@ READ: dict[str, Callable[[Evaluations, Sequence[str]], object]] = {
     "report as HTML": lambda evaluations, runs: len(evaluations.report(runs[0]).html),
     "export as JSON Lines": lambda evaluations, runs: drained(evaluations.export(runs[0])),
     "export as CSV": lambda evaluations, runs: drained(evaluations.export(runs[0], "csv")),
-    "rows of a result": lambda evaluations, runs: sum(1 for _ in Rows(evaluations.ports, evaluations.get(runs[0]))),
+    "rows of a result": lambda evaluations, runs: sum(1 for _ in Rows(evaluations.runtime, evaluations.get(runs[0]))),
     "results of both, 100": lambda evaluations, runs: results(evaluations, runs, limit=100, summarise=False),
     "results of both, 100 with summary": lambda evaluations, runs: results(evaluations, runs, limit=100),
     "results of both, 100 by a score": lambda evaluations, runs: results(evaluations, runs, limit=100, sorts=BY_SCORE),
@@ -141,7 +141,7 @@ def out_of_a_store(folder: Path, rows: int) -> dict[str, Any]:
     return found
 
 
-def fill(platform: Any, found: Iterator[Judged], batch: int = 2000) -> None:
+def fill(platform: Any, found: Iterator[ScoredPrediction], batch: int = 2000) -> None:
     records: list[Any] = []
     for prediction, scores in found:
         records += [prediction, *scores]
@@ -156,7 +156,7 @@ def add(platform: Any, records: list[Any]) -> None:
         for record in records:
             tx.add(record)
 
-    platform.ports.store.transact(step)
+    platform.runtime.store.transact(step)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from modelyard.domain.completion import (
 from modelyard.domain.identity import host
 from modelyard.domain.schema import RECORDS
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import ServedModel, Store
 from modelyard.stores.memory import MemoryStore
@@ -49,7 +49,7 @@ TARGET = 60
 
 
 def open_chat(store: Store) -> Chat:
-    ports = Ports(
+    runtime = Runtime(
         store=store,
         artifacts=MemoryArtifacts(os.urandom),
         backend=EchoBackend(pricing=PRICING),
@@ -60,7 +60,7 @@ def open_chat(store: Store) -> Chat:
         observer=None,
         settings=Settings(),
     )
-    return Chat(ports, HOST)
+    return Chat(runtime, HOST)
 
 
 def complete(chat: Chat) -> Callable[[], object]:
@@ -68,7 +68,7 @@ def complete(chat: Chat) -> Callable[[], object]:
 
 
 def complete_and_read_back(chat: Chat) -> Callable[[], object]:
-    ledger = Ledger(chat.ports, HOST)
+    ledger = Ledger(chat.runtime, HOST)
 
     def call() -> object:
         answer = chat.complete(model="echo", messages=MESSAGES)

@@ -222,8 +222,8 @@ def main() -> None:
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     match sys.argv[1:]:
-        case ["serve", kind, *ports]:
-            serve_one(kind, *map(int, ports))
+        case ["serve", kind, *runtime]:
+            serve_one(kind, *map(int, runtime))
         case ["cost", way, url, at_once, stream]:
             print(asyncio.run(cost(way, url, int(at_once), stream == "True")))
         case ["memory", way, url]:

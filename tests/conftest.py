@@ -59,7 +59,7 @@ def add_run(
             for score in _scores(prediction, answer):
                 tx.add(score)
 
-    platform.ports.store.transact(step)
+    platform.runtime.store.transact(step)
     return platform.evaluations.finish(run.id)
 
 

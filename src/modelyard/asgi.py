@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import cast
 
-from modelyard.http.asgi_receive import Incoming, Receive, Scope, Send
+from modelyard.http.asgi_receive import Receive, RequestReceiver, Scope, Send
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.lifespan import lifespan
 from modelyard.http.message import EVENT_STREAM, Request, Response
@@ -47,7 +47,7 @@ def asgi_app(
 
 
 async def _exchange(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
-    incoming = Incoming(receive)
+    incoming = RequestReceiver(receive)
     try:
         response = await endpoint.ahandle(_request(scope, incoming))
         await _answer(response, incoming, send)
@@ -59,7 +59,7 @@ async def _exchange(endpoint: Endpoint, scope: Scope, receive: Receive, send: Se
         incoming.stop()
 
 
-def _request(scope: Scope, incoming: Incoming) -> Request:
+def _request(scope: Scope, incoming: RequestReceiver) -> Request:
     raw = scope.get("raw_path")
     root = scope.get("root_path", "")
     path = mounted_path(raw and raw.decode("latin-1"), scope["path"], root)
@@ -68,7 +68,7 @@ def _request(scope: Scope, incoming: Incoming) -> Request:
     return Request(scope["method"], path, query, headers, incoming, scope.get("scheme", "http"), root)
 
 
-async def _answer(response: Response, incoming: Incoming, send: Send) -> None:
+async def _answer(response: Response, incoming: RequestReceiver, send: Send) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
     start = {"type": "http.response.start", "status": response.status, "headers": headers}
     if isinstance(response.body, bytes):

@@ -20,8 +20,8 @@ from modelyard.engines.torch.serving import backend as local
 from modelyard.engines.torch.training import trainer as local_training
 from modelyard.executors import thread
 from modelyard.lazy import deferred
-from modelyard.platform.platform import Life, Platform, beside
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.platform import Lifetime, Platform, beside
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import (
     ArtifactStore,
     AsyncBackend,
@@ -75,7 +75,7 @@ def open_platform(
         raise
     base_models = [] if backend is not None or (path is None and store is None) else _kept_base_models(opened_store)
     served_locally, close_networks = _local_backend(base_models)
-    ports = Ports(
+    runtime = Runtime(
         store=opened_store,
         artifacts=kept,
         backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
@@ -93,7 +93,7 @@ def open_platform(
         close_networks()
         close_store()
 
-    return Platform(ports, host(entity), Life(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
+    return Platform(runtime, host(entity), Lifetime(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
 
 
 def ids_by(clock: Clock) -> Ids:

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from modelyard.errors import InvalidInput, RecordNotFound
 from modelyard.executors.fork_server import serve_forks
-from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.platform import Platform
 
@@ -49,9 +49,9 @@ class Departure:
     def __init__(self) -> None:
         self.asked = threading.Event()
         self._lock = threading.Lock()
-        self._held: tuple[Runner, Hold] | None = None
+        self._held: tuple[Runner, ClaimedJob] | None = None
 
-    def begin(self, runner: Runner, job_id: str) -> Hold | None:
+    def begin(self, runner: Runner, job_id: str) -> ClaimedJob | None:
         """Take the job up, which has to be given back from now on; None where nobody holds it any more."""
         with self._lock:
             hold = runner.take_up(job_id)
@@ -66,7 +66,7 @@ class Departure:
             if held is None:
                 os._exit(0)
         runner, hold = held
-        threading.Event().wait(runner.ports.settings.lease)
+        threading.Event().wait(runner.runtime.settings.lease)
         runner.give_back(hold)
         os._exit(0)
 
@@ -131,7 +131,7 @@ def main(words: Sequence[str]) -> int:
     departure = Departure()
     heed(departure)
     with platform_of(factory, arguments) as platform:
-        runner = Runner(platform.ports)
+        runner = Runner(platform.runtime)
         try:
             hold = departure.begin(runner, job_id)
         except RecordNotFound:

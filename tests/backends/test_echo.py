@@ -50,7 +50,7 @@ def test_it_says_the_text_exactly(text: str, streamed: bool) -> None:
 
 @given(texts)
 def test_tokens_join_to_the_text_and_are_counted_without_cutting(text: str) -> None:
-    tokens = words.split(text)
+    tokens = words.split_tokens(text)
     assert "".join(tokens) == text
     assert len(tokens) == words.count(text)
     assert all(tokens)
@@ -60,7 +60,7 @@ def test_tokens_join_to_the_text_and_are_counted_without_cutting(text: str) -> N
 def test_every_token_has_a_logprob_of_0_its_bytes_and_a_stable_id(text: str, streamed: bool) -> None:
     said = answer(text, streamed=streamed, logprobs=True, top_logprobs=3, return_token_ids=True)
     assert said.logprobs is not None
-    assert [token.token for token in said.logprobs] == words.split(text)
+    assert [token.token for token in said.logprobs] == words.split_tokens(text)
     assert b"".join(bytes(token.bytes or ()) for token in said.logprobs) == text.encode("utf-8", "surrogatepass")
     assert {token.logprob for token in said.logprobs} <= {0.0}
     assert all([(top.token, top.logprob) for top in token.top] == [(token.token, 0.0)] for token in said.logprobs)
@@ -90,8 +90,8 @@ def test_the_limit_cuts_at_a_token_and_says_so(streamed: bool) -> None:
 
 
 def test_the_last_user_message_is_said_or_else_the_last_message() -> None:
-    talk = (Message(Role.USER, "first"), Message(Role.USER, (Part("text", "sec"), Part("text", "ond"))))
-    assert answer("", messages=(*talk, Message(Role.ASSISTANT, "no"))).message.text == "second"
+    driver = (Message(Role.USER, "first"), Message(Role.USER, (Part("text", "sec"), Part("text", "ond"))))
+    assert answer("", messages=(*driver, Message(Role.ASSISTANT, "no"))).message.text == "second"
     assert answer("", messages=(Message(Role.SYSTEM, "alone"),)).message.text == "alone"
 
 

@@ -6,23 +6,23 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from modelyard.engines.torch.serving.leader import Follower, Lead
+from modelyard.engines.torch.serving.leader import LeaderElection, Waiter
 
 ENOUGH = 60.0
 """Seconds after which a wait is taken for endless."""
 
 
-def follower(woken: list[str], name: str, ready: Callable[[], bool] = lambda: False, on_loop: bool = False) -> Follower:
-    return Follower(ready, lambda: woken.append(name), on_loop)
+def follower(woken: list[str], name: str, ready: Callable[[], bool] = lambda: False, on_loop: bool = False) -> Waiter:
+    return Waiter(ready, lambda: woken.append(name), on_loop)
 
 
 def test_the_lead_is_taken_by_one_at_a_time() -> None:
-    lead = Lead()
+    lead = LeaderElection()
     assert [lead.take(), lead.take(), lead.hand_over(), lead.take()] == [True, False, True, True]
 
 
 def test_nobody_follows_where_nobody_leads() -> None:
-    lead, woken = Lead(), list[str]()
+    lead, woken = LeaderElection(), list[str]()
     assert not lead.follow("a", follower(woken, "a"))
     assert lead.take()
     lead.hand_over()
@@ -30,7 +30,7 @@ def test_nobody_follows_where_nobody_leads() -> None:
 
 
 def test_those_who_are_ready_are_told_and_the_others_wait_on() -> None:
-    lead, woken, ready = Lead(), list[str](), {"a"}
+    lead, woken, ready = LeaderElection(), list[str](), {"a"}
     lead.take()
     for name in "abc":
         lead.follow(name, follower(woken, name, lambda name=name: name in ready and lead.claimed is False))  # type: ignore[misc]
@@ -43,7 +43,7 @@ def test_those_who_are_ready_are_told_and_the_others_wait_on() -> None:
 
 
 def test_a_thread_inherits_before_a_task_and_one_alone_is_woken() -> None:
-    lead, woken = Lead(), list[str]()
+    lead, woken = LeaderElection(), list[str]()
     lead.take()
     for name in ("task", "thread", "other"):
         lead.follow(name, follower(woken, name, on_loop=name == "task"))
@@ -58,10 +58,10 @@ def test_who_cannot_be_reached_any_more_is_passed_over() -> None:
     def closed() -> None:
         raise RuntimeError("Event loop is closed")
 
-    lead, woken = Lead(), list[str]()
+    lead, woken = LeaderElection(), list[str]()
     lead.take()
-    lead.follow("gone", Follower(lambda: False, closed))
-    lead.follow("ready", Follower(lambda: bool(woken), closed))
+    lead.follow("gone", Waiter(lambda: False, closed))
+    lead.follow("ready", Waiter(lambda: bool(woken), closed))
     lead.follow("here", follower(woken, "here"))
     lead.hand_over()
     assert woken == ["here"]
@@ -70,7 +70,7 @@ def test_who_cannot_be_reached_any_more_is_passed_over() -> None:
 
 
 def test_the_lead_is_kept_while_something_is_unfinished() -> None:
-    lead = Lead()
+    lead = LeaderElection()
     lead.take()
     assert not lead.hand_over(unfinished=lambda: True)
     assert not lead.take()
@@ -78,7 +78,7 @@ def test_the_lead_is_kept_while_something_is_unfinished() -> None:
 
 
 def test_a_claim_goes_before_all_who_follow_and_the_lead_is_never_free_in_between() -> None:
-    lead, woken, order = Lead(), list[str](), list[str]()
+    lead, woken, order = LeaderElection(), list[str](), list[str]()
     lead.take()
     lead.follow("a", follower(woken, "a"))
 
@@ -99,7 +99,7 @@ def test_a_claim_goes_before_all_who_follow_and_the_lead_is_never_free_in_betwee
 
 @pytest.mark.parametrize("given", [True, False])
 def test_a_claim_that_is_interrupted_is_withdrawn_or_handed_on(monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
-    lead, other = Lead(), ThreadPoolExecutor(1)
+    lead, other = LeaderElection(), ThreadPoolExecutor(1)
     assert other.submit(lead.take).result(ENOUGH)
 
     def interrupted(self: threading.Event, timeout: float | None = None) -> bool:
@@ -117,7 +117,7 @@ def test_a_claim_that_is_interrupted_is_withdrawn_or_handed_on(monkeypatch: pyte
 
 
 def test_who_has_handed_over_takes_nothing_from_the_next_by_doing_so_again() -> None:
-    lead = Lead()
+    lead = LeaderElection()
     lead.take()
     lead.hand_over()
     with ThreadPoolExecutor(1) as other:
@@ -129,7 +129,7 @@ def test_who_has_handed_over_takes_nothing_from_the_next_by_doing_so_again() -> 
 
 
 def test_threads_that_lead_follow_and_claim_all_get_through() -> None:
-    lead, inside, done = Lead(), [0], [0]
+    lead, inside, done = LeaderElection(), [0], [0]
 
     def work() -> None:
         inside[0] += 1
@@ -142,7 +142,7 @@ def test_threads_that_lead_follow_and_claim_all_get_through() -> None:
             worked = False
             while not worked:
                 woken = threading.Event()
-                if lead.follow(key, Follower(lambda: False, woken.set)):
+                if lead.follow(key, Waiter(lambda: False, woken.set)):
                     assert woken.wait(ENOUGH)
                 elif lead.take():
                     work()

@@ -16,7 +16,7 @@ import pytest
 
 from modelyard import Pricing, open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.upstream import VLLM, Patience, UpstreamBackend, offer
+from modelyard.backends.upstream import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelNotFound, Overloaded
@@ -99,7 +99,7 @@ class Hurried(ManualClock):
             await super().asleep(seconds)
 
 
-PATIENCE = Patience(first_token=600, between_tokens=600, retries=2, backoff=1.0, deadline=30)
+PATIENCE = Timeouts(first_token=600, between_tokens=600, retries=2, backoff=1.0, deadline=30)
 
 
 @pytest.fixture(scope="module")
@@ -430,7 +430,7 @@ class TestTime:
         fake, url = fakes
         gate, clock = Gate(), ManualClock()
         fake.plan(Hold(gate, after))
-        patience = Patience(first_token=1e9 if after else 30, between_tokens=10)
+        patience = Timeouts(first_token=1e9 if after else 30, between_tokens=10)
         with backend_at(url, clock=clock, patience=patience) as backend:
             with passing(clock, gate), pytest.raises(BackendError, match=says):
                 ask_on_loop(backend, streamed=True)
@@ -440,7 +440,7 @@ class TestTime:
     def test_a_blocking_call_gives_up_too(self, fakes: tuple[FakeVllm, str]) -> None:
         gate = Gate()
         fakes[0].plan(Hold(gate))
-        with backend_at(fakes[1], patience=Patience(first_token=0.05, between_tokens=0.05)) as backend:
+        with backend_at(fakes[1], patience=Timeouts(first_token=0.05, between_tokens=0.05)) as backend:
             with pytest.raises(BackendError, match=r"gave no first token within 0\.05 s"):
                 ask(backend)
 
@@ -458,7 +458,7 @@ class TestTime:
                 said += delta.text
             return said
 
-        with backend_at(fakes[1], clock=clock, patience=Patience(first_token=30, between_tokens=10)) as backend:
+        with backend_at(fakes[1], clock=clock, patience=Timeouts(first_token=30, between_tokens=10)) as backend:
             assert asyncio.run(main(backend)) == "one two three four"
         gc.collect()
         assert not caplog.records
@@ -470,7 +470,7 @@ class TestTime:
                 return super().monotonic()
 
         endless = http(b": still here\n\n" * 50_000, "text/event-stream")
-        with backend_at(canned(endless), clock=Ticking(), patience=Patience(first_token=5)) as backend:
+        with backend_at(canned(endless), clock=Ticking(), patience=Timeouts(first_token=5)) as backend:
             with pytest.raises(BackendError, match="gave no first token within 5 s"):
                 ask(backend, streamed=True)
 
@@ -661,4 +661,4 @@ class TestLife:
     @pytest.mark.parametrize("wrong", [{"connect": 0}, {"first_token": float("inf")}, {"retries": -1}])
     def test_patience_has_bounds(self, wrong: dict[str, float]) -> None:
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
-            Patience(**wrong)  # type: ignore[arg-type]
+            Timeouts(**wrong)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import pytest
 
 from modelyard import Pricing
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.upstream import VLLM, LoraAdapters, Patience, UpstreamBackend, offer
+from modelyard.backends.upstream import VLLM, LoraAdapters, Timeouts, UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.domain.models import Checkpoint
 from modelyard.errors import BackendError
@@ -137,7 +137,7 @@ def test_a_base_model_that_is_not_there_is_no_adapter_lost(fake: FakeVllm, url: 
 def test_one_adapter_is_held_through_all_attempts(fake: FakeVllm, url: str) -> None:
     fake.plan(Refuse(503), Refuse(503))
     adapters = Noting()
-    patience = Patience(backoff=0.001, retries=1)
+    patience = Timeouts(backoff=0.001, retries=1)
     with UpstreamBackend(url, models=[OFFER], adapters=adapters, patience=patience) as backend:
         with pytest.raises(BackendError):
             ask(backend, TRAINED)

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends.upstream.concurrency import Gate, Place
+from modelyard.backends.upstream.concurrency import ConcurrencyLimiter, Place
 from modelyard.errors import Overloaded
 
 
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.none() | st.integers(0, 20), max_size=40))
 def test_whoever_comes_and_goes_the_door_keeps_its_order(room: int, queue: int, moves: list[int | None]) -> None:
     """None is somebody who comes; a number is somebody, inside or waiting, who goes."""
-    gate, there, woken = Gate(room, queue), list[Place](), list[Place]()
+    gate, there, woken = ConcurrencyLimiter(room, queue), list[Place](), list[Place]()
     for move in moves:
         if move is None and len(there) < room + queue:
             place = gate.come(lambda: None)
@@ -32,7 +32,7 @@ def test_whoever_comes_and_goes_the_door_keeps_its_order(room: int, queue: int, 
 
 
 def test_a_place_that_is_left_twice_is_left_once() -> None:
-    gate = Gate(1, 0)
+    gate = ConcurrencyLimiter(1, 0)
     place = gate.come(lambda: None)
     gate.leave(place)
     gate.leave(place)

@@ -59,7 +59,7 @@ class Child:
         self.said: list[Line] = []
         self._read = 0
 
-    def hear(self) -> Line:
+    def resume(self) -> Line:
         """The next line. Its last is `gone`, with the exit status: minus the signal, if one ended it."""
         while self._read == len(self.said):
             assert not self.gone, f"the process ended: {self.said[-1]}"
@@ -69,7 +69,7 @@ class Child:
 
     def hear_until(self, *told: Any) -> Line:
         """The first line to come that begins so."""
-        while (line := self.hear())[: len(told)] != list(told):
+        while (line := self.resume())[: len(told)] != list(told):
             pass
         return line
 

@@ -45,9 +45,11 @@ def test_every_fence_says_its_language() -> None:
 
 def test_no_two_pages_serve_on_one_port() -> None:
     """They may run at the same time."""
-    ports = [port for page in PAGES for port in re.findall(r"modelyard serve.* --port (\d+)", page.read_text("utf-8"))]
-    assert len(ports) > 5
-    assert len(set(ports)) == len(ports)
+    runtime = [
+        port for page in PAGES for port in re.findall(r"modelyard serve.* --port (\d+)", page.read_text("utf-8"))
+    ]
+    assert len(runtime) > 5
+    assert len(set(runtime)) == len(runtime)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

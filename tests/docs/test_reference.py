@@ -71,7 +71,7 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         resources_of = {
             name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
         }
-    assert {path.split(".")[1] for path in resources} == resources_of - {"ports", "principal"}
+    assert {path.split(".")[1] for path in resources} == resources_of - {"runtime", "principal"}
 
 
 def test_every_fixture_and_function_for_tests_is_listed() -> None:

@@ -15,7 +15,7 @@ from scipy import stats
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import metrics as metrics_
 from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
-from modelyard.domain.evaluation.metrics import Judged, Kind, Metric, leaves, metric_names, readings, rows
+from modelyard.domain.evaluation.metrics import Kind, Metric, ScoredPrediction, leaves, metric_names, readings, rows
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import InvalidInput
 
@@ -36,11 +36,11 @@ def score(value: Any = NOTHING, scorer: str = SCORER, **fields: Any) -> Score:
     return Score(f"s-{scorer}-{value!r}", "acme", "red", "p", scorer, NOW, value=kept, **fields)
 
 
-def run_of(judged: Iterable[tuple[Prediction, Sequence[Score]]]) -> list[Judged]:
+def run_of(judged: Iterable[tuple[Prediction, Sequence[Score]]]) -> list[ScoredPrediction]:
     return sorted(judged, key=lambda one: (one[0].row_digest, one[0].trial))
 
 
-def run_with(values: Iterable[Any], **row: Any) -> list[Judged]:
+def run_with(values: Iterable[Any], **row: Any) -> list[ScoredPrediction]:
     """A row for each value; `NOTHING` is a row without any score."""
     return run_of(
         (prediction({"n": n, **row}), [] if value is NOTHING else [score(value)]) for n, value in enumerate(values)
@@ -71,7 +71,7 @@ trials = st.one_of(
 
 @given(st.lists(st.lists(trials, min_size=1, max_size=3), max_size=8))
 def test_the_counts_of_every_metric_add_up_to_the_trials(run: list[list[Any]]) -> None:
-    judged: list[Judged] = []
+    judged: list[ScoredPrediction] = []
     for n, row in enumerate(run):
         for trial, what in enumerate(row):
             error = "down" if what == "model error" else None
@@ -243,7 +243,7 @@ def test_what_is_missing_counts_as_the_lowest_value_where_that_is_below_zero() -
 # ---- trials
 
 
-def with_trials(*rows_: Sequence[Any]) -> list[Judged]:
+def with_trials(*rows_: Sequence[Any]) -> list[ScoredPrediction]:
     return run_of(
         (prediction({"n": n}, trial), [] if value is NOTHING else [score(value)])
         for n, row in enumerate(rows_)

@@ -12,7 +12,7 @@ from scipy import stats
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict, compare
-from modelyard.domain.evaluation.metrics import Judged
+from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.paired_tests import rows_needed
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import InvalidInput
@@ -23,7 +23,7 @@ SCORER = "weave:///acme/red/object/exact:v1"
 FAILED: Any = object()
 
 
-def judged(row: Mapping[str, Any], values: Mapping[str, Any] | object, trial: int = 0) -> Judged:
+def judged(row: Mapping[str, Any], values: Mapping[str, Any] | object, trial: int = 0) -> ScoredPrediction:
     """A row of a run with a value for each scorer, or one on which the model failed."""
     key = digest(row)
     if not isinstance(values, Mapping):
@@ -34,13 +34,13 @@ def judged(row: Mapping[str, Any], values: Mapping[str, Any] | object, trial: in
     return made, [Score("s", "acme", "red", made.id, ref, NOW, value={"value": value}) for ref, value in values.items()]
 
 
-def run_of(values: Mapping[int, Any], scorer: str = SCORER) -> list[Judged]:
+def run_of(values: Mapping[int, Any], scorer: str = SCORER) -> list[ScoredPrediction]:
     """A row for each number, with its value of one scorer; `FAILED` is one on which the model failed."""
     found = (judged({"n": n}, FAILED if value is FAILED else {scorer: value}) for n, value in values.items())
     return sorted(found, key=lambda one: one[0].row_digest)
 
 
-def listed(values: Sequence[Any]) -> list[Judged]:
+def listed(values: Sequence[Any]) -> list[ScoredPrediction]:
     return run_of(dict(enumerate(values)))
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from modelyard.domain.evaluation.metrics import LARGEST
 from modelyard.domain.evaluation.paired_tests import BARS, Distribution
-from modelyard.domain.evaluation.running_totals import Lowest
+from modelyard.domain.evaluation.running_totals import NSmallest
 
 numbers = st.floats(-LARGEST, LARGEST)
 
@@ -46,7 +46,7 @@ def test_equal_numbers_are_one_bar_and_none_are_none() -> None:
 
 @given(st.lists(st.integers(-5, 5)), st.integers(0, 6))
 def test_the_lowest_are_what_sorting_would_give(ranks: list[int], keep: int) -> None:
-    lowest: Lowest[tuple[int, int]] = Lowest(keep)
+    lowest: NSmallest[tuple[int, int]] = NSmallest(keep)
     for at, rank in enumerate(ranks):
         lowest.offer(rank, (rank, at))
     assert lowest.items == tuple(sorted((rank, at) for at, rank in enumerate(ranks))[:keep])

@@ -21,7 +21,7 @@ from modelyard.domain.evaluation.filters import (
     Target,
     scorer_keys,
 )
-from modelyard.domain.evaluation.metrics import Judged
+from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import CallerError
 
@@ -29,7 +29,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 INPUTS = {"n": 3, "text": "Ähnlich", "a.b": {"c.d": 1}, "a": {"b": {"x": 2}}, "list": [10, {"y": 20}], "none": None}
 
 
-def trial(output: Any = "text", **scores: Any) -> Judged:
+def trial(output: Any = "text", **scores: Any) -> ScoredPrediction:
     prediction = Prediction("p", "e", "p", "m", INPUTS, "digest", NOON, output={"value": output})
     made = [
         Score(f"s{at}", "e", "p", "p", scorer, NOON, value={"value": value})

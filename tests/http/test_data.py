@@ -23,7 +23,7 @@ def keep(call: Call) -> Response:
     """Say what came, and take it away."""
     threads.append(threading.get_ident())
     assert call.data is not None
-    artifacts = call.platform.ports.artifacts
+    artifacts = call.platform.runtime.artifacts
     with artifacts.open(call.data.name) as file:
         read = file.read()
     artifacts.remove(call.data.name)
@@ -69,14 +69,14 @@ def test_data_is_spooled_and_handed_over_whole(platform: Any, asynchronous: bool
     response = send(platform, asynchronous, chunks)
     digest = hashlib.sha256(b"".join(chunks)).hexdigest()
     assert response.body == json_response({"size": 200_000, "digest": digest, "same": digest}).body
-    assert list(platform.ports.artifacts.names()) == []
+    assert list(platform.runtime.artifacts.names()) == []
     assert (threads[0] != threading.get_ident()) is asynchronous
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_data_beyond_the_cap_is_refused_and_nothing_remains(platform: Any, asynchronous: bool) -> None:
     assert send(platform, asynchronous, [b"x" * 100_000] * 11).status == 413
-    assert list(platform.ports.artifacts.names()) == []
+    assert list(platform.runtime.artifacts.names()) == []
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_a_body_that_breaks_off_leaves_nothing(platform: Any, asynchronous: bool
     else:
         response = endpoint.handle(Request("POST", PATH, "", sent, breaking()))
     assert response.status == 500
-    assert list(platform.ports.artifacts.names()) == []
+    assert list(platform.runtime.artifacts.names()) == []

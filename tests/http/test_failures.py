@@ -9,7 +9,7 @@ import pytest
 from modelyard import errors
 from modelyard.http import errors as refusal
 from modelyard.http.error_responses import failed, kind_of
-from modelyard.http.route import Dialect
+from modelyard.http.route import ErrorFormat
 
 
 def all_below(cls: type) -> list[type]:
@@ -37,8 +37,8 @@ CLASSES = [cls for cls in all_below(errors.ModelyardError) if cls.__module__.sta
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("dialect", list(Dialect))
-def test_every_class_has_a_status_and_a_body(cls: type, dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", list(ErrorFormat))
+def test_every_class_has_a_status_and_a_body(cls: type, dialect: ErrorFormat) -> None:
     failure = cls(*ARGUMENTS.get(cls, ("a sentence",)))
     response = failed(failure, dialect, "req-1")
     assert isinstance(response.body, bytes)
@@ -47,7 +47,7 @@ def test_every_class_has_a_status_and_a_body(cls: type, dialect: Dialect) -> Non
         assert 400 <= response.status < 500
     else:
         assert response.status >= 500
-    said = {Dialect.ERROR: "error", Dialect.ERRORS: "errors"}.get(dialect, "detail")
+    said = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(dialect, "detail")
     assert "message" in str(body[said]) if said != "detail" else body[said]
     assert ("retry-after" in dict(response.headers)) is isinstance(
         failure, errors.RateLimited | errors.Overloaded | errors.StoreBusy
@@ -68,13 +68,13 @@ def test_every_class_has_a_status_and_a_body(cls: type, dialect: Dialect) -> Non
     ],
 )
 def test_statuses_by_dialect(failure: Exception, statuses: tuple[int, ...]) -> None:
-    assert tuple(kind_of(failure, dialect).status for dialect in Dialect) == statuses
+    assert tuple(kind_of(failure, dialect).status for dialect in ErrorFormat) == statuses
 
 
 def test_the_evaluation_interface_tells_problems_as_the_specification_does() -> None:
-    body = json.loads(failed(errors.InvalidInput(PROBLEM), Dialect.REASON, "r").body)  # type: ignore[arg-type]
+    body = json.loads(failed(errors.InvalidInput(PROBLEM), ErrorFormat.REASON, "r").body)  # type: ignore[arg-type]
     assert body == {"detail": [{"loc": ["body", "n"], "msg": "must be at least 1", "type": "value_error"}]}
 
 
 def test_a_conflict_asks_clients_not_to_try_again() -> None:
-    assert dict(failed(errors.Conflict("taken"), Dialect.DETAIL, "r").headers)["x-should-retry"] == "false"
+    assert dict(failed(errors.Conflict("taken"), ErrorFormat.DETAIL, "r").headers)["x-should-retry"] == "false"

@@ -13,7 +13,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
 from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request
-from modelyard.http.route import Auth, Body, Dialect, Route
+from modelyard.http.route import Auth, Body, ErrorFormat, Route
 
 CHAT = "/inference/v1/chat/completions"
 TAKING_JSON = [
@@ -102,7 +102,7 @@ def everything(platform: Any) -> Any:
     """How many records there are of each kind, keys apart."""
 
     def count() -> dict[str, int]:
-        kept = platform.ports.store
+        kept = platform.runtime.store
         return {
             record.table: len(rows_of(kept, record))
             for record in RECORDS
@@ -126,10 +126,10 @@ def credentials(route: Route) -> dict[str, str]:
     return {"auth": route.auth.value} if route.auth in (Auth.BASIC, Auth.BEARER) else {"key": ""}
 
 
-def refused(answer: Any, dialect: Dialect) -> bool:
+def refused(answer: Any, dialect: ErrorFormat) -> bool:
     """The answer is a 4xx in the words of its interface."""
     body = answer.json
-    shape = {Dialect.ERROR: "error", Dialect.ERRORS: "errors"}.get(dialect, "detail")
+    shape = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(dialect, "detail")
     return 400 <= answer.status < 500 and shape in body
 
 
@@ -151,7 +151,7 @@ def test_a_body_that_is_no_json_object_is_refused_and_stores_nothing(
         assert answer.status < 500  # null is as good as no body where none is needed
     else:
         assert refused(answer, route.dialect)
-        assert answer.status == (400 if route.dialect in (Dialect.ERROR, Dialect.ERRORS) else 422)
+        assert answer.status == (400 if route.dialect in (ErrorFormat.ERROR, ErrorFormat.ERRORS) else 422)
         assert message(answer.json)
     assert everything() == before
     assert b"passwd" not in answer.raw
@@ -165,7 +165,7 @@ def test_data_at_fault_is_refused_and_leaves_nothing(client: Any, everything: An
     answer = client.send(route.method, sample(route), raw=raw, query="project=p&name=d", check=False)
     assert 400 <= answer.status < 500
     assert everything() == before
-    assert list(client.platform.ports.artifacts.names()) == []
+    assert list(client.platform.runtime.artifacts.names()) == []
 
 
 @pytest.mark.parametrize("name", list(NO_JSON))

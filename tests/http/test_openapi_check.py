@@ -55,9 +55,9 @@ def test_each_event_of_a_stream_is_checked_when_it_is_whole(stream: bytes) -> No
     answer = described().answer("POST", CHAT, 200, "text/event-stream")
     at = wrong.index(b"\n\n", wrong.index(b'"objects":')) + 2
     for byte in wrong[: at - 1]:
-        answer.hear(bytes([byte]))
+        answer.resume(bytes([byte]))
     with pytest.raises(AssertionError, match="objects"):
-        answer.hear(wrong[at - 1 : at])
+        answer.resume(wrong[at - 1 : at])
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
 from modelyard.http.message import Response
-from modelyard.http.route import Auth, Call, Dialect, Interface, Route
-from modelyard.http.router import Table, mounted_path
+from modelyard.http.route import Auth, Call, ErrorFormat, Interface, Route
+from modelyard.http.router import Router, mounted_path
 
 
 def answer(call: Call) -> Response:
@@ -18,7 +18,7 @@ def route(method: str, path: str, auth: Auth = Auth.BEARER) -> Route:
     return Route(method, path, Interface.TRAINING, auth, answer)
 
 
-TABLE = Table(
+TABLE = Router(
     [
         route("GET", "/open", Auth.PUBLIC),
         route("POST", "/v1/chat"),
@@ -98,7 +98,7 @@ def test_a_path_that_is_nearly_right_is_nobody_s(raw: str) -> None:
 def test_below_a_guarded_prefix_even_nothing_asks_who_calls(raw: str) -> None:
     match = TABLE.match(raw)
     assert match.auth is Auth.BEARER
-    assert match.dialect is Dialect.DETAIL
+    assert match.dialect is ErrorFormat.DETAIL
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_another_method_is_refused_naming_those_that_are_there() -> None:
 
 def test_a_table_refuses_two_routes_in_one_place() -> None:
     with pytest.raises(TypeError):
-        Table([route("GET", "/a"), route("GET", "/a")])
+        Router([route("GET", "/a"), route("GET", "/a")])
     with pytest.raises(TypeError):
-        Table([route("GET", "/a/{x}"), route("GET", "/a/{y}/b")])
+        Router([route("GET", "/a/{x}"), route("GET", "/a/{y}/b")])
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))

@@ -14,7 +14,7 @@ from local_models import SHAPE, TOKEN_BYTES, _loaded, adapter_weights, alone, an
 from modelyard.domain.completion import Sampling
 from modelyard.engines.torch.hf_cache import OwnCache
 from modelyard.engines.torch.serving.batching_engine import Engine
-from modelyard.engines.torch.serving.separate_caches import Apart
+from modelyard.engines.torch.serving.separate_caches import SeparateCaches
 from modelyard.errors import BackendError, ContextLengthExceeded
 
 
@@ -33,7 +33,7 @@ def apart(folder: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> Any:
             changed.setattr(_loaded(folder), "keeps", keeps)
             changed.setattr(_loaded(folder), "joins", keeps and joins)
             made = engine_of(folder, **options)
-        assert isinstance(made.rows, Apart)
+        assert isinstance(made.rows, SeparateCaches)
         return made
 
     return engine

@@ -86,7 +86,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 NAPS = {"sleep", "timeout", "timeout_at", "call_later", "call_at", "Timer", "monotonic", "time_ns", "perf_counter"}
 LOOKS = {"datetime": {"now", "utcnow", "today"}, "date": {"today"}, "loop": {"time"}, "asyncio": {"wait_for"}}
 ENDS = {"wait", "join", "acquire", "result"}
-NOT_TIMED = {"engine", "event_loop", "talk", "self"}
+NOT_TIMED = {"engine", "event_loop", "driver", "self"}
 """Whose `wait` takes no time, or whose it is to say what it does with it."""
 
 
@@ -144,7 +144,7 @@ def test_real_time_is_found(source: str, found: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "self.ports.clock.sleep(1)",
+        "self.runtime.clock.sleep(1)",
         "clock.now()",
         "clock.wait(event, 3)",
         "event.wait()",
@@ -235,9 +235,9 @@ def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
 def test_ids_take_their_time_from_the_clock() -> None:
     clock = ManualClock(START)
     with open_platform(clock=clock) as platform:
-        before = platform.ports.ids()
+        before = platform.runtime.ids()
         clock.advance(days=1)
-        after = platform.ports.ids()
+        after = platform.runtime.ids()
     assert int(after[:8] + after[9:13], 16) - int(before[:8] + before[9:13], 16) == 86_400_000
 
 
@@ -246,7 +246,7 @@ def test_a_served_platform_is_synced_each_second_of_its_clock() -> None:
 
     async def served(platform: Any) -> int:
         synced = []
-        platform.ports.store.sync = lambda: synced.append(clock.monotonic())
+        platform.runtime.store.sync = lambda: synced.append(clock.monotonic())
         begun, over = asyncio.Event(), asyncio.Event()
 
         async def receive() -> dict[str, str]:

@@ -24,7 +24,7 @@ from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.models.service import Models
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.training.handle import JobHandle
 from modelyard.platform.training.service import Training
 from modelyard.protocols import Randomness, SavedState, Started, Step, Store, TrainContext, Trained, TrainItem
@@ -122,7 +122,7 @@ def numbered_bytes() -> Randomness:
 class Yard:
     """What a platform is made of, as the host sees it."""
 
-    ports: Ports
+    runtime: Runtime
     trainer: HashTrainer
     clock: ManualClock
     seen: list[object]
@@ -134,7 +134,7 @@ class Yard:
     @classmethod
     def build(cls, store: Store | None = None, **settings: Any) -> "Yard":
         trainer, clock, seen = HashTrainer(), ManualClock(), []
-        ports = Ports(
+        runtime = Runtime(
             store=store or MemoryStore(RECORDS),
             artifacts=MemoryArtifacts(numbered_bytes()),
             backend=EchoBackend((BASE, "echo")),
@@ -145,15 +145,15 @@ class Yard:
             observer=seen.append,
             settings=Settings(**{"poll": 1.0, **settings}),
         )
-        return cls(ports, trainer, clock, seen)
+        return cls(runtime, trainer, clock, seen)
 
     @property
     def models(self) -> Models:
-        return Models(self.ports, self.principal)
+        return Models(self.runtime, self.principal)
 
     @property
     def training(self) -> Training:
-        return Training(self.ports, self.principal)
+        return Training(self.runtime, self.principal)
 
     def as_tenant(self, entity: str, *projects: str) -> "Yard":
         scope = Scope(entity, frozenset(projects) if projects else None)
@@ -166,10 +166,10 @@ class Yard:
         return self.training.sft(self.model(model), examples(rows, tag))
 
     def runner(self) -> Runner:
-        return Runner(self.ports)
+        return Runner(self.runtime)
 
     def worker(self) -> Worker:
-        return Worker(self.ports, InlineExecutor())
+        return Worker(self.runtime, InlineExecutor())
 
     def claim(self, runner: Runner | None = None) -> Any:
         hold = (runner or self.runner()).claim()
@@ -189,17 +189,17 @@ class Yard:
         """Let the lease of whoever holds a job run out, and a successor take the job away."""
         runner = successor or self.runner()
         runner.take_over()
-        self.clock.advance(self.ports.settings.lease)
+        self.clock.advance(self.runtime.settings.lease)
         runner.take_over()
 
     def job(self, job_id: str) -> Job:
-        return self.ports.store.read(lambda snapshot: snapshot.get(Job, job_id))
+        return self.runtime.store.read(lambda snapshot: snapshot.get(Job, job_id))
 
     def progress(self, job_id: str) -> JobProgress:
-        return self.ports.store.read(lambda snapshot: snapshot.get(JobProgress, job_id))
+        return self.runtime.store.read(lambda snapshot: snapshot.get(JobProgress, job_id))
 
     def events(self, job_id: str) -> list[JobEvent]:
-        return self.ports.store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job_id, limit=1000))
+        return self.runtime.store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job_id, limit=1000))
 
     def story(self, job_id: str) -> list[tuple[str, int]]:
         return [(event.type, event.step) for event in self.events(job_id)]
@@ -207,13 +207,13 @@ class Yard:
     def digest(self, job_id: str) -> str:
         """Of the checkpoint that a job made."""
         checkpoint_id = self.job(job_id).result["checkpoint_id"]
-        return self.ports.store.read(lambda snapshot: snapshot.get(Checkpoint, checkpoint_id)).digest
+        return self.runtime.store.read(lambda snapshot: snapshot.get(Checkpoint, checkpoint_id)).digest
 
     def files(self) -> set[str]:
-        return set(self.ports.artifacts.names())
+        return set(self.runtime.artifacts.names())
 
     def new_job(self, lane: str, kind: JobKind = JobKind.SFT, **fields: Any) -> Job:
-        return Job(self.ports.ids(), kind, "acme", "p", lane, self.clock.now(), **fields)
+        return Job(self.runtime.ids(), kind, "acme", "p", lane, self.clock.now(), **fields)
 
 
 @pytest.fixture(params=[MemoryStore, lambda records: RunTwiceStore(MemoryStore(records))], ids=["once", "twice"])

@@ -23,7 +23,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -34,9 +34,9 @@ HOST = host("acme")
 READER = Principal("reader", "acme", Scope("acme"), "key-1")
 
 
-def make(backend: Any = None, store: Store | None = None) -> Ports:
+def make(backend: Any = None, store: Store | None = None) -> Runtime:
     ids = count(1)
-    return Ports(
+    return Runtime(
         store=store or RunTwiceStore(MemoryStore(RECORDS)),
         artifacts=MemoryArtifacts(lambda size: hashlib.shake_128(str(next(ids)).encode()).digest(size)),
         backend=backend or EchoBackend(("echo", "base")),
@@ -50,7 +50,7 @@ def make(backend: Any = None, store: Store | None = None) -> Ports:
 
 
 @pytest.fixture
-def ports() -> Ports:
+def runtime() -> Runtime:
     return make()
 
 
@@ -62,8 +62,8 @@ def sqlite(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def catalogue(ports: Ports) -> Catalogue:
-    return Catalogue(ports, HOST)
+def catalogue(runtime: Runtime) -> Catalogue:
+    return Catalogue(runtime, HOST)
 
 
 def like(entry: CatalogueEntry, **changes: Any) -> CatalogueEntry:
@@ -118,22 +118,22 @@ def test_an_entry_whose_model_is_offered_no_more_is_neither_listed_nor_answered(
         catalogue.get("alias")
 
 
-def test_what_is_listed_always_answers(ports: Ports) -> None:
-    catalogue = Catalogue(ports, HOST)
+def test_what_is_listed_always_answers(runtime: Runtime) -> None:
+    catalogue = Catalogue(runtime, HOST)
     catalogue.register(like(catalogue.get("echo"), id="acme/books/m:step1"), answers_as="echo")
     catalogue.register(like(catalogue.get("echo"), id="a" * 255), answers_as="echo")
     for entry in catalogue.entries():
-        assert Chat(ports, READER).complete(model=entry.id, messages="hi").text == "hi"
+        assert Chat(runtime, READER).complete(model=entry.id, messages="hi").text == "hi"
 
 
 def test_ten_thousand_entries_are_listed() -> None:
-    ports = make(store=MemoryStore(RECORDS))
-    catalogue = Catalogue(ports, HOST)
+    runtime = make(store=MemoryStore(RECORDS))
+    catalogue = Catalogue(runtime, HOST)
     echo = catalogue.get("echo")
     for number in range(2_500):
         catalogue.register(like(echo, id=f"m{number:05}"), answers_as="echo")
     entries = [like(echo, id=f"b{number:05}") for number in range(7_500)]
-    many = Catalogue(attrs.evolve(ports, backend=_Offering([echo, *entries])), HOST)
+    many = Catalogue(attrs.evolve(runtime, backend=_Offering([echo, *entries])), HOST)
     listed = [entry.id for entry in many.entries()]
     assert len(listed) == 10_001
     assert listed == sorted(listed)
@@ -149,8 +149,8 @@ class _Offering:
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["echo", "base", None])), max_size=12))
 def test_the_list_is_what_registering_and_removing_left(steps: list[tuple[str, str | None]]) -> None:
-    ports = make(store=MemoryStore(RECORDS))
-    catalogue, expected = Catalogue(ports, HOST), {"base": "base", "echo": "echo"}
+    runtime = make(store=MemoryStore(RECORDS))
+    catalogue, expected = Catalogue(runtime, HOST), {"base": "base", "echo": "echo"}
     for name, model in steps:
         before = catalogue.version
         if model is not None:
@@ -166,7 +166,7 @@ def test_the_list_is_what_registering_and_removing_left(steps: list[tuple[str, s
             continue
         assert catalogue.version != before
     assert [entry.id for entry in catalogue.entries()] == sorted(expected)
-    assert {name: resolve(ports, name, READER).base_model for name in expected} == expected
+    assert {name: resolve(runtime, name, READER).base_model for name in expected} == expected
 
 
 # ---- its version -------------------------------------------------------------------------------------------------
@@ -205,8 +205,8 @@ def test_the_version_changes_when_the_backend_offers_something_else() -> None:
 # ---- who may change it -------------------------------------------------------------------------------------------
 
 
-def test_only_the_host_changes_the_catalogue(ports: Ports) -> None:
-    reader = Catalogue(ports, READER)
+def test_only_the_host_changes_the_catalogue(runtime: Runtime) -> None:
+    reader = Catalogue(runtime, READER)
     with pytest.raises(Forbidden):
         reader.register(reader.get("echo"))
     with pytest.raises(Forbidden):
@@ -232,8 +232,8 @@ def test_an_entry_that_no_model_answers_is_refused(catalogue: Catalogue, answers
 def test_an_unknown_name_is_not_found_and_never_a_fault(
     name: str, on_disk: bool, request: pytest.FixtureRequest
 ) -> None:
-    ports = make(store=request.getfixturevalue("sqlite") if on_disk else None)
-    for ask in (lambda: Catalogue(ports, HOST).get(name), lambda: resolve(ports, name, READER)):
+    runtime = make(store=request.getfixturevalue("sqlite") if on_disk else None)
+    for ask in (lambda: Catalogue(runtime, HOST).get(name), lambda: resolve(runtime, name, READER)):
         with pytest.raises(ModelNotFound) as missing:
             ask()
         assert len(str(missing.value)) < 2_000
@@ -242,16 +242,16 @@ def test_an_unknown_name_is_not_found_and_never_a_fault(
 # ---- names of trained models -------------------------------------------------------------------------------------
 
 
-def train(ports: Ports, *steps: int, entity: str = "acme", project: str = "p", base: str = "base") -> Model:
+def train(runtime: Runtime, *steps: int, entity: str = "acme", project: str = "p", base: str = "base") -> Model:
     """A model with checkpoints of these steps."""
-    model = Model(ports.ids(), entity, project, "m", base, NOW)
-    stored = ports.artifacts.put([b"weights"])
+    model = Model(runtime.ids(), entity, project, "m", base, NOW)
+    stored = runtime.artifacts.put([b"weights"])
     files = {"w.bin": {"artifact": stored.name, "size": stored.size, "digest": stored.digest}}
     made = [
-        Checkpoint(ports.ids(), model.id, entity, project, step, NOW, "digest", files=files if step else {})
+        Checkpoint(runtime.ids(), model.id, entity, project, step, NOW, "digest", files=files if step else {})
         for step in steps
     ]
-    ports.store.transact(lambda tx: [tx.add(record) for record in (model, *made)])
+    runtime.store.transact(lambda tx: [tx.add(record) for record in (model, *made)])
     return model
 
 
@@ -266,9 +266,9 @@ def train(ports: Ports, *steps: int, entity: str = "acme", project: str = "p", b
         ("modelyard:///acme/p/m:step12", 12),
     ],
 )
-def test_a_name_means_the_latest_checkpoint_or_the_step_that_it_names(ports: Ports, name: str, step: int) -> None:
-    train(ports, 0, 2, 12)
-    found = resolve(ports, name, READER)
+def test_a_name_means_the_latest_checkpoint_or_the_step_that_it_names(runtime: Runtime, name: str, step: int) -> None:
+    train(runtime, 0, 2, 12)
+    found = resolve(runtime, name, READER)
     assert found.base_model == "base"
     assert found.entry.id == "base"
     assert found.checkpoint is not None
@@ -276,24 +276,24 @@ def test_a_name_means_the_latest_checkpoint_or_the_step_that_it_names(ports: Por
 
 
 @pytest.mark.parametrize("name", ["acme/p/m:step3", "acme/p/m:best", "acme/p/other", "acme/q/m"])
-def test_an_unknown_step_alias_or_model_is_not_found(ports: Ports, name: str) -> None:
-    train(ports, 0, 2)
+def test_an_unknown_step_alias_or_model_is_not_found(runtime: Runtime, name: str) -> None:
+    train(runtime, 0, 2)
     with pytest.raises(ModelNotFound):
-        resolve(ports, name, READER)
+        resolve(runtime, name, READER)
 
 
 @pytest.mark.parametrize("steps", [(), (0,)])
 @pytest.mark.parametrize("name", ["acme/p/m", "acme/p/m:step0"])
-def test_before_the_first_job_the_base_model_answers(ports: Ports, steps: tuple[int, ...], name: str) -> None:
-    train(ports, *steps)
-    found = resolve(ports, name, READER)
+def test_before_the_first_job_the_base_model_answers(runtime: Runtime, steps: tuple[int, ...], name: str) -> None:
+    train(runtime, *steps)
+    found = resolve(runtime, name, READER)
     assert found.base_model == "base"
     assert found.checkpoint is None or not found.checkpoint.files
 
 
-def test_a_checkpoint_s_files_are_opened_by_their_names_alone(ports: Ports) -> None:
-    train(ports, 1)
-    open_file = resolve(ports, "acme/p/m", READER).open_file
+def test_a_checkpoint_s_files_are_opened_by_their_names_alone(runtime: Runtime) -> None:
+    train(runtime, 1)
+    open_file = resolve(runtime, "acme/p/m", READER).open_file
     assert open_file is not None
     with open_file("w.bin") as file:
         assert file.read() == b"weights"
@@ -301,32 +301,32 @@ def test_a_checkpoint_s_files_are_opened_by_their_names_alone(ports: Ports) -> N
         open_file("../w.bin")
 
 
-def test_a_model_whose_base_is_offered_no_more_is_not_found(ports: Ports) -> None:
-    train(ports, 1, base="gone")
+def test_a_model_whose_base_is_offered_no_more_is_not_found(runtime: Runtime) -> None:
+    train(runtime, 1, base="gone")
     with pytest.raises(ModelNotFound):
-        resolve(ports, "acme/p/m", READER)
+        resolve(runtime, "acme/p/m", READER)
 
 
-def test_a_registered_base_prices_its_checkpoints(ports: Ports) -> None:
-    catalogue = Catalogue(ports, HOST)
+def test_a_registered_base_prices_its_checkpoints(runtime: Runtime) -> None:
+    catalogue = Catalogue(runtime, HOST)
     catalogue.register(like(catalogue.get("base"), id="dear", pricing=Pricing(prompt=Decimal(1))), answers_as="base")
-    train(ports, 1, base="dear")
-    found = resolve(ports, "acme/p/m", READER)
+    train(runtime, 1, base="dear")
+    found = resolve(runtime, "acme/p/m", READER)
     assert (found.base_model, found.entry.id) == ("base", "dear")
 
 
-def test_a_catalogue_id_comes_before_a_trained_model_of_that_name(ports: Ports) -> None:
-    train(ports, 1)
-    catalogue = Catalogue(ports, HOST)
+def test_a_catalogue_id_comes_before_a_trained_model_of_that_name(runtime: Runtime) -> None:
+    train(runtime, 1)
+    catalogue = Catalogue(runtime, HOST)
     catalogue.register(like(catalogue.get("echo"), id="acme/p/m"), answers_as="echo")
-    assert resolve(ports, "acme/p/m", READER).checkpoint is None
-    assert resolve(ports, "acme/p/m:step1", READER).checkpoint is not None
+    assert resolve(runtime, "acme/p/m", READER).checkpoint is None
+    assert resolve(runtime, "acme/p/m:step1", READER).checkpoint is not None
 
 
-def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_is_there(ports: Ports) -> None:
-    train(ports, 1, entity="rival")
+def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_is_there(runtime: Runtime) -> None:
+    train(runtime, 1, entity="rival")
     held = Principal("held", "acme", Scope("acme", frozenset({"q"})), "key-2")
-    train(ports, 1)
+    train(runtime, 1)
     told = set()
     for principal, name in [
         (READER, "rival/p/m"),
@@ -335,9 +335,9 @@ def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_i
         (READER, "rival/p/m:best"),
     ]:
         with pytest.raises(Forbidden) as refused:
-            resolve(ports, name, principal)
+            resolve(runtime, name, principal)
         told.add(str(refused.value))
     assert len(told) == 1
     with pytest.raises(Forbidden):
-        resolve(ports, "acme/p/m", held)
-    assert resolve(ports, "rival/p/m", HOST).checkpoint is not None
+        resolve(runtime, "acme/p/m", held)
+    assert resolve(runtime, "rival/p/m", HOST).checkpoint is not None

@@ -51,10 +51,10 @@ from modelyard.errors import (
     Overloaded,
     UnsupportedParameter,
 )
-from modelyard.platform.chat.pipeline import Answer, Opening
+from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.flow import iterate, run
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
@@ -143,9 +143,9 @@ def text(*pieces: str, reason: FinishReason = STOP) -> list[Delta]:
     return [*(Delta(piece, 1) for piece in pieces), Delta(finish_reason=reason)]
 
 
-def make(backend: Any, store: Store | None = None, observer: Any = None) -> Ports:
+def make(backend: Any, store: Store | None = None, observer: Any = None) -> Runtime:
     ids, seeds = count(1), count(1)
-    return Ports(
+    return Runtime(
         store=store or RunTwiceStore(MemoryStore(RECORDS)),
         artifacts=None,  # type: ignore[arg-type]
         backend=backend,
@@ -167,7 +167,7 @@ def says(*pieces: str, **others: Any) -> Says:
 
 
 def ledger(of: Chat) -> tuple[LedgerEntry, ...]:
-    return Ledger(of.ports, HOST).entries().items
+    return Ledger(of.runtime, HOST).entries().items
 
 
 def ask(of: Chat, how: str, **options: Any) -> Completion:
@@ -228,9 +228,9 @@ def test_every_way_gives_the_same_answer_and_books_it_once(how: str, kind: Any) 
 def test_a_store_on_disk_changes_nothing(how: str, kind: Any, tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "yard.db"), RECORDS)
     of = chat(kind(always(*text("one", " two"))), store=store)
-    Ledger(of.ports, HOST).set_budget(2)
+    Ledger(of.runtime, HOST).set_budget(2)
     answer = ask(of, how, n=2, seed=7, project="books", store=True)
-    budget = Ledger(of.ports, HOST).budget()
+    budget = Ledger(of.runtime, HOST).budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, Decimal("0.044"))
     assert [entry.id for entry in ledger(of)] == [one.id for one in of.completions()] == [answer.id]
@@ -870,7 +870,7 @@ REQUEST = CompletionRequest("m", (Message(Role.USER, "hi"),), streamed=True)
 def test_a_streamed_flow_shows_its_opening_its_deltas_and_its_completion() -> None:
     of = chat(says("a", "b"))
     opening, *deltas, completion = items(of, REQUEST)
-    assert opening == Opening("id-000001", 1767225600, "m", of.ports.backend.entries()[0])
+    assert opening == StreamStarted("id-000001", 1767225600, "m", of.runtime.backend.entries()[0])
     assert [delta.text for delta in deltas] == ["a", "b", ""]
     assert type(completion) is Completion
     assert (completion.id, completion.text) == (opening.id, "ab")
@@ -881,7 +881,7 @@ def test_a_flow_that_is_not_streamed_shows_nothing_and_returns_the_answer() -> N
     request = attrs.evolve(REQUEST, streamed=False)
     assert items(of, request) == []
     answer = run(of.flow(request, Attribution("acme")))
-    assert type(answer) is Answer
+    assert type(answer) is CompletionResult
     assert (answer.completion.text, answer.entry.id) == ("a", "m")
 
 
@@ -953,13 +953,13 @@ def test_an_observer_hears_of_what_was_booked_and_what_failed() -> None:
 
 def test_no_fault_leaves_a_trace_of_the_request_running() -> None:
     of = chat(Says(always(Delta("a", 1), Overloaded("gone"))))
-    Ledger(of.ports, HOST).set_budget(100)
+    Ledger(of.runtime, HOST).set_budget(100)
     with pytest.raises(Overloaded):
         of.complete(model="m", messages="x")
-    Ledger(of.ports, HOST).set_budget(0)
+    Ledger(of.runtime, HOST).set_budget(0)
     with pytest.raises(BudgetExceeded):
         of.complete(model="m", messages="x")
-    assert of.ports.memory.running == set()
+    assert of.runtime.cache.running == set()
 
 
 # ---- stored completions ------------------------------------------------------------------------------------------
@@ -987,11 +987,11 @@ def test_a_completion_that_is_to_be_kept_can_be_listed() -> None:
 def test_kept_completions_of_other_projects_and_tenants_are_not_seen() -> None:
     of = chat(EchoBackend())
     kept = of.complete(model="echo", messages="x", project="q", store=True)
-    held = Chat(of.ports, Principal("caller", "acme", Scope("acme", frozenset({"p", "r"})), "key-1"))
+    held = Chat(of.runtime, Principal("caller", "acme", Scope("acme", frozenset({"p", "r"})), "key-1"))
     assert held.completions().items == ()
     with pytest.raises(Forbidden):
         held.completions(project="q")
-    rival = Chat(of.ports, Principal("caller", "rival", Scope("rival"), "key-2"))
+    rival = Chat(of.runtime, Principal("caller", "rival", Scope("rival"), "key-2"))
     for view in (held, rival):
         for after in (kept.id, "nothing"):
             with pytest.raises(NotFound):

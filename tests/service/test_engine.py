@@ -44,10 +44,10 @@ from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.service import Evaluations
-from modelyard.platform.jobs.requester import asker_of
+from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.keys.service import Keys
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -88,10 +88,10 @@ class HurriedClock(ManualClock):
 class World:
     """A platform's parts, and what was kept in its store."""
 
-    ports: Ports
+    runtime: Runtime
 
     def runs(self, principal: Principal | None = None) -> Evaluations:
-        return Evaluations(self.ports, principal or host("acme"))
+        return Evaluations(self.runtime, principal or host("acme"))
 
     def run(self, rows: Any, model: Any = "echo", scorers: Any = "exact_match", **options: Any) -> EvaluationResult:
         result = self.runs().run("e", model, rows, scorers, project="red", **options)
@@ -102,23 +102,23 @@ class World:
         return list(self.runs().list(project="red"))
 
     def predictions(self, run_id: str) -> list[Prediction]:
-        return self.ports.store.read(lambda s: s.page(Prediction, "by_run", run_id, limit=10_000))
+        return self.runtime.store.read(lambda s: s.page(Prediction, "by_run", run_id, limit=10_000))
 
     def scores(self, run_id: str) -> list[Score]:
-        return self.ports.store.read(lambda s: s.page(Score, "by_run", run_id, limit=10_000))
+        return self.runtime.store.read(lambda s: s.page(Score, "by_run", run_id, limit=10_000))
 
     def jobs(self, run_id: str) -> list[Job]:
-        return self.ports.store.read(lambda s: s.page(Job, "of_lane", run_id))
+        return self.runtime.store.read(lambda s: s.page(Job, "of_lane", run_id))
 
     def worker(self) -> Worker:
-        return Worker(self.ports, InlineExecutor())
+        return Worker(self.runtime, InlineExecutor())
 
     def files(self) -> list[str]:
-        return list(self.ports.artifacts.names())
+        return list(self.runtime.artifacts.names())
 
 
 def world_on(store: Store | None = None, backend: Any = None, clock: ManualClock | None = None) -> World:
-    ports = Ports(
+    runtime = Runtime(
         store or MemoryStore(RECORDS),
         MemoryArtifacts(_numbered_bytes()),
         backend or EchoBackend(),
@@ -129,7 +129,7 @@ def world_on(store: Store | None = None, backend: Any = None, clock: ManualClock
         None,
         Settings(),
     )
-    return World(ports)
+    return World(runtime)
 
 
 def _numbered_bytes() -> Callable[[int], bytes]:
@@ -278,13 +278,13 @@ def trained(world: World) -> Model:
         for number in (0, 1):
             tx.add(Checkpoint(f"{model.id}-{number}", model.id, "acme", "red", number, START, "digest"))
 
-    world.ports.store.transact(step)
+    world.runtime.store.transact(step)
     return model
 
 
 def test_a_trained_model_is_held_at_its_checkpoint_and_run_and_predictions_say_which(world: World) -> None:
     model = trained(world)
-    checkpoint = world.ports.store.read(lambda s: s.get(Checkpoint, "model-id-0"))
+    checkpoint = world.runtime.store.read(lambda s: s.get(Checkpoint, "model-id-0"))
     latest = "weave:///acme/red/object/support:step1"
     rows = [{"prompt": "x", "expected": "x"}]
     for name in ("acme/red/support", "acme/red/support:latest", "weave:///acme/red/object/support", model):
@@ -296,7 +296,7 @@ def test_a_trained_model_is_held_at_its_checkpoint_and_run_and_predictions_say_w
 
 
 def test_an_entry_of_the_catalogue_is_named_by_its_reference_unless_that_stands_for_another_thing(world: World) -> None:
-    catalogue = Catalogue(world.ports, host("acme"))
+    catalogue = Catalogue(world.runtime, host("acme"))
     for name in ("Lab/Parrot", "lab_twin", "Lab/twin"):
         catalogue.register(attrs.evolve(catalogue.get("echo"), id=name), answers_as="echo")
     own = world.run(ROWS, "Lab/Parrot").run.model
@@ -343,7 +343,7 @@ def test_training_that_ends_meanwhile_does_not_change_what_is_being_judged() -> 
     def learned(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         if done == 1:
             newer = Checkpoint("newer", model.id, model.entity, model.project, 2, START, "digest")
-            world.ports.store.transact(lambda tx: tx.add(newer))
+            world.runtime.store.transact(lambda tx: tx.add(newer))
 
     result = world.run(numbered(2), "acme/red/support", concurrency=1, progress=learned)
     assert (result.score, asked) == (1.0, [1, 1])
@@ -530,7 +530,7 @@ def test_what_is_told_as_done_is_stored(world: World) -> None:
     assert told[-1] == (20, 20)
     assert all(done == stored for done, stored in told)
     (job,) = world.jobs(result.run.id)
-    events = world.ports.store.read(lambda s: s.page(JobEvent, "by_job", job.id, limit=1000))
+    events = world.runtime.store.read(lambda s: s.page(JobEvent, "by_job", job.id, limit=1000))
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert [event.type for event in events] == [
         "evaluation_started",
@@ -701,9 +701,9 @@ def test_a_run_that_somebody_works_on_is_not_taken_from_them() -> None:
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         (run,) = world.listed()
         if not refused:
-            clock = world.ports.clock
+            clock = world.runtime.clock
             assert isinstance(clock, HurriedClock)
-            beating = attrs.evolve(world.ports, clock=_Beating(world))
+            beating = attrs.evolve(world.runtime, clock=_Beating(world))
             with pytest.raises(Conflict) as error:
                 Evaluations(beating, host("acme")).resume(run.id)
             refused.append(str(error.value))
@@ -717,7 +717,7 @@ class _Beating(ManualClock):
 
     def __init__(self, world: World) -> None:
         super().__init__(START)
-        self._store = world.ports.store
+        self._store = world.runtime.store
 
     def sleep(self, seconds: float) -> None:
         def beat(tx: Any) -> None:
@@ -802,7 +802,7 @@ def abandon(world: World, rows: int, model: Any = "echo", scorers: Any = "exact_
         if done == rows:
             raise Gone
 
-    dead = attrs.evolve(world.ports, store=_DeafTo(world.ports.store, Gone))
+    dead = attrs.evolve(world.runtime, store=_DeafTo(world.runtime.store, Gone))
     with pytest.raises(Gone):
         Evaluations(dead, host("acme")).run(
             "e", model, numbered(10), scorers, project="red", concurrency=2, progress=_then_deaf(shown, dead.store)
@@ -841,9 +841,9 @@ def _then_deaf(shown: Any, store: Any) -> Any:
 def lose_owner(world: World) -> None:
     worker = world.worker()
     worker.run_next()
-    clock = world.ports.clock
+    clock = world.runtime.clock
     assert isinstance(clock, ManualClock)
-    clock.advance(world.ports.settings.lease)
+    clock.advance(world.runtime.settings.lease)
     worker.run_until_idle()
 
 
@@ -872,9 +872,9 @@ def test_a_run_that_needs_functions_fails_as_interrupted_when_its_owner_is_gone_
 
 def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease(world: World) -> None:
     run = abandon(world, 4, scorers=half)
-    begun = world.ports.clock.monotonic()
+    begun = world.runtime.clock.monotonic()
     result = world.runs().resume(run.id, scorers=half)
-    assert world.ports.clock.monotonic() - begun >= world.ports.settings.lease
+    assert world.runtime.clock.monotonic() - begun >= world.runtime.settings.lease
     assert (len(result.rows), result.score) == (10, 0.5)
 
 
@@ -885,7 +885,7 @@ def test_an_owner_that_was_replaced_writes_nothing_more(world: World) -> None:
             tx.replace(attrs.evolve(progress, epoch=progress.epoch + 1, worker_id="another"))
 
         if done == 4:
-            world.ports.store.transact(newer)
+            world.runtime.store.transact(newer)
 
     with pytest.raises(LeaseLost):
         world.run(numbered(20), progress=replaced, concurrency=2)
@@ -1029,9 +1029,9 @@ def test_functions_cannot_be_submitted_to_workers(world: World) -> None:
 
 
 def test_a_job_of_a_key_that_was_revoked_is_not_done(world: World) -> None:
-    key = Keys(world.ports, host()).create("acme", ["red"]).key
+    key = Keys(world.runtime, host()).create("acme", ["red"]).key
     run = world.runs(key.principal()).submit("e", "echo", ROWS, project="red")
-    Keys(world.ports, host()).revoke(key.id)
+    Keys(world.runtime, host()).revoke(key.id)
     world.worker().run_until_idle()
     failed = world.runs().get(run.id)
     assert failed.state is RunState.FAILED
@@ -1046,13 +1046,13 @@ def test_a_job_acts_for_whoever_asked_with_no_more_than_they_had(world: World, k
     """Nobody but the host is everybody, whoever let them in; what they have no right to is not there for their job."""
     asker = attrs.evolve(RED, key_id=key_id, limits=KeyLimits(5, 2))
     run = world.runs(asker).submit("e", "echo", ROWS, project="red")
-    (job,) = world.ports.store.read(lambda snapshot: snapshot.page(Job, "of_lane", run.id))
-    assert asker_of(world.ports, job) == asker
+    (job,) = world.runtime.store.read(lambda snapshot: snapshot.page(Job, "of_lane", run.id))
+    assert requester_principal(world.runtime, job) == asker
     world.worker().run_until_idle()
     assert world.runs().get(run.id).state is RunState.COMPLETED
     everyone = world.runs().submit("e", "echo", ROWS, project="red")
-    (job,) = world.ports.store.read(lambda snapshot: snapshot.page(Job, "of_lane", everyone.id))
-    assert asker_of(world.ports, job) == host("acme")
+    (job,) = world.runtime.store.read(lambda snapshot: snapshot.page(Job, "of_lane", everyone.id))
+    assert requester_principal(world.runtime, job) == host("acme")
 
 
 # ---- rescoring ----
@@ -1121,7 +1121,7 @@ def test_a_run_of_a_clients_own_predictions_can_be_rescored(world: World) -> Non
                 Prediction(f"p{at}", "acme", "red", EVALUATION, row, f"d{at}", START, made.id, output={"value": "x"})
             )
 
-    world.ports.store.transact(add)
+    world.runtime.store.transact(add)
     with pytest.raises(Conflict, match="still running"):
         world.runs().rescore(made.id, "exact_match")
     world.runs().finish(made.id)

@@ -55,7 +55,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[Any], Platform]]:
 
     def open_with(backend: Any) -> Platform:
         platforms.append(open_platform(tmp_path / "yard.db", durability="process", backend=backend))
-        platforms[0].ports = attrs.evolve(platforms[0].ports, store=Counting(platforms[0].ports.store))
+        platforms[0].runtime = attrs.evolve(platforms[0].runtime, store=Counting(platforms[0].runtime.store))
         return platforms[0]
 
     yield open_with
@@ -68,7 +68,7 @@ def run(platform: Platform, count: int, model: str = "echo", **options: Any) -> 
 
 
 def brought(platform: Platform) -> list[tuple[int, int]]:
-    store = platform.ports.store
+    store = platform.runtime.store
     assert isinstance(store, Counting)
     return [both for both in store.brought if both != (0, 0)]
 
@@ -141,7 +141,7 @@ def test_a_booking_is_told_once_it_is_stored(tmp_path: Path) -> None:
 
     def observer(event: object) -> None:
         if isinstance(event, CompletionBooked):
-            kept = platform.ports.store.read(lambda snapshot: snapshot.find(LedgerEntry, "key", event.completion_id))
+            kept = platform.runtime.store.read(lambda snapshot: snapshot.find(LedgerEntry, "key", event.completion_id))
             told.append((event.project, kept is not None))
 
     with open_platform(tmp_path / "yard.db", backend=EchoBackend(), observer=observer) as platform:

@@ -19,7 +19,7 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RunAlreadyFinished
 from modelyard.platform.evaluations.service import Evaluations
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Backend, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -36,12 +36,12 @@ RED = Principal("red", "acme", Scope("acme", frozenset({"red"})))
 class World:
     """A store, a clock, and the evaluations as somebody sees them."""
 
-    ports: Ports
+    runtime: Runtime
     clock: ManualClock
 
     def runs(self, principal: Principal | None = None, mode: str | None = None) -> Evaluations:
-        ports = self.ports if mode is None else attrs.evolve(self.ports, settings=Settings(reference_mode=mode))
-        return Evaluations(ports, principal or host("acme"))
+        runtime = self.runtime if mode is None else attrs.evolve(self.runtime, settings=Settings(reference_mode=mode))
+        return Evaluations(runtime, principal or host("acme"))
 
     def create(self, project: str = "red", **arguments: Any) -> EvaluationRun:
         """A run that starts a second after the one before."""
@@ -52,7 +52,7 @@ class World:
 
 def world_on(store: Store, backend: Backend | None = None) -> World:
     clock, none = ManualClock(START), cast("Any", None)
-    ports = Ports(
+    runtime = Runtime(
         store,
         none,
         backend or EchoBackend(),
@@ -63,7 +63,7 @@ def world_on(store: Store, backend: Backend | None = None) -> World:
         None,
         Settings(),
     )
-    return World(ports, clock)
+    return World(runtime, clock)
 
 
 @pytest.fixture(params=["memory", "sqlite", "run twice"])
@@ -152,7 +152,7 @@ def trained(world: World, entity: str = "acme", project: str = "red", name: str 
         for number in (0, 1):
             tx.add(Checkpoint(f"{model.id}-{number}", model.id, entity, project, number, START, "digest"))
 
-    world.ports.store.transact(step)
+    world.runtime.store.transact(step)
     return model
 
 
@@ -315,14 +315,14 @@ def test_a_long_listing_is_read_a_batch_at_a_time_and_misses_nothing_that_is_add
     world = world_on(MemoryStore(RECORDS))
     made = [world.create() for _ in range(450)]
     pages = 0
-    read = world.ports.store.read
+    read = world.runtime.store.read
 
     def counted(query: Any) -> Any:
         nonlocal pages
         pages += 1
         return read(query)
 
-    world.ports.store.read = counted  # type: ignore[method-assign]
+    world.runtime.store.read = counted  # type: ignore[method-assign]
     listing = world.runs().list(project="red")
     assert pages == 0
     seen = [next(listing) for _ in range(10)]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.running_totals import Tally
-from modelyard.platform.evaluations.resume import Left, Place, what_is_left
+from modelyard.domain.evaluation.running_totals import RunningTotals
+from modelyard.platform.evaluations.resume import RemainingRows, RowKey, remaining_rows
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -17,7 +17,7 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 class Stored:
     """A snapshot of what a run has stored: its predictions alone, which it counts how often it is asked for."""
 
-    def __init__(self, places: Iterable[Place] = ()) -> None:
+    def __init__(self, places: Iterable[RowKey] = ()) -> None:
         self.places, self.asked = set(places), 0
 
     def find(self, cls: type, unique: str, run_id: str, *place: int) -> Prediction | None:
@@ -33,11 +33,11 @@ class Stored:
         return []
 
 
-def left_of(stored: Stored, told: Any, trials: int, total: int, width: int) -> tuple[Left, Tally]:
-    tally = Tally({"s": "ref"})
+def left_of(stored: Stored, told: Any, trials: int, total: int, width: int) -> tuple[RemainingRows, RunningTotals]:
+    tally = RunningTotals({"s": "ref"})
     tally.go_on(told)
     places = lambda first: (divmod(number, trials) for number in range(first, total))  # noqa: E731 - it is short
-    return what_is_left(stored, "run", told, places, width, tally.add), tally  # type: ignore[arg-type]
+    return remaining_rows(stored, "run", told, places, width, tally.add), tally  # type: ignore[arg-type]
 
 
 @settings(max_examples=300, deadline=None)
@@ -53,7 +53,7 @@ def test_whenever_it_is_killed_just_what_is_not_stored_is_left(
         waiting = [(number, place) for number, place in enumerate(places) if left.has(number, place)]
         assert {place for _, place in waiting} == set(places) - stored.places
         assert (tally.rows, tally.failed) == (len(stored.places),) * 2
-        begun, open_ = left.begun, list[tuple[int, Place]]()
+        begun, open_ = left.begun, list[tuple[int, RowKey]]()
         for _ in range(data.draw(st.integers(0, total), "rows until the kill")):
             while waiting and len(open_) < width:
                 open_.append(waiting.pop(0))
@@ -68,15 +68,15 @@ def test_whenever_it_is_killed_just_what_is_not_stored_is_left(
 
 
 def test_of_what_was_told_as_done_nothing_is_looked_up() -> None:
-    told = {**Tally({}).told, "begun": 99_990, "open": [[3, 0]]}
+    told = {**RunningTotals({}).told, "begun": 99_990, "open": [[3, 0]]}
     stored = Stored([(index, 0) for index in range(99_995) if index != 3])
     left, tally = left_of(stored, told, 1, 100_000, 8)
-    assert left == Left(99_995, frozenset({(3, 0)}))
+    assert left == RemainingRows(99_995, frozenset({(3, 0)}))
     assert tally.rows == 5
     assert stored.asked == 1 + 5 + 5  # the open one, those done since, and those up to the last
 
 
 def test_without_a_word_everything_is_looked_up() -> None:
     left, tally = left_of(Stored([(0, 0), (2, 0)]), {"done": 2, "total": 9, "score": 0.5}, 1, 9, 2)
-    assert left == Left(3, frozenset({(1, 0)}))
+    assert left == RemainingRows(3, frozenset({(1, 0)}))
     assert tally.rows == 2

@@ -14,7 +14,7 @@ from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, 
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import RateWindow
 from modelyard.platform.chat.effects import Close, Open, Pull
-from modelyard.platform.flow import Abandoned, Await, Call, Emit, Flow, Transact, aiterate, arun, iterate, run
+from modelyard.platform.flow import Await, Call, CallerDisconnected, Emit, Flow, Transact, aiterate, arun, iterate, run
 from modelyard.protocols import ServedModel, Snapshot, Tx
 from modelyard.stores.memory import MemoryStore
 
@@ -114,7 +114,7 @@ def reading(backend: Any, store: MemoryStore, story: list[str]) -> Flow[str]:
             texts.append(waiting[-1].text)
             yield Emit(waiting[-1].text)
         yield Close(source)
-    except Abandoned:
+    except CallerDisconnected:
         story.append("abandoned")
         yield Emit("nobody reads this")
         yield Transact(store, book)
@@ -523,7 +523,7 @@ def test_a_transaction_under_way_is_heard_of_before_the_cancellation() -> None:
         story.append(answer)
         try:
             yield Call(lambda: story.append("never"), blocking=False)
-        except Abandoned:
+        except CallerDisconnected:
             story.append("abandoned")
             raise
 

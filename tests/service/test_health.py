@@ -10,11 +10,11 @@ import pytest
 
 from modelyard.clock import uuid7_ids
 from modelyard.domain.identity import host
-from modelyard.domain.job import Job, JobKind, Place, WorkerRecord
+from modelyard.domain.job import Job, JobKind, QueueState, WorkerRecord
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import StorageFull
 from modelyard.platform.operations.health import CheckResult, Health, SystemCheck
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import ArtifactStore, Clock, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -68,7 +68,7 @@ def staffed(store: Store) -> Store:
 
 
 def health_of(store: Store, artifacts: Artifacts | None = None) -> Health:
-    ports = Ports(
+    runtime = Runtime(
         store,
         cast("ArtifactStore", artifacts or Artifacts()),
         cast("Any", None),
@@ -79,14 +79,14 @@ def health_of(store: Store, artifacts: Artifacts | None = None) -> Health:
         None,
         Settings(),
     )
-    return Health(ports, host())
+    return Health(runtime, host())
 
 
 def parts(check: SystemCheck) -> dict[str, CheckResult]:
     return {name: getattr(check, name) for name in ("api", "store", "artifacts", "worker", "queue")}
 
 
-def queue(store: Store, job_id: str, place: Place, age: timedelta) -> None:
+def queue(store: Store, job_id: str, place: QueueState, age: timedelta) -> None:
     job = Job(job_id, JobKind.SFT, "acme", "red", "lane", START - age, place=place)
     store.transact(lambda tx: tx.add(job))
 
@@ -136,9 +136,9 @@ def test_a_part_that_fails_in_whatever_way_is_told_and_the_others_are_checked(
 
 def test_a_worker_that_has_stood_still_for_the_lease_is_not_alive(staffed: Store) -> None:
     watched, clock = health_of(staffed), Ticking()
-    watched.ports = attrs.evolve(watched.ports, clock=cast("Clock", clock))
+    watched.runtime = attrs.evolve(watched.runtime, clock=cast("Clock", clock))
     assert watched.system_check().worker.success
-    clock.seconds += watched.ports.settings.lease
+    clock.seconds += watched.runtime.settings.lease
     assert not watched.system_check().worker.success
 
 
@@ -149,16 +149,16 @@ def test_a_closed_store_fails_every_check_that_needs_it(staffed: Store) -> None:
 
 
 def test_the_age_is_that_of_the_oldest_job_that_waits_behind_another_or_not(store: Store) -> None:
-    queue(store, "claimed", Place.CLAIMED, timedelta(hours=9))
-    queue(store, "done", Place.DONE, timedelta(hours=8))
+    queue(store, "claimed", QueueState.CLAIMED, timedelta(hours=9))
+    queue(store, "done", QueueState.DONE, timedelta(hours=8))
     assert health_of(store).system_check().oldest_queued_s is None
-    queue(store, "ready", Place.READY, timedelta(minutes=1))
+    queue(store, "ready", QueueState.READY, timedelta(minutes=1))
     assert health_of(store).system_check().oldest_queued_s == 60.0
-    queue(store, "waiting", Place.WAITING, timedelta(minutes=2))
-    queue(store, "young", Place.READY, timedelta(seconds=1))
+    queue(store, "waiting", QueueState.WAITING, timedelta(minutes=2))
+    queue(store, "young", QueueState.READY, timedelta(seconds=1))
     assert health_of(store).system_check().oldest_queued_s == 120.0
 
 
 def test_a_job_from_the_future_has_no_negative_age(store: Store) -> None:
-    queue(store, "ready", Place.READY, -timedelta(minutes=1))
+    queue(store, "ready", QueueState.READY, -timedelta(minutes=1))
     assert health_of(store).system_check().oldest_queued_s == 0.0

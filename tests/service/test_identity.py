@@ -14,7 +14,7 @@ from modelyard.domain.identity import ApiKey, Limits, NewKey, Principal, Scope, 
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput, ModelyardError, NotFound, StoreClosed, Unauthenticated
 from modelyard.platform.keys.service import Keys, secret_digest
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -28,19 +28,19 @@ DAY = timedelta(days=1)
 class World:
     """A store, a clock, and the keys as somebody sees them."""
 
-    ports: Ports
+    runtime: Runtime
     clock: ManualClock
 
     def keys(self, principal: Principal | None = None) -> Keys:
-        return Keys(self.ports, principal or host("acme"))
+        return Keys(self.runtime, principal or host("acme"))
 
 
 def world_on(store: Store) -> World:
     clock = ManualClock(START)
     counter = iter(range(1, 10_000))
     none = cast("Any", None)
-    ports = Ports(store, none, none, (), clock, uuid7_ids(), lambda n: next(counter).to_bytes(n), None, Settings())
-    return World(ports, clock)
+    runtime = Runtime(store, none, none, (), clock, uuid7_ids(), lambda n: next(counter).to_bytes(n), None, Settings())
+    return World(runtime, clock)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -246,7 +246,7 @@ def every_use_of(world: World, new: NewKey) -> Iterator[str]:
     """Use a key in every way there is; yields every text that a person or a log could come to see."""
     keys = world.keys()
     principal = keys.authenticate(new.secret)
-    yield from map(repr, (new, new.key, principal, keys.get(new.key.id), keys.list(), world.ports))
+    yield from map(repr, (new, new.key, principal, keys.get(new.key.id), keys.list(), world.runtime))
     yield from (str(new), f"{new}", str(attrs.asdict(new.key)))
     acts: list[Callable[[], object]] = [
         lambda: keys.authenticate(new.secret[:-1]),
@@ -285,6 +285,6 @@ def test_a_secret_stays_in_no_file_log_representation_or_error(
 
 def test_the_store_keeps_a_digest_and_the_shown_prefix_only(world: World) -> None:
     new = world.keys().create()
-    kept = world.ports.store.read(lambda snapshot: snapshot.get(ApiKey, new.key.id))
+    kept = world.runtime.store.read(lambda snapshot: snapshot.get(ApiKey, new.key.id))
     assert kept.digest == secret_digest(new.secret)
     assert not any(new.secret[12:] in str(value) for value in attrs.astuple(kept))

@@ -5,9 +5,19 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.domain.job import ENDED, Claim, Job, JobKind, JobProgress, JobStatus, NewEvent, Place, SupersededEvent
+from modelyard.domain.job import (
+    ENDED,
+    Claim,
+    Job,
+    JobKind,
+    JobProgress,
+    JobStatus,
+    NewEvent,
+    QueueState,
+    SupersededEvent,
+)
 from modelyard.errors import Conflict, LeaseLost, RateLimited
-from modelyard.platform.jobs.attempts import take_away
+from modelyard.platform.jobs.attempts import expire
 from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
 from modelyard.platform.jobs.queue import (
     cancel,
@@ -27,11 +37,11 @@ MANY = 1000
 
 def put(yard: Any, lane: str = "lane", **fields: Any) -> Job:
     job = yard.new_job(lane, **fields)
-    return yard.ports.store.transact(lambda tx: enqueue(tx, job, MANY))
+    return yard.runtime.store.transact(lambda tx: enqueue(tx, job, MANY))
 
 
 def take(yard: Any, lane: str | None = None) -> Job:
-    claimed = yard.ports.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), lane))
+    claimed = yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), lane))
     assert claimed is not None
     return claimed[0]
 
@@ -42,17 +52,17 @@ def token_of(yard: Any, job: Job) -> Claim:
 
 
 def step(yard: Any, job: Job, number: int, **data: float) -> JobProgress:
-    event = NewEvent(yard.ports.ids(), "gradient_step", data or {"loss": 1.0}, number)
+    event = NewEvent(yard.runtime.ids(), "gradient_step", data or {"loss": 1.0}, number)
     token, now = token_of(yard, job), yard.clock.now()
-    return yard.ports.store.transact(lambda tx: record_events(tx, token, [event], now))
+    return yard.runtime.store.transact(lambda tx: record_events(tx, token, [event], now))
 
 
 def settle(yard: Any, job: Job, how: Any, *more: Any) -> Job:
-    event_id, now = yard.ports.ids(), yard.clock.now()
-    return yard.ports.store.transact(lambda tx: how(tx, tx.get(Job, job.id), event_id, *more, now))
+    event_id, now = yard.runtime.ids(), yard.clock.now()
+    return yard.runtime.store.transact(lambda tx: how(tx, tx.get(Job, job.id), event_id, *more, now))
 
 
-def places(yard: Any, *jobs: Job) -> list[Place]:
+def places(yard: Any, *jobs: Job) -> list[QueueState]:
     return [yard.job(job.id).place for job in jobs]
 
 
@@ -61,25 +71,25 @@ def places(yard: Any, *jobs: Job) -> list[Place]:
 
 def test_only_the_first_job_of_a_lane_is_ready_and_its_end_makes_the_next_one_ready(yard: Any) -> None:
     first, second, third = (put(yard) for _ in range(3))
-    assert places(yard, first, second, third) == [Place.READY, Place.WAITING, Place.WAITING]
+    assert places(yard, first, second, third) == [QueueState.READY, QueueState.WAITING, QueueState.WAITING]
     settle(yard, take(yard), succeed)
-    assert places(yard, first, second, third) == [Place.DONE, Place.READY, Place.WAITING]
+    assert places(yard, first, second, third) == [QueueState.DONE, QueueState.READY, QueueState.WAITING]
     settle(yard, take(yard), fail, "why")
-    assert places(yard, first, second, third) == [Place.DONE, Place.DONE, Place.READY]
+    assert places(yard, first, second, third) == [QueueState.DONE, QueueState.DONE, QueueState.READY]
 
 
 def test_jobs_of_different_lanes_are_claimed_side_by_side_the_oldest_first(yard: Any) -> None:
     for lane in ("b", "a", "b", "c"):
         put(yard, lane)
     assert [take(yard).lane for _ in range(3)] == ["b", "a", "c"]
-    assert yard.ports.store.transact(lambda tx: claim(tx, "worker", yard.clock.now())) is None
+    assert yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now())) is None
 
 
 def test_a_claim_may_be_limited_to_one_lane(yard: Any) -> None:
     put(yard, "a")
     job = put(yard, "b")
     assert take(yard, "b").id == job.id
-    assert yard.ports.store.read(lambda s: ready(s, "b")) is None
+    assert yard.runtime.store.read(lambda s: ready(s, "b")) is None
 
 
 def test_jobs_come_in_the_order_of_their_creation_even_when_the_clock_goes_back(yard: Any) -> None:
@@ -94,8 +104,8 @@ def test_a_full_queue_refuses_and_keeps_nothing(yard: Any) -> None:
     put(yard)
     refused = yard.new_job("other")
     with pytest.raises(RateLimited, match="1 jobs wait"):
-        yard.ports.store.transact(lambda tx: enqueue(tx, refused, 1))
-    assert yard.ports.store.read(lambda s: s.count(Job, "by_entity", "acme")) == 1
+        yard.runtime.store.transact(lambda tx: enqueue(tx, refused, 1))
+    assert yard.runtime.store.read(lambda s: s.count(Job, "by_entity", "acme")) == 1
 
 
 def test_an_equal_request_is_the_same_job_until_that_has_ended(yard: Any) -> None:
@@ -114,7 +124,7 @@ def test_an_equal_request_is_the_same_job_until_that_has_ended(yard: Any) -> Non
 
 
 def writes(yard: Any, token: Claim) -> dict[str, Any]:
-    event, now = NewEvent(yard.ports.ids(), "gradient_step", {}, 99), yard.clock.now()
+    event, now = NewEvent(yard.runtime.ids(), "gradient_step", {}, 99), yard.clock.now()
     return {
         "heartbeat": lambda tx: heartbeat(tx, token, now),
         "event": lambda tx: record_events(tx, token, [event], now),
@@ -131,14 +141,14 @@ def test_every_write_of_a_worker_is_refused_once_its_job_is_no_longer_its_own(ya
     job = take(yard)
     token = token_of(yard, job)
     if gone == "erased":
-        yard.ports.store.transact(lambda tx: (tx.remove(Job, job.id), tx.remove(JobProgress, job.id)))
+        yard.runtime.store.transact(lambda tx: (tx.remove(Job, job.id), tx.remove(JobProgress, job.id)))
     else:
         settle(yard, job, succeed if gone == "ended" else requeue)
     if gone == "claimed anew":
         take(yard)
     kept = None if gone == "erased" else (yard.job(job.id), yard.progress(job.id))
     with pytest.raises(LeaseLost):
-        yard.ports.store.transact(writes(yard, token)[write])
+        yard.runtime.store.transact(writes(yard, token)[write])
     assert kept is None or (yard.job(job.id), yard.progress(job.id)) == kept
 
 
@@ -157,7 +167,7 @@ def test_what_a_worker_writes_most_leaves_the_job_s_own_record_alone(yard: Any) 
     put(yard)
     job = take(yard)
     token, now = token_of(yard, job), yard.clock.now()
-    beats = yard.ports.store.transact(lambda tx: heartbeat(tx, token, now)).beat
+    beats = yard.runtime.store.transact(lambda tx: heartbeat(tx, token, now)).beat
     step(yard, job, 1)
     assert (beats, yard.job(job.id)) == (1, job)
 
@@ -179,13 +189,13 @@ def test_events_have_a_dense_seq_and_commit_with_the_job_s_progress(yard: Any) -
 def test_a_batch_of_events_is_one_write_and_all_or_none_of_it(yard: Any) -> None:
     put(yard)
     job = take(yard)
-    batch = [NewEvent(yard.ports.ids(), "gradient_step", {"loss": 1.0}, number) for number in (1, 2)]
+    batch = [NewEvent(yard.runtime.ids(), "gradient_step", {"loss": 1.0}, number) for number in (1, 2)]
     token, now = token_of(yard, job), yard.clock.now()
-    after = yard.ports.store.transact(lambda tx: record_events(tx, token, batch, now, total=7))
+    after = yard.runtime.store.transact(lambda tx: record_events(tx, token, batch, now, total=7))
     assert (after.last_seq, after.step, after.total) == (2, 2, 7)
     doubled = [NewEvent("id", "gradient_step", {}, 3), NewEvent("id", "gradient_step", {}, 4)]
     with pytest.raises(Exception, match="JobEvent"):
-        yard.ports.store.transact(lambda tx: record_events(tx, token, doubled, now))
+        yard.runtime.store.transact(lambda tx: record_events(tx, token, doubled, now))
     assert yard.story(job.id) == [("gradient_step", 1), ("gradient_step", 2)]
 
 
@@ -204,7 +214,7 @@ def test_a_step_that_runs_again_keeps_its_id_and_place_and_its_old_data_are_kept
     ]
     assert [event.data["loss"] for event in after] == [1.0, 20.0, 30.0]
     step(yard, again, 2, loss=21.0)
-    (old,) = yard.ports.store.read(lambda s: s.page(SupersededEvent, "by_event", before[1].id))
+    (old,) = yard.runtime.store.read(lambda s: s.page(SupersededEvent, "by_event", before[1].id))
     assert (old.epoch, old.data) == (1, {"loss": 2.0})
 
 
@@ -237,7 +247,7 @@ def test_the_last_event_tells_how_a_job_of_each_kind_ended(yard: Any, kind: JobK
     for lane, how, more in (("a", succeed, ()), ("b", fail, ("why",)), ("c", cancel, ("me",))):
         put(yard, lane, kind=kind)
         settle(yard, take(yard), how, *more)
-    jobs = yard.ports.store.read(lambda s: s.page(Job, "by_entity", "acme"))
+    jobs = yard.runtime.store.read(lambda s: s.page(Job, "by_entity", "acme"))
     last = [yard.events(job.id)[-1] for job in jobs]
     assert [event.type for event in last] == [ended, failed, failed]
     assert [dict(event.data) for event in last] == [{}, {"error_message": "why"}, {"error_message": "cancelled by me"}]
@@ -250,7 +260,7 @@ def test_an_ended_job_ends_no_second_time(yard: Any, status: JobStatus) -> None:
     put(yard)
     job = take(yard)
     now = yard.clock.now()
-    yard.ports.store.transact(lambda tx: end(tx, tx.get(Job, job.id), status, NewEvent("e", "over"), now))
+    yard.runtime.store.transact(lambda tx: end(tx, tx.get(Job, job.id), status, NewEvent("e", "over"), now))
     for how, more in ((succeed, ()), (fail, ("why",)), (cancel, ("me",)), (requeue, ())):
         with pytest.raises(Conflict):
             settle(yard, job, how, *more)
@@ -261,16 +271,16 @@ def test_an_ended_job_ends_no_second_time(yard: Any, status: JobStatus) -> None:
 
 
 def ask_to_cancel(yard: Any, job: Job, by: str = "me") -> Job:
-    event_id, now = yard.ports.ids(), yard.clock.now()
-    return yard.ports.store.transact(lambda tx: request_cancel(tx, job.id, event_id, by, now))
+    event_id, now = yard.runtime.ids(), yard.clock.now()
+    return yard.runtime.store.transact(lambda tx: request_cancel(tx, job.id, event_id, by, now))
 
 
 def test_a_job_that_waits_is_cancelled_at_once_and_the_lane_goes_on(yard: Any) -> None:
     first, second, third = (put(yard) for _ in range(3))
     assert ask_to_cancel(yard, second).status is JobStatus.CANCELLED
-    assert places(yard, first, third) == [Place.READY, Place.WAITING]
+    assert places(yard, first, third) == [QueueState.READY, QueueState.WAITING]
     assert ask_to_cancel(yard, first).status is JobStatus.CANCELLED
-    assert places(yard, third) == [Place.READY]
+    assert places(yard, third) == [QueueState.READY]
     assert yard.story(first.id) == yard.story(second.id) == [("training_failed", 0)]
 
 
@@ -288,7 +298,7 @@ def test_a_job_marked_for_cancellation_ends_as_cancelled_however_its_worker_leav
     ask_to_cancel(yard, job)
     now = yard.clock.now()
     rest = {requeue: (now,), fail: ("why", now), crash: (now, 1)}[how]
-    done = yard.ports.store.transact(lambda tx: how(tx, tx.get(Job, job.id), "e", *rest))
+    done = yard.runtime.store.transact(lambda tx: how(tx, tx.get(Job, job.id), "e", *rest))
     assert (done.status, done.error_message) == (JobStatus.CANCELLED, "cancelled by me")
     assert yard.story(job.id) == [("training_failed", 0)]
 
@@ -314,8 +324,8 @@ def test_cancelling_after_the_end_changes_nothing(yard: Any) -> None:
 
 
 def lose(yard: Any, job: Job, most: int = 3) -> Job | None:
-    seen, event_id, now = yard.progress(job.id), yard.ports.ids(), yard.clock.now()
-    return yard.ports.store.transact(lambda tx: take_away(tx, seen, event_id, now, most))
+    seen, event_id, now = yard.progress(job.id), yard.runtime.ids(), yard.clock.now()
+    return yard.runtime.store.transact(lambda tx: expire(tx, seen, event_id, now, most))
 
 
 def test_a_job_that_loses_its_worker_again_and_again_without_a_step_fails(yard: Any) -> None:
@@ -351,7 +361,7 @@ def test_a_later_saved_state_forgives_earlier_crashes_and_an_equal_one_does_not(
     for step_number, crashes in ((2, 0), (2, 1), (4, 0)):
         job = take(yard)
         token = token_of(yard, job)
-        saved = yard.ports.store.transact(lambda tx, n=step_number, t=token: save_resume(tx, t, n, {}, now))
+        saved = yard.runtime.store.transact(lambda tx, n=step_number, t=token: save_resume(tx, t, n, {}, now))
         assert saved.crashes == crashes
         lose(yard, job)
 
@@ -360,15 +370,15 @@ def test_a_job_is_not_taken_away_if_it_moved_since_it_was_looked_at(yard: Any) -
     put(yard)
     job = take(yard)
     seen, now = yard.progress(job.id), yard.clock.now()
-    yard.ports.store.transact(lambda tx: heartbeat(tx, claim_of(seen), now))
-    assert yard.ports.store.transact(lambda tx: take_away(tx, seen, "e", now, 3)) is None
+    yard.runtime.store.transact(lambda tx: heartbeat(tx, claim_of(seen), now))
+    assert yard.runtime.store.transact(lambda tx: expire(tx, seen, "e", now, 3)) is None
     settle(yard, job, succeed)
     for stale in (seen, yard.progress(job.id), attrs.evolve(seen, job_id="gone")):
-        assert yard.ports.store.transact(lambda tx, stale=stale: take_away(tx, stale, "e", now, 3)) is None
+        assert yard.runtime.store.transact(lambda tx, stale=stale: expire(tx, stale, "e", now, 3)) is None
 
 
 def test_a_job_that_was_taken_away_is_again_the_first_of_its_lane(yard: Any) -> None:
     first, second = put(yard), put(yard)
     lose(yard, take(yard))
-    assert places(yard, first, second) == [Place.READY, Place.WAITING]
+    assert places(yard, first, second) == [QueueState.READY, QueueState.WAITING]
     assert take(yard).id == first.id

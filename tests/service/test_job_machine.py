@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, Place
+from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost
-from modelyard.platform.jobs.attempts import take_away
+from modelyard.platform.jobs.attempts import expire
 from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held
 from modelyard.platform.jobs.queue import enqueue, fail, record_events, request_cancel, requeue, succeed
 from modelyard.stores.memory import MemoryStore
@@ -143,7 +143,7 @@ class QueueMachine(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.claims))
         seen = self.store.read(lambda s: s.get(JobProgress, token.job_id))
-        taken = self.transact(take_away, seen, self.id(), self.clock.now(), MAX_CRASHES)
+        taken = self.transact(expire, seen, self.id(), self.clock.now(), MAX_CRASHES)
         job = self.jobs[token.job_id]
         assert (taken is not None) == (job.status == "running")
         if taken is None:
@@ -191,12 +191,12 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.place == self.place(job_id, expected, heads)
             assert (job.ended_at is not None) == job.ended
 
-    def place(self, job_id: str, expected: Expected, heads: list[str]) -> Place:
+    def place(self, job_id: str, expected: Expected, heads: list[str]) -> QueueState:
         if not self.alive(expected):
-            return Place.DONE
+            return QueueState.DONE
         if expected.status == "running":
-            return Place.CLAIMED
-        return Place.READY if job_id in heads else Place.WAITING
+            return QueueState.CLAIMED
+        return QueueState.READY if job_id in heads else QueueState.WAITING
 
     @invariant()
     def events_are_dense_and_tell_the_story(self) -> None:

@@ -20,7 +20,7 @@ MODEL = "weave:///acme/p/object/other:v0"
 
 
 def evaluations(yard: Any) -> Evaluations:
-    return Evaluations(yard.ports, yard.principal)
+    return Evaluations(yard.runtime, yard.principal)
 
 
 def run(yard: Any, source: str | None = None, model: str = MODEL, project: str = "p") -> str:
@@ -76,7 +76,7 @@ def test_a_run_that_names_itself_or_its_own_descendant_ends_the_walk(yard: Any) 
     first = run(yard)
     second = run(yard, first)
     looped = attrs.evolve(evaluations(yard).get(first), source_evaluation_run_id=second)
-    yard.ports.store.transact(lambda tx: tx.replace(looped))
+    yard.runtime.store.transact(lambda tx: tx.replace(looped))
     found = evaluations(yard).lineage(first)
     assert ([one.id for one in found.sources], [one.id for one in found.derived]) == ([second], [second])
 
@@ -107,7 +107,7 @@ def trained(yard: Any) -> Any:
 
 def test_a_checkpoint_tells_its_job_its_data_and_what_it_was_trained_from(trained: Any) -> None:
     first, second = trained.training.list().items
-    dataset = trained.ports.store.read(lambda snapshot: snapshot.get(Job, second.id)).spec
+    dataset = trained.runtime.store.read(lambda snapshot: snapshot.get(Job, second.id)).spec
     found = trained.models.lineage("p/m", 2)
     assert (found.job_id, found.data_digest, found.parent_step) == (second.id, dataset["digest"], 1)
     kinds = [(step.step, step.job_id, step.kind, step.data_url) for step in found.steps]
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_is_not_there_is_not_found(trained: Any) -> None:
 
 
 def test_a_stored_completion_tells_what_answered_and_at_what_price(trained: Any) -> None:
-    catalogue, chat = Catalogue(trained.ports, trained.principal), Chat(trained.ports, trained.principal)
+    catalogue, chat = Catalogue(trained.runtime, trained.principal), Chat(trained.runtime, trained.principal)
     entry = attrs.evolve(catalogue.get("base-model"), pricing=Pricing(Decimal("0.01"), Decimal("0.25")))
     catalogue.register(entry)
     trained.models.promote("p/m", 1)
@@ -197,21 +197,21 @@ def test_a_stored_completion_tells_what_answered_and_at_what_price(trained: Any)
 
 
 def test_a_completion_of_a_catalogue_model_has_no_checkpoint(yard: Any) -> None:
-    chat = Chat(yard.ports, yard.principal)
+    chat = Chat(yard.runtime, yard.principal)
     made = chat.complete(model="echo", messages="hi", store=True)
     found = chat.lineage(made.id)
     assert (found.model, found.checkpoint_step, found.checkpoint, dict(found.price)) == ("echo", None, None, {})
 
 
 def test_a_completion_that_was_not_stored_or_is_another_s_is_not_found(yard: Any) -> None:
-    chat = Chat(yard.ports, yard.principal)
+    chat = Chat(yard.runtime, yard.principal)
     stored = chat.complete(model="echo", messages="hi", store=True, project="p").id
     unstored = chat.complete(model="echo", messages="hi", project="p").id
-    assert Chat(yard.ports, yard.as_tenant("acme", "p").principal).lineage(stored).id == stored
+    assert Chat(yard.runtime, yard.as_tenant("acme", "p").principal).lineage(stored).id == stored
     for reader, completion in (
         (yard, unstored),
         (yard.as_tenant("other"), stored),
         (yard.as_tenant("acme", "q"), stored),
     ):
         with pytest.raises(NotFound):
-            Chat(reader.ports, reader.principal).lineage(completion)
+            Chat(reader.runtime, reader.principal).lineage(completion)

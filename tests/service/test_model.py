@@ -53,7 +53,7 @@ def test_a_name_is_unique_within_its_project_alone(yard: Any) -> None:
 def test_an_existing_model_is_returned_when_asked_for_and_its_base_agrees(yard: Any) -> None:
     first = yard.model()
     assert yard.models.create("m", project="p", base_model="base-model", return_existing=True) == first
-    yard.ports = attrs.evolve(yard.ports, trainers=(type("Any", (), {"trains": lambda *_: True})(),))
+    yard.runtime = attrs.evolve(yard.runtime, trainers=(type("Any", (), {"trains": lambda *_: True})(),))
     for return_existing in (True, False):
         with pytest.raises(Conflict, match="base model 'base-model', not 'echo'"):
             yard.models.create("m", project="p", base_model="echo", return_existing=return_existing)
@@ -325,12 +325,12 @@ def test_a_model_with_more_jobs_logs_and_checkpoints_than_one_step_takes_goes_as
     for number in range(205):
         yard.models.log(model_id, yard.groups(float(number)))
         checkpoint = Checkpoint(f"checkpoint-{number}", model_id, "acme", "p", number + 1, yard.clock.now(), "")
-        yard.ports.store.transact(lambda tx, one=checkpoint: tx.add(one))
+        yard.runtime.store.transact(lambda tx, one=checkpoint: tx.add(one))
     yard.models.delete_checkpoints(model_id, range(100, 104))
     assert yard.models.delete(model_id).deleted_checkpoints == 202
     assert {job.status for job in jobs} == {JobStatus.CANCELLED}
     assert yard.files() == set()
-    left = yard.ports.store.read(lambda s: s.page(Tombstone, "by_entity", "acme"))
+    left = yard.runtime.store.read(lambda s: s.page(Tombstone, "by_entity", "acme"))
     assert [tombstone.id for tombstone in left] == [model_id]
 
 
@@ -365,7 +365,7 @@ def test_a_log_without_trajectories_has_no_mean(yard: Any) -> None:
 
 def test_an_artifact_of_groups_can_be_logged_as_it_is(yard: Any) -> None:
     lines = [json.dumps({"messages_and_choices": [], "reward": 3.0}), json.dumps({"trajectories": []})]
-    stored = yard.ports.artifacts.put(["\n".join(lines).encode()])
+    stored = yard.runtime.artifacts.put(["\n".join(lines).encode()])
     log = yard.models.log(yard.model().id, stored)
     assert (log.artifact, log.groups, log.trajectories, log.reward) == (stored.name, 1, 1, 3.0)
 

@@ -32,7 +32,7 @@ def train(yard: Any, jobs: int) -> None:
 
 
 def served_step(yard: Any, version: str) -> int:
-    checkpoint = resolve(yard.ports, f"acme/p/m:{version}", yard.principal).checkpoint
+    checkpoint = resolve(yard.runtime, f"acme/p/m:{version}", yard.principal).checkpoint
     assert checkpoint is not None
     return int(checkpoint.step)
 
@@ -96,7 +96,7 @@ def test_the_untouched_base_can_be_promoted(trained: Any) -> None:
 
 def test_an_alias_that_nobody_set_serves_nothing(trained: Any) -> None:
     with pytest.raises(ModelNotFound):
-        resolve(trained.ports, "acme/p/m:prod", trained.principal)
+        resolve(trained.runtime, "acme/p/m:prod", trained.principal)
 
 
 def test_each_change_is_recorded_with_who_made_it_when_and_from_where(trained: Any) -> None:
@@ -173,7 +173,7 @@ def test_a_reference_with_an_alias_is_that_of_a_model_that_is_here(trained: Any,
     trained.models.promote(trained.model(), 2)
     references = References("resolve", trained.principal)
     text = f"weave:///acme/p/object/m:{version}"
-    problem = trained.ports.store.read(
+    problem = trained.runtime.store.read(
         lambda snapshot: references.problem(snapshot, ("model",), ObjectKind.MODEL, text)
     )
     assert (problem is None) is there
@@ -248,7 +248,7 @@ def test_an_aliased_checkpoint_cannot_be_deleted_nor_its_model_until_it_is_unali
 
 
 def left(yard: Any) -> tuple[int, int]:
-    read = yard.ports.store.read
+    read = yard.runtime.store.read
     return read(
         lambda snapshot: (snapshot.count(Alias, "by_entity", "acme"), snapshot.count(Promotion, "by_entity", "acme"))
     )
@@ -268,7 +268,7 @@ def test_retention_keeps_what_an_alias_points_to_and_what_a_rollback_would_lead_
 def test_all_data_of_an_entity_can_be_deleted_with_its_aliases(trained: Any) -> None:
     trained.models.promote(trained.model(), 1)
     trained.models.promote(trained.model(), 2)
-    erase_entity(trained.ports, "acme")
+    erase_entity(trained.runtime, "acme")
     assert left(trained) == (0, 0)
     assert trained.files() == set()
 

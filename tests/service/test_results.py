@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, yard: Any) -> None:
         self.yard = yard
-        self.evaluations = Evaluations(yard.ports, yard.principal)
+        self.evaluations = Evaluations(yard.runtime, yard.principal)
 
     def run(self, run_id: str, rows: Sequence[tuple[int, Any]], project: str = "p", **fields: Any) -> str:
         """A run with these rows. A value that is no mapping is the judge's."""
@@ -40,7 +40,7 @@ class World:
         for at, (number, said) in enumerate(rows):
             trials[number] = trials.get(number, -1) + 1
             records += self._trial(run_id, project, f"{run_id}-{at}", number, trials[number], said, fields)
-        self.yard.ports.store.transact(lambda tx: [tx.add(record) for record in records])
+        self.yard.runtime.store.transact(lambda tx: [tx.add(record) for record in records])
         return run_id
 
     def _trial(
@@ -117,7 +117,7 @@ def test_a_run_that_is_not_here_or_elsewhere_is_told_as_missing(world: World) ->
     world.run("q", [(2, 2)], project="q")
     found = world.ask("q", "a", "never", "a")
     assert (found.missing, list(found.runs), found.total_rows) == (("q", "never"), ["a"], 1)
-    held = Evaluations(world.yard.ports, world.yard.as_tenant("acme", "q").principal)
+    held = Evaluations(world.yard.runtime, world.yard.as_tenant("acme", "q").principal)
     with pytest.raises(Forbidden):
         held.results(ResultQuery(("a",)), project="p")
 
@@ -216,7 +216,7 @@ def test_inputs_are_sorted_numbers_before_texts(world: World) -> None:
         Prediction(f"x{at}", "acme", "p", "model", {"n": value}, f"digest {at}", NOON, run_id="a")
         for at, value in enumerate(["b", "a", None])
     ]
-    world.yard.ports.store.transact(lambda tx: [tx.add(record) for record in records])
+    world.yard.runtime.store.transact(lambda tx: [tx.add(record) for record in records])
     assert world.rows("a", sorts=(Sort(Field("inputs.n")),)) == [9, 10, "a", "b", None]
     assert world.rows("a", sorts=(Sort(Field("inputs.n"), descending=True),)) == [10, 9, "b", "a", None]
 

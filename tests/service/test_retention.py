@@ -160,7 +160,7 @@ def test_more_checkpoints_than_one_step_removes_all_go(build: Any) -> None:
     model = yard.model()
     checkpoints = line(*range(451))
     for one in checkpoints[1:]:
-        yard.ports.store.transact(lambda tx, one=one: tx.add(attrs.evolve(one, model_id=model.id)))
+        yard.runtime.store.transact(lambda tx, one=one: tx.add(attrs.evolve(one, model_id=model.id)))
     yard.models.retain(model, keep_last=1)
     assert yard.models.apply_retention(model) == tuple(range(1, 450))
 
@@ -204,9 +204,9 @@ def test_what_a_running_job_starts_from_or_refers_to_stays(yard: Any) -> None:
     yard.models.retain(model, keep_last=1)
     parent = yard.models.checkpoint(model.id, 3)
     later = attrs.evolve(parent, id="later", step=4, job_id=None)
-    yard.ports.store.transact(lambda tx: tx.add(later))
+    yard.runtime.store.transact(lambda tx: tx.add(later))
     assert yard.models.apply_retention(model) == (2,)
-    yard.ports.store.transact(lambda tx: tx.remove(Checkpoint, "later"))
+    yard.runtime.store.transact(lambda tx: tx.remove(Checkpoint, "later"))
     yard.lose_worker()
     yard.worker().run_until_idle()
     assert job.status is JobStatus.SUCCEEDED
@@ -228,13 +228,13 @@ def test_the_policy_goes_with_its_model(yard: Any) -> None:
     model = yard.model()
     yard.models.retain(model, keep_last=1)
     yard.models.delete(model.id)
-    assert yard.ports.store.read(lambda s: s.find(type(model), "name", "acme", "p", "m")) is None
+    assert yard.runtime.store.read(lambda s: s.find(type(model), "name", "acme", "p", "m")) is None
     for call in (yard.models.retention, yard.models.apply_retention, lambda one: yard.models.retain(one, keep_last=1)):
         with pytest.raises(NotFound):
             call(model)
     assert yard.models.retention(yard.model()) is None
     with pytest.raises(Exception, match="Retention"):
-        yard.ports.store.read(lambda s: s.get(Retention, model.id))
+        yard.runtime.store.read(lambda s: s.get(Retention, model.id))
 
 
 def test_the_policy_of_another_s_model_is_out_of_reach(yard: Any) -> None:
@@ -272,7 +272,7 @@ def test_a_best_by_a_metric_of_the_trainer_is_kept(yard: Any) -> None:
             yield Started(0)
             yield Trained({"w": [b"x"]}, {"reward": next(scores)})
 
-    yard.ports = attrs.evolve(yard.ports, trainers=(Scoring(),))
+    yard.runtime = attrs.evolve(yard.runtime, trainers=(Scoring(),))
     yard.models.retain(yard.model(), keep_best=("reward", 1))
     train(yard, 4)
     assert steps(yard) == [0, 2, 4]

@@ -12,7 +12,7 @@ from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.upload import Upload
 from modelyard.errors import Forbidden
-from modelyard.platform.operations.orphans import GRACE, NAMING, Missing, Swept, sweep
+from modelyard.platform.operations.orphans import GRACE, NAMING, Missing, OrphanReport, collect_orphans
 from modelyard.protocols import Started, Step, Trained
 
 
@@ -37,16 +37,16 @@ class Meanwhile:
 
 def swept(yard: Any, meanwhile: Callable[[], object] = lambda: None) -> int:
     clock = Meanwhile(yard.clock, meanwhile)
-    found = sweep(attrs.evolve(yard.ports, clock=clock))
+    found = collect_orphans(attrs.evolve(yard.runtime, clock=clock))
     assert clock.waited in ([], [GRACE])
-    assert yard.ports.settings.lease <= GRACE
+    assert yard.runtime.settings.lease <= GRACE
     assert found.missing == ()
     return found.removed
 
 
 def orphan(yard: Any) -> str:
     """A file whose writer died before it stored the record."""
-    name: str = yard.ports.artifacts.put([b"lost"]).name
+    name: str = yard.runtime.artifacts.put([b"lost"]).name
     return name
 
 
@@ -69,10 +69,10 @@ def test_files_that_no_record_names_go_and_all_others_stay(yard: Any) -> None:
 def test_the_rows_of_a_dataset_s_version_stay() -> None:
     with open_platform(settings=Settings(lease=0.01)) as platform:
         platform.evaluations.objects.publish("dataset", "questions", {}, [{"q": "1"}], project="p")
-        before = set(platform.ports.artifacts.names())
-        platform.ports.artifacts.put([b"lost"])
+        before = set(platform.runtime.artifacts.names())
+        platform.runtime.artifacts.put([b"lost"])
         assert platform.sweep(grace=0).removed == 1
-        assert set(platform.ports.artifacts.names()) == before != set()
+        assert set(platform.runtime.artifacts.names()) == before != set()
 
 
 def test_the_rows_of_a_run_that_can_be_resumed_stay(yard: Any) -> None:
@@ -83,7 +83,7 @@ def test_the_rows_of_a_run_that_can_be_resumed_stay(yard: Any) -> None:
     failed = yard.job(job.id)
     assert failed.status is JobStatus.FAILED
     asked = attrs.evolve(failed, kind=JobKind.EVALUATE, spec={"artifact": name})
-    yard.ports.store.transact(lambda tx: tx.replace(asked))
+    yard.runtime.store.transact(lambda tx: tx.replace(asked))
     orphan(yard)
     assert swept(yard) == 1
     assert name in yard.files()
@@ -92,7 +92,7 @@ def test_the_rows_of_a_run_that_can_be_resumed_stay(yard: Any) -> None:
 def test_the_file_of_an_upload_that_is_under_way_stays(yard: Any) -> None:
     now, name = yard.clock.now(), orphan(yard)
     upload = Upload("u", "acme", "p", "rows", now, now + timedelta(hours=1), artifact=name)
-    yard.ports.store.transact(lambda tx: tx.add(upload))
+    yard.runtime.store.transact(lambda tx: tx.add(upload))
     orphan(yard)
     assert swept(yard) == 1
     assert name in yard.files()
@@ -101,7 +101,7 @@ def test_the_file_of_an_upload_that_is_under_way_stays(yard: Any) -> None:
 def test_without_an_orphan_nobody_waits(yard: Any) -> None:
     yard.sft(2).wait()
     clock = Meanwhile(yard.clock)
-    assert sweep(attrs.evolve(yard.ports, clock=clock)) == Swept(0)
+    assert collect_orphans(attrs.evolve(yard.runtime, clock=clock)) == OrphanReport(0)
     assert clock.waited == []
 
 
@@ -113,7 +113,7 @@ def test_a_file_that_comes_between_the_looks_stays(yard: Any) -> None:
 
 
 def test_a_file_whose_record_comes_between_the_looks_stays(yard: Any) -> None:
-    stored = yard.ports.artifacts.put([b'{"trajectories": []}\n'])
+    stored = yard.runtime.artifacts.put([b'{"trajectories": []}\n'])
     model = yard.model()
     assert swept(yard, lambda: yard.training.rl(model, stored)) == 0
     assert stored.name in yard.files()
@@ -173,7 +173,7 @@ def test_the_first_file_of_a_checkpoint_stays_while_its_second_is_still_written(
             yield Step(1, {})
             yield Trained({"first": [b"first"], "second": slowly()}, {})
 
-    yard.ports = attrs.evolve(yard.ports, trainers=(TwoFiles(),))
+    yard.runtime = attrs.evolve(yard.runtime, trainers=(TwoFiles(),))
     checkpoint = yard.sft(2).result()
     assert swept_meanwhile == [0]
     assert {file["artifact"] for file in checkpoint.files.values()} <= yard.files()
@@ -183,11 +183,11 @@ def test_the_first_file_of_a_checkpoint_stays_while_its_second_is_still_written(
 def test_what_an_ended_job_left_behind_goes(yard: Any) -> None:
     job = yard.sft(2)
     data = yard.job(job.id).spec["artifact"]
-    kept = yard.ports.artifacts
-    yard.ports = attrs.evolve(yard.ports, artifacts=Undying(kept))
+    kept = yard.runtime.artifacts
+    yard.runtime = attrs.evolve(yard.runtime, artifacts=Undying(kept))
     yard.worker().run_until_idle()
     assert data in set(kept.names())
-    yard.ports = attrs.evolve(yard.ports, artifacts=kept)
+    yard.runtime = attrs.evolve(yard.runtime, artifacts=kept)
     assert swept(yard) == 1
     assert data not in yard.files()
 
@@ -219,10 +219,10 @@ def test_a_record_that_has_lost_its_artifact_is_found_and_told(yard: Any, caplog
     checkpoint = yard.sft(2).result()
     yard.sft(2, "other").wait()
     ((_, file),) = checkpoint.files.items()
-    yard.ports.artifacts.remove(file["artifact"])
+    yard.runtime.artifacts.remove(file["artifact"])
     lost = orphan(yard)
-    found = sweep(attrs.evolve(yard.ports, clock=Meanwhile(yard.clock)))
-    assert found == Swept(1, (Missing("Checkpoint", checkpoint.id, "acme", file["artifact"]),))
+    found = collect_orphans(attrs.evolve(yard.runtime, clock=Meanwhile(yard.clock)))
+    assert found == OrphanReport(1, (Missing("Checkpoint", checkpoint.id, "acme", file["artifact"]),))
     assert lost not in yard.files()
     assert checkpoint.id in caplog.text
 
@@ -230,13 +230,13 @@ def test_a_record_that_has_lost_its_artifact_is_found_and_told(yard: Any, caplog
 def test_a_record_that_goes_between_the_looks_has_lost_nothing(yard: Any) -> None:
     checkpoint = yard.sft(2).result()
     for file in checkpoint.files.values():
-        yard.ports.artifacts.remove(file["artifact"])
+        yard.runtime.artifacts.remove(file["artifact"])
     assert swept(yard, lambda: yard.models.delete(yard.model().id)) == 0
 
 
 def test_only_the_host_may_sweep() -> None:
     with open_platform() as platform:
-        assert platform.sweep() == Swept(0)
+        assert platform.sweep() == OrphanReport(0)
         key = platform.keys.create("acme")
         with pytest.raises(Forbidden):
             platform.acting_as(platform.keys.authenticate(key.secret)).sweep()

@@ -251,8 +251,8 @@ def test_counting_who_is_ahead_ends_at_a_hundred_and_reads_no_more_than_that(yar
     yard = yard_on_disk
     jobs = [yard.sft(1, f"m{number % 60}") for number in range(MAX_AHEAD + 3)]
     assert [job.refresh().queue_position for job in jobs[-5:]] == [98, 99, 100, 100, 100]
-    reads = Counting(yard.ports.store)
-    yard.ports = attrs.evolve(yard.ports, store=reads)
+    reads = Counting(yard.runtime.store)
+    yard.runtime = attrs.evolve(yard.runtime, store=reads)
     assert yard.training.get(jobs[-1].id).queue_position == MAX_AHEAD
     assert reads.limits
     assert max(reads.limits) <= MAX_AHEAD
@@ -437,7 +437,7 @@ def test_a_wait_with_a_worker_elsewhere_leaves_the_work_to_it(yard: Any) -> None
     yard.worker().beat()
     job = yard.sft(2)
     with pytest.raises(TimeoutError):
-        JobHandle(yard.ports, yard.principal, job.id).wait(timeout=5)
+        JobHandle(yard.runtime, yard.principal, job.id).wait(timeout=5)
     assert yard.job(job.id).attempts == 0
 
 
@@ -445,15 +445,15 @@ def test_a_wait_takes_over_when_the_worker_elsewhere_dies(yard: Any) -> None:
     yard.worker().beat()
     job = yard.sft(10)
     yard.abandon(3)
-    watched = JobHandle(yard.ports, yard.principal, job.id)
-    lease, poll, before = yard.ports.settings.lease, yard.ports.settings.poll, yard.clock.monotonic()
+    watched = JobHandle(yard.runtime, yard.principal, job.id)
+    lease, poll, before = yard.runtime.settings.lease, yard.runtime.settings.poll, yard.clock.monotonic()
     assert watched.wait().attempts == 2
     assert lease <= yard.clock.monotonic() - before <= lease + 2 * poll
 
 
 def test_two_who_wait_for_one_job_run_it_once(build: Any) -> None:
     yard = build.build(poll=0.002)
-    yard.ports = attrs.evolve(yard.ports, clock=SystemClock())
+    yard.runtime = attrs.evolve(yard.runtime, clock=SystemClock())
     job = yard.sft(6)
     both = threading.Barrier(2)
 
@@ -554,7 +554,9 @@ def test_a_task_that_is_cancelled_while_it_watches_gives_the_job_back(yard: Any)
 
 def test_a_task_that_stops_watching_a_job_which_runs_elsewhere_is_let_go(yard: Any) -> None:
     yard.worker().beat()
-    yard.ports = attrs.evolve(yard.ports, clock=SystemClock(), settings=attrs.evolve(yard.ports.settings, poll=0.005))
+    yard.runtime = attrs.evolve(
+        yard.runtime, clock=SystemClock(), settings=attrs.evolve(yard.runtime.settings, poll=0.005)
+    )
     job = yard.sft(4)
 
     async def watch() -> None:
@@ -645,14 +647,14 @@ def test_a_key_s_holder_is_named_in_what_it_cancels(yard: Any) -> None:
 
 def test_other_kinds_of_jobs_are_no_training_jobs(yard: Any) -> None:
     job = yard.new_job("lane", JobKind.EVALUATE)
-    yard.ports.store.transact(lambda tx: tx.add(job))
+    yard.runtime.store.transact(lambda tx: tx.add(job))
     assert yard.training.list().items == ()
     with pytest.raises(NotFound):
         yard.training.get(job.id)
 
 
 def test_an_artifact_of_groups_can_be_trained_on_as_it_is_and_goes_with_the_job(yard: Any) -> None:
-    stored = yard.ports.artifacts.put([b'{"messages_and_choices": [], "reward": 1.0}\n{"trajectories": []}\n'])
+    stored = yard.runtime.artifacts.put([b'{"messages_and_choices": [], "reward": 1.0}\n{"trajectories": []}\n'])
     with pytest.raises(InvalidInput):
         yard.training.rl(yard.model(), stored, epsilon=-1.0)
     assert stored.name in yard.files()

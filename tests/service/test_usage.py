@@ -25,7 +25,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageSum, cost
 from modelyard.errors import BackendError, BudgetExceeded, Forbidden, InvalidInput, NotFound, RateLimited
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.runtime import Ports, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage.admission import book
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store
@@ -64,10 +64,10 @@ class Priced:
         yield Delta("b", 1, finish_reason=FinishReason.STOP)
 
 
-def make(backend: Any = None, store: Store | None = None, clock: ManualClock | None = None) -> Ports:
+def make(backend: Any = None, store: Store | None = None, clock: ManualClock | None = None) -> Runtime:
     ids = count(1)
     name = object()
-    return Ports(
+    return Runtime(
         store=store or RunTwiceStore(MemoryStore(RECORDS)),
         artifacts=None,  # type: ignore[arg-type]
         backend=backend or Priced(),
@@ -85,20 +85,20 @@ def key(limits: Limits | None = None, name: str = "key-1", *projects: str) -> Pr
     return Principal("caller", "acme", scope, name, limits or Limits())
 
 
-def ask(ports: Ports, principal: Principal = HOST, **options: Any) -> Decimal:
+def ask(runtime: Runtime, principal: Principal = HOST, **options: Any) -> Decimal:
     """Ask once; the cost that was booked."""
-    before = spent(ports)
-    Chat(ports, principal).complete(**{**ASK, **options})
-    return spent(ports) - before
+    before = spent(runtime)
+    Chat(runtime, principal).complete(**{**ASK, **options})
+    return spent(runtime) - before
 
 
-def spent(ports: Ports) -> Decimal:
-    (total,) = Ledger(ports, HOST).total()
+def spent(runtime: Runtime) -> Decimal:
+    (total,) = Ledger(runtime, HOST).total()
     return total.cost
 
 
-def held(ports: Ports) -> list[Admission]:
-    return ports.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", "acme"))
+def held(runtime: Runtime) -> list[Admission]:
+    return runtime.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", "acme"))
 
 
 # ---- exact money -------------------------------------------------------------------------------------------------
@@ -128,9 +128,9 @@ def test_a_cost_is_exact_whatever_the_thread_s_decimal_context(
 
 
 def test_a_completion_is_booked_at_its_price() -> None:
-    ports = make()
-    assert ask(ports) == REAL
-    (entry,) = Ledger(ports, HOST).entries().items
+    runtime = make()
+    assert ask(runtime) == REAL
+    (entry,) = Ledger(runtime, HOST).entries().items
     assert (entry.entity, entry.project, entry.key_id, entry.model, entry.base_model) == ("acme", "", "", "m", "m")
     assert (entry.prompt_tokens, entry.completion_tokens, entry.cost) == (3, 2, REAL)
 
@@ -189,9 +189,9 @@ def test_any_sum_over_any_period_is_that_of_its_rows(
     team: str | None,
     project: str | None,
 ) -> None:
-    ports = make(store=MemoryStore(RECORDS))
+    runtime = make(store=MemoryStore(RECORDS))
     for row in booked:
-        ports.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+        runtime.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
     chosen = [
         row
         for row in booked
@@ -200,7 +200,7 @@ def test_any_sum_over_any_period_is_that_of_its_rows(
         and team in (None, row.entity)
         and project in (None, row.project)
     ]
-    found = Ledger(ports, HOST).total(by, since=since, until=until, team=team, project=project)
+    found = Ledger(runtime, HOST).total(by, since=since, until=until, team=team, project=project)
     sums = {
         tuple(getattr(one, name) for name in by): (one.requests, one.prompt_tokens, Fraction(one.cost)) for one in found
     }
@@ -210,11 +210,11 @@ def test_any_sum_over_any_period_is_that_of_its_rows(
 
 @pytest.mark.parametrize("hour", [0, 12])
 def test_a_period_holds_its_first_moment_and_not_its_last(hour: int) -> None:
-    ports, moment, tick = make(), START + timedelta(hours=hour), timedelta(microseconds=1)
+    runtime, moment, tick = make(), START + timedelta(hours=hour), timedelta(microseconds=1)
     for number, at in enumerate((moment - tick, moment, moment + tick)):
         row = LedgerEntry(str(number), "acme", "", "", "m", "m", None, 1, 0, 1, 0, False, Decimal(1), at)
-        ports.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
-    ledger = Ledger(ports, HOST)
+        runtime.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+    ledger = Ledger(runtime, HOST)
     for since, until, rows_ in ((moment, moment + tick, 1), (moment, None, 2), (None, moment, 1), (moment, moment, 0)):
         (total,) = ledger.total(since=since, until=until)
         assert total.requests == total.cost == rows_
@@ -225,10 +225,10 @@ def test_a_period_holds_its_first_moment_and_not_its_last(hour: int) -> None:
 def test_pages_of_the_ledger_are_its_rows_in_the_order_of_their_time(
     booked: list[LedgerEntry], limit: int, team: str | None
 ) -> None:
-    ports = make(store=MemoryStore(RECORDS))
+    runtime = make(store=MemoryStore(RECORDS))
     for row in booked:
-        ports.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
-    ledger, found, after = Ledger(ports, HOST), [], None
+        runtime.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+    ledger, found, after = Ledger(runtime, HOST), [], None
     while True:
         page = ledger.entries(after=after, limit=limit, team=team)
         found += page.items
@@ -241,21 +241,21 @@ def test_pages_of_the_ledger_are_its_rows_in_the_order_of_their_time(
 
 
 def test_booking_the_same_completion_again_changes_nothing() -> None:
-    ports = make()
-    ask(ports)
-    (entry,) = Ledger(ports, HOST).entries().items
-    ports.store.transact(lambda tx: book(tx, entry, None, None))
-    assert Ledger(ports, HOST).total() == [UsageSum(requests=1, prompt_tokens=3, completion_tokens=2, cost=REAL)]
+    runtime = make()
+    ask(runtime)
+    (entry,) = Ledger(runtime, HOST).entries().items
+    runtime.store.transact(lambda tx: book(tx, entry, None, None))
+    assert Ledger(runtime, HOST).total() == [UsageSum(requests=1, prompt_tokens=3, completion_tokens=2, cost=REAL)]
 
 
 def test_a_key_sees_its_entity_alone_and_one_of_some_projects_sees_those() -> None:
-    ports = make()
-    ask(ports, HOST, team="rival")
-    ask(ports, key(), project="p")
-    ask(ports, key(), project="q")
-    ask(ports, key())
-    ask(ports, key(None, "key-2", "p", "r"))
-    whole, part = Ledger(ports, key()), Ledger(ports, key(None, "key-2", "p", "r"))
+    runtime = make()
+    ask(runtime, HOST, team="rival")
+    ask(runtime, key(), project="p")
+    ask(runtime, key(), project="q")
+    ask(runtime, key())
+    ask(runtime, key(None, "key-2", "p", "r"))
+    whole, part = Ledger(runtime, key()), Ledger(runtime, key(None, "key-2", "p", "r"))
     assert [(one.team, one.project) for one in whole.total(["team", "project"])] == [
         ("acme", ""),
         ("acme", "p"),
@@ -270,11 +270,11 @@ def test_a_key_sees_its_entity_alone_and_one_of_some_projects_sees_those() -> No
 
 
 def test_a_row_of_another_tenant_is_neither_found_nor_a_cursor() -> None:
-    ports = make()
-    ask(ports, HOST, team="rival")
-    (foreign,) = Ledger(ports, HOST).entries(team="rival").items
-    told, mine = set(), Ledger(ports, key())
-    assert Ledger(ports, HOST).entry(foreign.id) == foreign
+    runtime = make()
+    ask(runtime, HOST, team="rival")
+    (foreign,) = Ledger(runtime, HOST).entries(team="rival").items
+    told, mine = set(), Ledger(runtime, key())
+    assert Ledger(runtime, HOST).entry(foreign.id) == foreign
     for after in (foreign.id, "nothing"):
         for look in (partial(mine.entry, after), partial(mine.entries, after=after)):
             with pytest.raises(NotFound) as missing:
@@ -314,74 +314,74 @@ class Counting(MemoryStore):
 
 def test_without_a_budget_or_a_limit_a_completion_is_one_transaction_and_holds_nothing() -> None:
     store = Counting()
-    ports = make(Priced(during=lambda: held(ports) and pytest.fail("something is held")), store)
-    ask(ports, key())
+    runtime = make(Priced(during=lambda: held(runtime) and pytest.fail("something is held")), store)
+    ask(runtime, key())
     assert store.transactions == 1
 
 
 def test_a_budget_s_worst_case_is_reserved_while_the_backend_works_and_the_real_cost_is_spent() -> None:
     seen: list[Budget | None] = []
-    ports = make(Priced(during=lambda: seen.append(Ledger(ports, HOST).budget())))
-    Ledger(ports, HOST).set_budget(1)
-    ask(ports)
+    runtime = make(Priced(during=lambda: seen.append(Ledger(runtime, HOST).budget())))
+    Ledger(runtime, HOST).set_budget(1)
+    ask(runtime)
     assert seen[0] is not None
     assert (seen[0].reserved, seen[0].spent) == (WORST, 0)
-    after = Ledger(ports, HOST).budget()
+    after = Ledger(runtime, HOST).budget()
     assert after is not None
     assert (after.reserved, after.spent, after.remaining) == (0, REAL, 1 - REAL)
-    assert held(ports) == []
+    assert held(runtime) == []
 
 
 def test_a_request_is_refused_only_when_it_could_pass_the_limit() -> None:
-    ports = make()
-    ledger = Ledger(ports, HOST)
+    runtime = make()
+    ledger = Ledger(runtime, HOST)
     ledger.set_budget(WORST)
-    assert ask(ports) == REAL
+    assert ask(runtime) == REAL
     with pytest.raises(BudgetExceeded, match="USD"):
-        ask(ports)
+        ask(runtime)
     ledger.set_budget(WORST + REAL)
-    assert ask(ports) == REAL
-    assert held(ports) == []
+    assert ask(runtime) == REAL
+    assert held(runtime) == []
 
 
 def test_n_choices_are_reserved_for() -> None:
-    ports = make()
-    Ledger(ports, HOST).set_budget(WORST + Decimal("0.04"))
+    runtime = make()
+    Ledger(runtime, HOST).set_budget(WORST + Decimal("0.04"))
     with pytest.raises(BudgetExceeded):
-        ask(ports, n=2)
-    Ledger(ports, HOST).set_budget(WORST + Decimal("0.05"))
-    ask(ports, n=2)
+        ask(runtime, n=2)
+    Ledger(runtime, HOST).set_budget(WORST + Decimal("0.05"))
+    ask(runtime, n=2)
 
 
 def test_both_the_entity_s_and_the_key_s_budget_bind_and_a_refusal_reserves_on_neither() -> None:
-    ports = make()
-    ledger = Ledger(ports, HOST)
-    add_key(ports, "key-1")
+    runtime = make()
+    ledger = Ledger(runtime, HOST)
+    add_key(runtime, "key-1")
     ledger.set_budget(10)
     ledger.set_budget("0.01", key_id="key-1")
     with pytest.raises(BudgetExceeded):
-        ask(ports, key())
+        ask(runtime, key())
     entity, of_key = ledger.budget(), ledger.budget(key_id="key-1")
     assert entity is not None
     assert of_key is not None
     assert entity.reserved == of_key.reserved == 0
-    assert ask(ports, key(name="key-2")) == REAL
+    assert ask(runtime, key(name="key-2")) == REAL
     ledger.set_budget(10, key_id="key-1")
-    ask(ports, key())
+    ask(runtime, key())
     budgets = ledger.budget(), ledger.budget(key_id="key-1"), ledger.budget(key_id="key-2")
     assert [budget and budget.spent for budget in budgets] == [2 * REAL, REAL, None]
 
 
-def add_key(ports: Ports, name: str, entity: str = "acme") -> None:
-    ports.store.transact(lambda tx: tx.add(ApiKey(name, "my_x", name, name, entity, (), START)))
+def add_key(runtime: Runtime, name: str, entity: str = "acme") -> None:
+    runtime.store.transact(lambda tx: tx.add(ApiKey(name, "my_x", name, name, entity, (), START)))
 
 
 def test_a_budget_of_an_unknown_or_foreign_key_is_refused() -> None:
-    ports = make()
-    add_key(ports, "theirs", "rival")
+    runtime = make()
+    add_key(runtime, "theirs", "rival")
     for name in ("nobody", "theirs"):
         with pytest.raises(NotFound):
-            Ledger(ports, HOST).set_budget(1, key_id=name)
+            Ledger(runtime, HOST).set_budget(1, key_id=name)
 
 
 @pytest.mark.parametrize("limit", [1.5, True, "ten", "-1", "NaN", "Infinity", "1e40", "1e-40", None])
@@ -391,9 +391,9 @@ def test_a_limit_must_be_an_exact_amount(limit: Any) -> None:
 
 
 def test_only_the_host_sets_budgets_and_a_key_reads_its_entity_s() -> None:
-    ports = make()
-    Ledger(ports, HOST).set_budget(3)
-    mine = Ledger(ports, key())
+    runtime = make()
+    Ledger(runtime, HOST).set_budget(3)
+    mine = Ledger(runtime, key())
     budget = mine.budget()
     assert budget is not None
     assert budget.limit == 3
@@ -407,10 +407,10 @@ def test_a_budget_that_is_removed_and_set_anew_while_a_request_runs_is_neither_n
         ledger.remove_budget()
         assert ledger.set_budget(1).reserved == WORST
 
-    ports = make(Priced(during=replace_budget))
-    ledger = Ledger(ports, HOST)
+    runtime = make(Priced(during=replace_budget))
+    ledger = Ledger(runtime, HOST)
     ledger.set_budget(1)
-    ask(ports)
+    ask(runtime)
     budget = ledger.budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL)
@@ -429,10 +429,10 @@ def fails() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_backend_that_fails_half_way_is_booked_for_what_it_made_and_holds_nothing(streamed: bool) -> None:
-    ports = make(Priced(during=fails))
-    ledger = Ledger(ports, HOST)
+    runtime = make(Priced(during=fails))
+    ledger = Ledger(runtime, HOST)
     ledger.set_budget(1)
-    chat = Chat(ports, HOST)
+    chat = Chat(runtime, HOST)
     with pytest.raises(BackendError):
         list(chat.stream(**ASK)) if streamed else chat.complete(**ASK)
     (entry,) = ledger.entries().items
@@ -440,7 +440,7 @@ def test_a_backend_that_fails_half_way_is_booked_for_what_it_made_and_holds_noth
     assert budget is not None
     assert (entry.completion_tokens, entry.cost) == (1, REAL - Decimal("0.01"))
     assert (budget.reserved, budget.spent) == (0, entry.cost)
-    assert held(ports) == []
+    assert held(runtime) == []
 
 
 def test_a_backend_that_makes_nothing_costs_nothing_and_holds_nothing() -> None:
@@ -448,14 +448,14 @@ def test_a_backend_that_makes_nothing_costs_nothing_and_holds_nothing() -> None:
         def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
             raise Fails
 
-    ports = make(Broken())
-    Ledger(ports, HOST).set_budget(1)
+    runtime = make(Broken())
+    Ledger(runtime, HOST).set_budget(1)
     with pytest.raises(BackendError):
-        ask(ports)
-    budget = Ledger(ports, HOST).budget()
+        ask(runtime)
+    budget = Ledger(runtime, HOST).budget()
     assert budget is not None
-    assert (budget.reserved, budget.spent, spent(ports)) == (0, 0, 0)
-    assert held(ports) == []
+    assert (budget.reserved, budget.spent, spent(runtime)) == (0, 0, 0)
+    assert held(runtime) == []
 
 
 class Meeting:
@@ -491,14 +491,14 @@ def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int, on_d
     """All that are let in run at once, so that the worst cases of all stand side by side."""
     meeting = Meeting()
     store: Store = SqliteStore(str(tmp_path / "yard.db"), RECORDS) if on_disk else MemoryStore(RECORDS)
-    ports = make(Priced(during=meeting.come), store)
-    ledger = Ledger(ports, HOST)
+    runtime = make(Priced(during=meeting.come), store)
+    ledger = Ledger(runtime, HOST)
     ledger.set_budget(WORST * fitting)
-    assert let_in(Chat(ports, HOST), meeting, BudgetExceeded) == fitting
+    assert let_in(Chat(runtime, HOST), meeting, BudgetExceeded) == fitting
     budget = ledger.budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL * fitting)
-    assert held(ports) == []
+    assert held(runtime) == []
     store.close()
 
 
@@ -516,13 +516,13 @@ def test_no_commit_of_a_crowd_overruns_its_budget() -> None:
             return super().transact(watched if self._tables[Budget].rows else step, durable)
 
     store = Watching(RECORDS)
-    ports = make(store=store)
+    runtime = make(store=store)
     limit = WORST * 3 + REAL * 17
-    Ledger(ports, HOST).set_budget(limit)
+    Ledger(runtime, HOST).set_budget(limit)
 
     def attempt(_: int) -> bool:
         try:
-            Chat(ports, HOST).complete(**ASK)
+            Chat(runtime, HOST).complete(**ASK)
         except BudgetExceeded:
             return False
         return True
@@ -530,7 +530,7 @@ def test_no_commit_of_a_crowd_overruns_its_budget() -> None:
     with ThreadPoolExecutor(16) as pool:
         let_in = list(pool.map(attempt, range(64))).count(True)
     assert 0 < store.worst <= limit
-    assert spent(ports) == REAL * let_in <= limit
+    assert spent(runtime) == REAL * let_in <= limit
     assert let_in >= 18
 
 
@@ -541,14 +541,14 @@ def test_no_commit_of_a_crowd_overruns_its_budget() -> None:
 @given(st.integers(1, 10), st.lists(st.floats(0, 30), max_size=60))
 def test_a_rate_never_lets_in_more_than_it_says_and_never_fewer(per_minute: int, pauses: list[float]) -> None:
     clock = ManualClock()
-    ports = make(clock=clock, store=MemoryStore(RECORDS))
+    runtime = make(clock=clock, store=MemoryStore(RECORDS))
     caller = key(Limits(requests_per_minute=per_minute))
     tokens, let_in = Fraction(per_minute), 0
     for pause in pauses:
         clock.advance(pause)
         tokens = min(Fraction(per_minute), tokens + Fraction(pause) * per_minute / 60)
         try:
-            ask(ports, caller)
+            ask(runtime, caller)
         except RateLimited as refused:
             told = refused.retry_after
         else:
@@ -564,24 +564,24 @@ def test_a_rate_never_lets_in_more_than_it_says_and_never_fewer(per_minute: int,
 
 def test_after_the_time_that_a_refusal_names_the_request_is_let_in() -> None:
     clock = ManualClock()
-    ports, caller = make(clock=clock), key(Limits(requests_per_minute=7))
+    runtime, caller = make(clock=clock), key(Limits(requests_per_minute=7))
     for _ in range(7):
-        ask(ports, caller)
+        ask(runtime, caller)
     for _ in range(20):
         with pytest.raises(RateLimited) as refused:
-            ask(ports, caller)
+            ask(runtime, caller)
         clock.advance(refused.value.retry_after)
-        ask(ports, caller)
+        ask(runtime, caller)
 
 
 def test_a_rate_is_the_key_s_own_and_the_host_has_none() -> None:
-    ports = make()
+    runtime = make()
     limits = Limits(requests_per_minute=1)
-    ask(ports, key(limits))
+    ask(runtime, key(limits))
     with pytest.raises(RateLimited):
-        ask(ports, key(limits))
-    ask(ports, key(limits, "key-2"))
-    ask(ports)
+        ask(runtime, key(limits))
+    ask(runtime, key(limits, "key-2"))
+    ask(runtime)
 
 
 def test_a_machine_that_was_started_anew_has_the_rate_it_had_left() -> None:
@@ -591,9 +591,9 @@ def test_a_machine_that_was_started_anew_has_the_rate_it_had_left() -> None:
     caller = key(Limits(requests_per_minute=1))
     ask(make(clock=old, store=store), caller)
     young = ManualClock()
-    ports = make(clock=young, store=store)
+    runtime = make(clock=young, store=store)
     with pytest.raises(RateLimited) as refused:
-        ask(ports, caller)
+        ask(runtime, caller)
     assert refused.value.retry_after <= 60
     young.advance(1)
     assert store.read(lambda snapshot: snapshot.get(RateWindow, "key-1")).tokens == 0
@@ -601,27 +601,27 @@ def test_a_machine_that_was_started_anew_has_the_rate_it_had_left() -> None:
 
 def test_a_refused_request_takes_no_token_of_the_rate() -> None:
     clock = ManualClock()
-    ports = make(clock=clock)
+    runtime = make(clock=clock)
     caller = key(Limits(requests_per_minute=1))
-    Ledger(ports, HOST).set_budget(0)
+    Ledger(runtime, HOST).set_budget(0)
     with pytest.raises(BudgetExceeded):
-        ask(ports, caller)
-    Ledger(ports, HOST).remove_budget()
-    ask(ports, caller)
+        ask(runtime, caller)
+    Ledger(runtime, HOST).remove_budget()
+    ask(runtime, caller)
 
 
 def test_of_sixteen_threads_of_a_key_exactly_as_many_as_allowed_run_at_once_and_later_all_may() -> None:
     meeting = Meeting()
-    ports = make(Priced(during=meeting.come), MemoryStore(RECORDS))
-    chat = Chat(ports, key(Limits(concurrent_requests=4)))
+    runtime = make(Priced(during=meeting.come), MemoryStore(RECORDS))
+    chat = Chat(runtime, key(Limits(concurrent_requests=4)))
     assert let_in(chat, meeting, RateLimited) == 4
-    assert held(ports) == []
+    assert held(runtime) == []
     chat.complete(**ASK)
 
 
 def test_a_stream_holds_its_slot_until_it_is_closed() -> None:
-    ports = make()
-    chat = Chat(ports, key(Limits(concurrent_requests=1)))
+    runtime = make()
+    chat = Chat(runtime, key(Limits(concurrent_requests=1)))
     stream = chat.stream(**ASK)
     next(stream)
     with pytest.raises(RateLimited):
@@ -637,11 +637,11 @@ def test_a_cancelled_task_gives_back_its_slot_and_its_reservation() -> None:
         begun.set()
         assert go.wait(10)
 
-    ports = make(Priced(during=wait, blocking=True))
-    Ledger(ports, HOST).set_budget(1)
+    runtime = make(Priced(during=wait, blocking=True))
+    Ledger(runtime, HOST).set_budget(1)
 
     async def main() -> None:
-        task = asyncio.create_task(Chat(ports, key(Limits(concurrent_requests=1))).acomplete(**ASK))
+        task = asyncio.create_task(Chat(runtime, key(Limits(concurrent_requests=1))).acomplete(**ASK))
         await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
         task.cancel()
         await asyncio.sleep(0)
@@ -650,17 +650,17 @@ def test_a_cancelled_task_gives_back_its_slot_and_its_reservation() -> None:
             await task
 
     asyncio.run(main())
-    budget = Ledger(ports, HOST).budget()
-    assert held(ports) == []
+    budget = Ledger(runtime, HOST).budget()
+    assert held(runtime) == []
     assert budget is not None
-    assert (budget.reserved, budget.spent) == (0, spent(ports))
-    assert spent(ports) > 0
+    assert (budget.reserved, budget.spent) == (0, spent(runtime))
+    assert spent(runtime) > 0
 
 
 # ---- what dead processes left behind -----------------------------------------------------------------------------
 
 
-def leave_behind(ports: Ports, reserved: Decimal, budgets: tuple[str, ...] = ("acme",)) -> None:
+def leave_behind(runtime: Runtime, reserved: Decimal, budgets: tuple[str, ...] = ("acme",)) -> None:
     """What a process that was killed leaves in the store."""
     left = Admission("dead-1", "key-1", "acme", budgets, reserved, START)
 
@@ -669,46 +669,46 @@ def leave_behind(ports: Ports, reserved: Decimal, budgets: tuple[str, ...] = ("a
         for budget in budgets:
             tx.replace(tx.get(Budget, budget).reserve(reserved))
 
-    ports.store.transact(step)
+    runtime.store.transact(step)
 
 
 def test_a_dead_process_s_reservation_is_given_back_after_a_quarter_of_an_hour_of_stillness() -> None:
     clock = ManualClock()
-    ports = make(clock=clock)
-    Ledger(ports, HOST).set_budget(WORST)
-    leave_behind(ports, WORST)
+    runtime = make(clock=clock)
+    Ledger(runtime, HOST).set_budget(WORST)
+    leave_behind(runtime, WORST)
     with pytest.raises(BudgetExceeded):
-        ask(ports)
+        ask(runtime)
     clock.advance(15 * 60)
     with pytest.raises(BudgetExceeded):
-        ask(ports)
+        ask(runtime)
     clock.advance(1)
-    assert ask(ports) == REAL
-    budget = Ledger(ports, HOST).budget()
+    assert ask(runtime) == REAL
+    budget = Ledger(runtime, HOST).budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL)
-    assert held(ports) == []
+    assert held(runtime) == []
 
 
 def test_a_dead_process_s_slot_is_given_back_too() -> None:
     clock = ManualClock()
-    ports, caller = make(clock=clock), key(Limits(concurrent_requests=1))
-    leave_behind(ports, Decimal(0), ())
+    runtime, caller = make(clock=clock), key(Limits(concurrent_requests=1))
+    leave_behind(runtime, Decimal(0), ())
     with pytest.raises(RateLimited):
-        ask(ports, caller)
+        ask(runtime, caller)
     clock.advance(15 * 60 + 1)
-    assert ask(ports, caller) == REAL
+    assert ask(runtime, caller) == REAL
 
 
 def test_only_what_this_platform_itself_has_watched_counts_as_still() -> None:
     clock = ManualClock()
-    ports = make(clock=clock)
-    Ledger(ports, HOST).set_budget(WORST)
-    leave_behind(ports, WORST)
+    runtime = make(clock=clock)
+    Ledger(runtime, HOST).set_budget(WORST)
+    leave_behind(runtime, WORST)
     clock.advance(10_000)
     with pytest.raises(BudgetExceeded):
-        ask(ports)
-    assert len(held(ports)) == 1
+        ask(runtime)
+    assert len(held(runtime)) == 1
 
 
 def test_a_request_of_one_s_own_is_never_taken_for_dead() -> None:
@@ -719,13 +719,13 @@ def test_a_request_of_one_s_own_is_never_taken_for_dead() -> None:
         for _ in range(2):
             clock.advance(10_000)
             with pytest.raises(BudgetExceeded):
-                ask(ports)
-            refusals.append(len(held(ports)))
+                ask(runtime)
+            refusals.append(len(held(runtime)))
 
     backend = Priced(during=another)
-    ports = make(backend, clock=clock)
-    Ledger(ports, HOST).set_budget(WORST)
-    ask(ports)
+    runtime = make(backend, clock=clock)
+    Ledger(runtime, HOST).set_budget(WORST)
+    ask(runtime)
     assert refusals == [1, 1]
 
 
@@ -742,16 +742,16 @@ def test_what_was_taken_for_dead_and_comes_to_its_end_after_all_is_booked_once()
                 continue
 
     others = make(store=store, clock=clock)
-    ports = make(Priced(during=taken_away), store, clock)
-    Ledger(ports, HOST).set_budget(WORST)
-    Chat(ports, HOST).complete(**ASK)
-    budget = Ledger(ports, HOST).budget()
+    runtime = make(Priced(during=taken_away), store, clock)
+    Ledger(runtime, HOST).set_budget(WORST)
+    Chat(runtime, HOST).complete(**ASK)
+    budget = Ledger(runtime, HOST).budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, 2 * REAL)
-    assert held(ports) == []
+    assert held(runtime) == []
 
 
 def test_the_echo_model_is_free_and_passes_an_exhausted_budget() -> None:
-    ports = make(EchoBackend())
-    Ledger(ports, HOST).set_budget(0)
-    assert Chat(ports, HOST).complete(model="echo", messages="hi").text == "hi"
+    runtime = make(EchoBackend())
+    Ledger(runtime, HOST).set_budget(0)
+    assert Chat(runtime, HOST).complete(model="echo", messages="hi").text == "hi"

@@ -37,7 +37,7 @@ def judged(
 ) -> str:
     """A run on the checkpoint of a step, a score for each row."""
     yard.clock.advance(1)
-    evaluations, place = Evaluations(yard.ports, yard.principal), {"project": project}
+    evaluations, place = Evaluations(yard.runtime, yard.principal), {"project": project}
     model = f"{REF}m:step{step}".replace("weave", scheme)
     run = evaluations.create(REF + evaluation, model, **place)
     for number, value in enumerate(values):
@@ -202,7 +202,7 @@ def test_what_cannot_be_required_is_refused(trained: Any, wrong: Any) -> None:
 
 
 def test_runs_of_a_published_version_are_found_however_the_version_is_named(trained: Any) -> None:
-    objects = Evaluations(trained.ports, trained.principal).objects
+    objects = Evaluations(trained.runtime, trained.principal).objects
     dataset = objects.publish("dataset", "d", {}, [{"n": 1}], project="p")
     for trials in (1, 2):
         exam = objects.publish("evaluation", "exam", {"dataset": str(dataset.ref), "trials": trials}, project="p")

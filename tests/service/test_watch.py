@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.domain.job import Claim, Job, JobStatus, Place, SupersededEvent
+from modelyard.domain.job import Claim, Job, JobStatus, QueueState, SupersededEvent
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
 from modelyard.platform.jobs.leases import heartbeat
@@ -65,7 +65,7 @@ class Site:
     job_id: str = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.worker = Worker(self.yard.ports, self.engine)
+        self.worker = Worker(self.yard.runtime, self.engine)
         self.job_id = self.yard.sft(ROWS).id
         self.worker.look()
 
@@ -84,7 +84,7 @@ class Site:
 
     @property
     def lease(self) -> float:
-        lease: float = self.yard.ports.settings.lease
+        lease: float = self.yard.runtime.settings.lease
         return lease
 
     def process(self, items: int = 0) -> Iterator[None]:
@@ -112,8 +112,8 @@ def test_a_process_holds_the_job_in_the_same_attempt_and_the_worker_s_claim_is_w
     hold = site.yard.runner().take_up(site.job_id)
     assert (hold.claim.epoch, hold.job.attempts) == (old.epoch + 1, 1)
     with pytest.raises(LeaseLost):
-        site.yard.ports.store.transact(lambda tx: heartbeat(tx, old, now))
-    site.yard.ports.store.transact(lambda tx: heartbeat(tx, hold.claim, now))
+        site.yard.runtime.store.transact(lambda tx: heartbeat(tx, old, now))
+    site.yard.runtime.store.transact(lambda tx: heartbeat(tx, hold.claim, now))
 
 
 def test_a_process_that_is_started_twice_does_no_harm(site: Site, undisturbed: str) -> None:
@@ -127,7 +127,7 @@ def test_a_process_that_is_started_twice_does_no_harm(site: Site, undisturbed: s
     assert site.yard.story(site.job_id) == STORY
     assert site.yard.digest(site.job_id) == undisturbed
     repeated = site.yard.events(site.job_id)[3]
-    old = site.yard.ports.store.read(lambda s: s.page(SupersededEvent, "by_event", repeated.id))
+    old = site.yard.runtime.store.read(lambda s: s.page(SupersededEvent, "by_event", repeated.id))
     assert (repeated.epoch, [one.epoch for one in old]) == (3, [2])
 
 
@@ -162,7 +162,7 @@ def test_a_handle_that_cannot_be_kept_leaves_the_job_running(build: Any) -> None
             return super().transact(step, durable)
 
     site = Site(build.build(Busy(RECORDS)))
-    assert (site.job.place, site.job.handle) == (Place.CLAIMED, "")
+    assert (site.job.place, site.job.handle) == (QueueState.CLAIMED, "")
     site.engine.die("process-1", "fell over")
     site.worker.look()
     assert site.crashes == 1
@@ -220,7 +220,7 @@ def test_a_job_that_ended_is_no_death_and_makes_room_for_the_next(site: Site) ->
     site.engine.die("process-1", "fell over behind its job's end")
     site.worker.look()
     assert site.job.status is JobStatus.SUCCEEDED
-    assert site.yard.job(other.id).place is Place.CLAIMED
+    assert site.yard.job(other.id).place is QueueState.CLAIMED
 
 
 def test_a_job_that_its_process_gave_back_is_no_death(site: Site) -> None:
@@ -342,7 +342,7 @@ def test_a_process_whose_job_is_over_has_the_lease_to_leave(site: Site, why: str
 
 def test_the_process_of_a_job_that_is_deleted_is_killed(site: Site) -> None:
     site.process(2)
-    site.yard.ports.store.transact(lambda tx: tx.remove(Job, site.job_id))
+    site.yard.runtime.store.transact(lambda tx: tx.remove(Job, site.job_id))
     site.worker.look()
     assert site.engine.killed == ["process-1"]
     site.worker.look()
@@ -376,7 +376,7 @@ def test_stopping_while_the_store_is_busy_stops_all_the_same(build: Any) -> None
 
 def restarted(site: Site) -> Worker:
     """Another worker on the same machine, after the first was killed."""
-    worker = Worker(site.yard.ports, site.engine)
+    worker = Worker(site.yard.runtime, site.engine)
     worker._watcher.reattach()
     return worker
 
@@ -409,7 +409,7 @@ def test_what_was_found_again_takes_no_room_and_survives_the_worker(site: Site) 
     site.process(2)
     worker, other = restarted(site), site.yard.sft(2, "other")
     worker.look()
-    assert site.yard.job(other.id).place is Place.CLAIMED
+    assert site.yard.job(other.id).place is QueueState.CLAIMED
     worker.stop()
     assert (site.job.status, site.job.attempts) == (JobStatus.RUNNING, 1)
 

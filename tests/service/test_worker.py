@@ -10,7 +10,7 @@ import pytest
 
 from modelyard.clock import SystemClock
 from modelyard.domain.events import JobChanged, JobEventRecorded, LeaseTaken
-from modelyard.domain.job import JobKind, JobStatus, Place, SupersededEvent, WorkerRecord
+from modelyard.domain.job import JobKind, JobStatus, QueueState, SupersededEvent, WorkerRecord
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import StoreBusy, TrainingError
@@ -137,7 +137,7 @@ def test_the_data_of_a_repeated_step_are_those_of_the_attempt_that_survived(yard
     after = yard.events(job.id)[: len(before)]
     assert [event.id for event in before] == [event.id for event in after]
     assert [event.epoch for event in after] == [1, 1, 1, 2]
-    old = yard.ports.store.read(lambda s: s.page(SupersededEvent, "by_event", before[3].id))
+    old = yard.runtime.store.read(lambda s: s.page(SupersededEvent, "by_event", before[3].id))
     assert [one.epoch for one in old] == [1]
 
 
@@ -177,7 +177,7 @@ def test_a_process_that_is_killed_around_any_of_its_commits_changes_nothing_in_t
 ) -> None:
     yard = build.build()
     job = yard.sft(ROWS)
-    doomed = Runner(attrs.evolve(yard.ports, store=MortalStore(yard.ports.store, writes, after_commit)))
+    doomed = Runner(attrs.evolve(yard.runtime, store=MortalStore(yard.runtime.store, writes, after_commit)))
     try:
         doomed.run(yard.claim(doomed))
     except Killed:
@@ -192,9 +192,9 @@ def test_a_saved_state_that_is_gone_or_altered_means_beginning_anew(build: Any, 
         job = yard.sft(ROWS)
         yard.abandon(6)
         (state,) = yard.job(job.id).resume.values()
-        yard.ports.artifacts.remove(state["artifact"])
+        yard.runtime.artifacts.remove(state["artifact"])
         if harm == "altered":
-            yard.ports.artifacts._kept[state["artifact"]] = b'["other weights", 2]'
+            yard.runtime.artifacts._kept[state["artifact"]] = b'["other weights", 2]'
         yard.lose_worker()
         yard.worker().run_until_idle()
         check_finished_as_if_undisturbed(yard, job.id, undisturbed)
@@ -228,7 +228,7 @@ def test_a_lease_is_judged_by_stillness_and_not_by_any_wall_clock(yard: Any) -> 
     steps = holder.steps(yard.claim(holder))
     next(steps)
     yard.abandoned.append(steps)
-    lease = yard.ports.settings.lease
+    lease = yard.runtime.settings.lease
     watcher.take_over()
     for _ in range(5):
         yard.clock.advance(lease - 1)
@@ -246,7 +246,7 @@ def test_a_runner_does_not_take_its_own_jobs_away(yard: Any) -> None:
     runner = yard.runner()
     hold = yard.claim(runner)
     yard.lose_worker(runner)
-    assert yard.job(hold.job.id).place is Place.CLAIMED
+    assert yard.job(hold.job.id).place is QueueState.CLAIMED
 
 
 # ---- cancelling --------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_a_cancelled_job_that_hangs_in_a_step_is_ended_after_the_lease(yard: Any
     next(steps)
     job.cancel()
     runner.beat()
-    yard.clock.advance(yard.ports.settings.lease - 1)
+    yard.clock.advance(yard.runtime.settings.lease - 1)
     runner.beat()
     assert job.status is JobStatus.RUNNING
     yard.clock.advance(1)
@@ -410,7 +410,7 @@ def test_a_trainer_that_breaks_its_laws_fails_the_job_with_a_sentence_that_says_
     yard: Any, items: tuple[Any, ...], told: str
 ) -> None:
     job = yard.sft(2)
-    yard.ports = attrs.evolve(yard.ports, trainers=(Odd(*items),))
+    yard.runtime = attrs.evolve(yard.runtime, trainers=(Odd(*items),))
     yard.worker().run_until_idle()
     assert job.status is JobStatus.FAILED
     assert told in job.refresh().error_message
@@ -419,14 +419,14 @@ def test_a_trainer_that_breaks_its_laws_fails_the_job_with_a_sentence_that_says_
 
 def test_a_base_model_that_nothing_here_trains_any_more_fails_the_job_by_name(yard: Any) -> None:
     job = yard.sft(2)
-    yard.ports = attrs.evolve(yard.ports, trainers=())
+    yard.runtime = attrs.evolve(yard.runtime, trainers=())
     yard.worker().run_until_idle()
     assert "no trainer of this worker trains 'base-model'" in job.refresh().error_message
 
 
 def test_training_data_that_are_gone_fail_the_job(yard: Any) -> None:
     job = yard.sft(2)
-    yard.ports.artifacts.remove(yard.job(job.id).spec["artifact"])
+    yard.runtime.artifacts.remove(yard.job(job.id).spec["artifact"])
     yard.worker().run_until_idle()
     assert "gone" in job.refresh().error_message
 
@@ -441,7 +441,7 @@ def test_a_trainer_that_cannot_be_closed_changes_nothing(yard: Any) -> None:
                 raise RuntimeError("I will not go")
 
     job = yard.sft(2)
-    yard.ports = attrs.evolve(yard.ports, trainers=(Clinging(),))
+    yard.runtime = attrs.evolve(yard.runtime, trainers=(Clinging(),))
     yard.worker().run_until_idle()
     assert job.status is JobStatus.SUCCEEDED
 
@@ -459,7 +459,7 @@ def test_a_store_that_is_busy_sends_the_job_back_and_it_is_not_lost(build: Any, 
 
     yard = build.build()
     job = yard.sft(ROWS)
-    runner = Runner(attrs.evolve(yard.ports, store=Busy(yard.ports.store, 6, False)))
+    runner = Runner(attrs.evolve(yard.runtime, store=Busy(yard.runtime.store, 6, False)))
     runner.run(yard.claim(runner))
     assert yard.job(job.id).status is JobStatus.QUEUED
     assert yard.progress(job.id).crashes == 1
@@ -478,8 +478,8 @@ def test_handlers_are_chosen_by_kind_and_one_that_is_missing_fails_the_job(yard:
         yield
 
     for one in (job, other):
-        yard.ports.store.transact(lambda tx, one=one: enqueue(tx, one, 10))
-    runner = Runner(yard.ports, {JobKind.EVALUATE: evaluate})
+        yard.runtime.store.transact(lambda tx, one=one: enqueue(tx, one, 10))
+    runner = Runner(yard.runtime, {JobKind.EVALUATE: evaluate})
     runner.run(yard.claim(runner))
     runner.run(yard.claim(runner))
     assert done == [job.id]
@@ -495,18 +495,18 @@ def test_handlers_are_chosen_by_kind_and_one_that_is_missing_fails_the_job(yard:
 def lively(build: Any) -> Any:
     """A yard on the real clock, whose workers look often."""
     yard = build.build(MemoryStore(RECORDS), poll=0.002, lease=30.0)
-    yard.ports = attrs.evolve(yard.ports, clock=SystemClock())
+    yard.runtime = attrs.evolve(yard.runtime, clock=SystemClock())
     return yard
 
 
 def test_a_worker_that_is_entered_runs_what_comes_and_signs_off(lively: Any) -> None:
-    with Worker(lively.ports, ThreadExecutor(2), 2) as worker:
-        assert alive(lively.ports)
+    with Worker(lively.runtime, ThreadExecutor(2), 2) as worker:
+        assert alive(lively.runtime)
         jobs = [lively.sft(4, model) for model in ("a", "b", "a")]
         assert [job.wait().step for job in jobs] == [1, 1, 2]
         assert {lively.progress(job.id).worker_id for job in jobs} == {worker.id}
-    assert not alive(lively.ports)
-    assert lively.ports.store.read(lambda s: s.count(WorkerRecord, "all", "worker")) == 0
+    assert not alive(lively.runtime)
+    assert lively.runtime.store.read(lambda s: s.count(WorkerRecord, "all", "worker")) == 0
 
 
 def test_jobs_of_different_models_run_side_by_side_and_those_of_one_in_order(lively: Any) -> None:
@@ -518,7 +518,7 @@ def test_jobs_of_different_models_run_side_by_side_and_those_of_one_in_order(liv
             both.wait()
 
     lively.trainer.before = before
-    with Worker(lively.ports, ThreadExecutor(4), 4):
+    with Worker(lively.runtime, ThreadExecutor(4), 4):
         first = [lively.sft(2, model) for model in ("a", "b", "a", "b")]
         ended = [lively.job(job.wait().id).ended_at for job in first]
     started = [lively.job(job.id).started_at for job in first]
@@ -536,7 +536,7 @@ def test_leaving_gives_running_jobs_back_after_their_current_item(lively: Any) -
             assert go_on.wait(20)
 
     lively.trainer.before = before
-    worker = Worker(lively.ports, ThreadExecutor(1))
+    worker = Worker(lively.runtime, ThreadExecutor(1))
     threading.Thread(target=lambda: worker._stopping.wait(20) and go_on.set(), daemon=True).start()
     with worker:
         job = lively.sft(ROWS)
@@ -548,7 +548,7 @@ def test_leaving_gives_running_jobs_back_after_their_current_item(lively: Any) -
 
 def test_the_heartbeat_goes_on_while_a_step_takes_its_time(build: Any) -> None:
     yard = build.build(MemoryStore(RECORDS), lease=0.01, poll=0.002)
-    yard.ports = attrs.evolve(yard.ports, clock=SystemClock())
+    yard.runtime = attrs.evolve(yard.runtime, clock=SystemClock())
     beats: list[int] = []
 
     def before(item: str) -> None:
@@ -564,9 +564,9 @@ def test_the_heartbeat_goes_on_while_a_step_takes_its_time(build: Any) -> None:
 
 
 def test_a_worker_whose_platform_is_closed_under_it_ends_by_itself(lively: Any) -> None:
-    worker = Worker(lively.ports, ThreadExecutor(1))
+    worker = Worker(lively.runtime, ThreadExecutor(1))
     with worker:
-        lively.ports.store.close()
+        lively.runtime.store.close()
         worker._loop._thread.join(20)
         assert not worker._loop._thread.is_alive()
 
@@ -577,9 +577,9 @@ def test_an_executor_that_refuses_sends_the_job_back(yard: Any) -> None:
             raise RuntimeError("no more threads")
 
     job = yard.sft(2)
-    worker = Worker(yard.ports, Refusing())
+    worker = Worker(yard.runtime, Refusing())
     worker.look()
-    assert yard.job(job.id).place is Place.READY
+    assert yard.job(job.id).place is QueueState.READY
     assert worker._runner.holds == ()
 
 
@@ -588,20 +588,20 @@ def test_an_executor_that_refuses_sends_the_job_back(yard: Any) -> None:
 
 def test_a_worker_counts_as_alive_until_it_has_stood_still_for_the_lease(yard: Any) -> None:
     worker = yard.worker()
-    assert not alive(yard.ports)
+    assert not alive(yard.runtime)
     worker.beat()
-    assert alive(yard.ports)
-    yard.clock.advance(yard.ports.settings.lease - 1)
-    assert alive(yard.ports)
+    assert alive(yard.runtime)
+    yard.clock.advance(yard.runtime.settings.lease - 1)
+    assert alive(yard.runtime)
     worker.beat()
-    yard.clock.advance(yard.ports.settings.lease - 1)
-    assert alive(yard.ports)
-    yard.clock.advance(yard.ports.settings.lease)
-    assert not alive(yard.ports)
+    yard.clock.advance(yard.runtime.settings.lease - 1)
+    assert alive(yard.runtime)
+    yard.clock.advance(yard.runtime.settings.lease)
+    assert not alive(yard.runtime)
 
 
 def records(yard: Any) -> Mapping[str, int]:
-    found = yard.ports.store.read(lambda s: s.page(WorkerRecord, "all", "worker"))
+    found = yard.runtime.store.read(lambda s: s.page(WorkerRecord, "all", "worker"))
     return {record.id: record.beat for record in found}
 
 
@@ -609,7 +609,7 @@ def test_the_record_of_a_dead_worker_is_removed_and_one_that_wakes_up_announces_
     frozen, other = yard.worker(), yard.worker()
     frozen.beat()
     other.look()
-    yard.clock.advance(yard.ports.settings.lease)
+    yard.clock.advance(yard.runtime.settings.lease)
     other.look()
     assert records(yard) == {}
     frozen.beat()
@@ -621,8 +621,8 @@ def test_a_worker_that_wakes_up_while_it_is_being_forgotten_is_kept(build: Any) 
     frozen, other = yard.worker(), yard.worker()
     frozen.beat()
     other.look()
-    yard.clock.advance(yard.ports.settings.lease)
-    other.ports = attrs.evolve(yard.ports, store=Between(yard.ports.store, frozen.beat))
+    yard.clock.advance(yard.runtime.settings.lease)
+    other.runtime = attrs.evolve(yard.runtime, store=Between(yard.runtime.store, frozen.beat))
     other.look()
     assert records(yard) == {frozen.id: 1}
 
@@ -649,7 +649,7 @@ def test_closing_a_run_halfway_gives_the_job_back(yard: Any, undisturbed: str) -
     with closing(runner.steps(yard.claim(runner))) as steps:
         for _ in range(4):
             next(steps)
-    assert yard.job(job.id).place is Place.READY
+    assert yard.job(job.id).place is QueueState.READY
     assert yard.progress(job.id).crashes == 0
     yard.worker().run_until_idle()
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)

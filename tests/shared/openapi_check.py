@@ -35,7 +35,7 @@ class Document:
     def check(self, method: str, path: str, query: str, body: bytes, status: int, media: str, raw: bytes) -> None:
         """A whole exchange: the answer, and the request where it was accepted."""
         answer = self.answer(method, path, status, media)
-        answer.hear(raw)
+        answer.resume(raw)
         answer.end()
         if 200 <= status < 300:
             self.check_request(method, path, query, body)
@@ -89,7 +89,7 @@ class Answered:
     def __init__(self, media: str, check: Callable[[Any], None]) -> None:
         self._media, self._check, self._rest = media, check, b""
 
-    def hear(self, piece: bytes) -> None:
+    def resume(self, piece: bytes) -> None:
         """The next bytes."""
         if self._media not in (JSON, *self._ends):
             return
@@ -186,7 +186,7 @@ class _Exchange:
             described().check_request(self._method, self._path, self._query, self._body)
 
     def _hear(self, message: Any) -> None:
-        self._answered.hear(message.get("body", b""))
+        self._answered.resume(message.get("body", b""))
         if not message.get("more_body"):
             self._answered.end()
 
@@ -217,7 +217,7 @@ class CheckedEndpoint(Endpoint):
             if 200 <= response.status < 300:
                 described().check_request(request.method, request.raw_path, request.query, b"".join(sent))
             if isinstance(body, bytes):
-                answered.hear(body)
+                answered.resume(body)
                 answered.end()
             else:
                 response.body = cast(Iterator[bytes], _Heard(body, answered, path))
@@ -269,7 +269,7 @@ class _Heard:
             if piece is None:
                 self._answered.end()
             else:
-                self._answered.hear(piece)
+                self._answered.resume(piece)
         except AssertionError as fault:
             CheckedEndpoint.faults.append(f"{self._path}: {fault}")
 

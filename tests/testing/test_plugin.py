@@ -176,17 +176,17 @@ def test_a_clock_of_ones_own_is_the_platform_s(pytester: pytest.Pytester) -> Non
             return ManualClock()
 
         def test_asked_for_by_the_test(yard, yard_clock):
-            assert yard.ports.clock is yard_clock
+            assert yard.runtime.clock is yard_clock
 
         @pytest.fixture
         def app(yard_clock):
             return yard_clock
 
         def test_asked_for_by_another_fixture(yard, app):
-            assert yard.ports.clock is app
+            assert yard.runtime.clock is app
 
         def test_not_asked_for(yard):
-            assert not isinstance(yard.ports.clock, ManualClock)
+            assert not isinstance(yard.runtime.clock, ManualClock)
         """,
     ).assert_outcomes(passed=3)
 

@@ -14,7 +14,7 @@ from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import StoreCorrupt, StoreTooNew
 from modelyard.protocols import ServedModel
 from modelyard.testing.cassette.cassette import use_cassette
-from modelyard.testing.cassette.file import Tape
+from modelyard.testing.cassette.file import CassetteFile
 
 SERVED = ServedModel("echo", EchoBackend().entries()[0])
 LONG = "много слов 🌊\u2028\u0085 " * 500
@@ -122,7 +122,9 @@ def test_threads_record_whole_lines_into_one_file(path: Path) -> None:
     backends = [use_cassette(path, EchoBackend(), mode="new") for _ in range(2)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda n: ask(backends[n % 2], f"{n} {LONG}"), range(40)))
-    assert sorted(int(one.asked["messages"][0]["content"].split()[0]) for one in Tape(path).recordings) == [*range(40)]
+    assert sorted(int(one.asked["messages"][0]["content"].split()[0]) for one in CassetteFile(path).recordings) == [
+        *range(40)
+    ]
 
 
 WRITER = """
@@ -137,7 +139,7 @@ def test_processes_record_whole_lines_into_one_file(path: Path) -> None:
     code = WRITER.format(here=os.fspath(Path(__file__).parent))
     writers = [subprocess.Popen([sys.executable, "-c", code, path, str(writer)]) for writer in range(3)]
     assert [writer.wait(100) for writer in writers] == [0, 0, 0]
-    names = [one.asked["messages"][0]["content"].split()[0] for one in Tape(path).recordings]
+    names = [one.asked["messages"][0]["content"].split()[0] for one in CassetteFile(path).recordings]
     assert sorted(names) == sorted(f"{writer}-{n}" for writer in range(3) for n in range(30))
     assert path.read_bytes().count(b"modelyard_cassette") == 1
 
@@ -145,4 +147,4 @@ def test_processes_record_whole_lines_into_one_file(path: Path) -> None:
 def test_a_killed_recorder_leaves_what_it_had_recorded(path: Path) -> None:
     code = WRITER.format(here=os.fspath(Path(__file__).parent)) + "import os; os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", code, path, "w"], check=False).returncode == -9
-    assert len(Tape(path).recordings) == 30
+    assert len(CassetteFile(path).recordings) == 30

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
+from modelyard.formats.converter import structure
 from modelyard.http.catalogue.schemas import CatalogueBody, catalogue_body, decimal, listed_model, model_list
-from modelyard.http.converter import structure
 from modelyard.http.message import dump
 
 

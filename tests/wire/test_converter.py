@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
-from modelyard.http.constraints import Length, Matching, Refused, Within
-from modelyard.http.converter import MAX_PROBLEMS, structure, structure_members, tag_of
+from modelyard.formats.constraints import Length, Matching, Refused, Within
+from modelyard.formats.converter import MAX_PROBLEMS, structure, structure_members, tag_of
 
 
 class Colour(StrEnum):

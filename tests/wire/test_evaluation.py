@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput, Problem
-from modelyard.http.converter import structure
+from modelyard.formats.converter import structure
 from modelyard.http.evaluations.object_schemas import dataset_request, dataset_rows
 from modelyard.http.evaluations.run_schemas import (
     EvaluationRunCreate,

@@ -18,8 +18,8 @@ from modelyard.domain.paging import Page
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.domain.training_config import RLConfig
 from modelyard.errors import InvalidInput, UnsupportedParameter
+from modelyard.formats.converter import structure
 from modelyard.formats.training_data import group_of, read_groups
-from modelyard.http.converter import structure
 from modelyard.http.training.request_schemas import (
     GroupsBody,
     ModelCreate,

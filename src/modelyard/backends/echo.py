@@ -48,7 +48,7 @@ class EchoBackend:
         if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
             yield from _structured(request)
         else:
-            yield from words.say(_last_user_text(request.messages), request)
+            yield from words.stream_text(_last_user_text(request.messages), request)
 
 
 def _structured(request: CompletionRequest) -> Iterator[Delta]:
@@ -57,7 +57,7 @@ def _structured(request: CompletionRequest) -> Iterator[Delta]:
         yield from words.say_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
         return
     text = structure.structured_text(request)
-    yield from words.say(_last_user_text(request.messages) if text is None else text, request)
+    yield from words.stream_text(_last_user_text(request.messages) if text is None else text, request)
 
 
 def _last_user_text(messages: Sequence[Message]) -> str:

@@ -35,13 +35,13 @@ CERTAIN = Capabilities(
 """What can be done with a text of probability 1: no sampling parameter changes it, so all are honoured."""
 
 
-def split(text: str) -> list[str]:
+def split_tokens(text: str) -> list[str]:
     """The tokens of a text; joined they are the text."""
     return _TOKEN.findall(text)
 
 
 def count(text: str) -> int:
-    """How many tokens `split` gives."""
+    """How many tokens `split_tokens` gives."""
     breaks = text.count("\n") if "\n" in text else 0  # to see that there is none is far quicker than to count
     return text.count(" ") + breaks + (text != "" and text[0] not in " \n")
 
@@ -61,17 +61,17 @@ def count_prompt(messages: Sequence[Message]) -> int:
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
     """The ids of the tokens that `count_prompt` counts."""
-    return tuple(token_id(token) for message in messages for token in split(message.text))
+    return tuple(token_id(token) for message in messages for token in split_tokens(message.text))
 
 
-def say(text: str, request: CompletionRequest) -> Iterator[Delta]:
+def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
     """Answer with this content. One piece, found without cutting, when nobody looks at the tokens."""
     if not (request.streamed or request.logprobs or request.return_token_ids):
         tokens = count(text)
         if request.max_tokens is None or tokens <= request.max_tokens:
             yield Delta(text, tokens, finish_reason=FinishReason.STOP)
             return
-    yield from _deltas([_Piece(word) for word in split(text)], request, FinishReason.STOP)
+    yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 
 def say_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:
@@ -89,7 +89,7 @@ class _Piece:
 
 
 def _pieces(message: Message) -> Iterator[_Piece]:
-    yield from map(_Piece, split(message.text))
+    yield from map(_Piece, split_tokens(message.text))
     for index, call in enumerate(message.tool_calls):
         for piece in call_pieces(index, call):
             yield _Piece(piece.arguments, piece)
@@ -97,7 +97,7 @@ def _pieces(message: Message) -> Iterator[_Piece]:
 
 def call_pieces(index: int, call: ToolCall) -> Iterator[ToolCallDelta]:
     """A tool call token by token of its arguments."""
-    first, *rest = split(call.arguments) or [""]
+    first, *rest = split_tokens(call.arguments) or [""]
     yield ToolCallDelta(index, call.id, call.name, first)
     for word in rest:
         yield ToolCallDelta(index, arguments=word)

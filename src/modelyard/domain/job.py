@@ -52,7 +52,7 @@ def check_transition(now: JobStatus, then: JobStatus) -> None:
         raise Conflict(f"a job that is {now} cannot become {then}")
 
 
-class Place(StrEnum):
+class QueueState(StrEnum):
     """Where a job is in the queue: jobs of one lane run in order, so only a lane's first is ready."""
 
     WAITING = "waiting"
@@ -82,7 +82,7 @@ class Job:
     fingerprint: str = ""
     idempotency_key: str | None = None
     status: JobStatus = JobStatus.QUEUED
-    place: Place = Place.WAITING
+    place: QueueState = QueueState.WAITING
     attempts: int = 0
     error_message: str | None = None
     started_at: datetime | None = None

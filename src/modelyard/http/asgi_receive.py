@@ -16,7 +16,7 @@ class ClientGone(Exception):
     """The connection closed before the request had come in."""
 
 
-class Incoming:
+class RequestReceiver:
     """The one reader of a request's `receive`: of its body, and then of whether the client goes away.
 
     When it goes, the request's own task is cancelled and `gone` says why. All this is set up when the request first

@@ -56,7 +56,7 @@ def _password(encoded: str, longest: int) -> str:
     return password
 
 
-class Callers:
+class CallerCache:
     """Views of a platform for those who call it, each remembered for a second. The authenticator says who they are.
 
     So a revoked key is refused at the latest a second after; what a view may do is checked at every use. Headers are
@@ -65,12 +65,12 @@ class Callers:
 
     def __init__(self, platform: Platform, authenticator: Authenticator) -> None:
         self._platform, self._authenticator = platform, authenticator
-        self._now = platform.ports.clock.monotonic
+        self._now = platform.runtime.clock.monotonic
         self._views: dict[tuple[Auth, bytes], tuple[float, Platform]] = {}
 
     def waits(self, auth: Auth) -> bool:
         """Whether finding out who calls may wait."""
-        return self._platform.ports.store.blocking if auth is Auth.ADDRESS else self._authenticator.blocking
+        return self._platform.runtime.store.blocking if auth is Auth.ADDRESS else self._authenticator.blocking
 
     def remembered(self, auth: Auth, header: str | None) -> Platform | None:
         """The view that `find` gave to the same header a moment ago."""
@@ -92,7 +92,7 @@ class Callers:
     def at(self, address: Mapping[str, str]) -> Platform:
         """The platform as whoever knows an address of an upload sees it. Raises `Forbidden`."""
         ((part, secret),) = address.items()
-        uploads = Uploads(self._platform.ports, self._platform.principal)
+        uploads = Uploads(self._platform.runtime, self._platform.principal)
         return self._platform.acting_as(uploads.authenticate(part, secret))
 
     def _authenticate(self, secret: str) -> Principal:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import cache
 from itertools import count
 
-from modelyard.http.auth import Callers
+from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
 from modelyard.http.evaluations import comparison_routes as comparison
@@ -20,7 +20,7 @@ from modelyard.http.message import FOLLOWING, Headers, Request, Response, header
 from modelyard.http.models import routes as promotion
 from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
-from modelyard.http.router import Table
+from modelyard.http.router import Router
 from modelyard.http.training import routes as training
 from modelyard.http.uploads import routes as upload
 from modelyard.off_loop import in_executor
@@ -41,10 +41,10 @@ def routes() -> tuple[Route, ...]:
 
 
 @cache
-def _table(interfaces: frozenset[Interface]) -> Table:
+def _table(interfaces: frozenset[Interface]) -> Router:
     """Never changed, so that all endpoints of a process may share it: a test opens many."""
     mounted = [route for route in routes() if route.interface in interfaces]
-    return Table([*mounted, document_route(mounted)])
+    return Router([*mounted, document_route(mounted)])
 
 
 class Endpoint:
@@ -65,11 +65,11 @@ class Endpoint:
         authenticator: Authenticator | None = None,
     ) -> None:
         self.table = _table(frozenset(interfaces))
-        settings, random = platform.ports.settings, platform.ports.randomness
+        settings, random = platform.runtime.settings, platform.runtime.randomness
         self._served = Served(
             platform,
             platform.acting_as(ANYONE),
-            Callers(platform, authenticator or platform.keys),
+            CallerCache(platform, authenticator or platform.keys),
             {
                 Body.CONTROL: settings.max_control_body,
                 Body.CHAT: settings.max_chat_body,

@@ -12,7 +12,7 @@ from modelyard import errors
 from modelyard.errors import Problem
 from modelyard.http import errors as refusal
 from modelyard.http.message import Header, Response, json_response
-from modelyard.http.route import Dialect
+from modelyard.http.route import ErrorFormat
 
 _PLACES = ("body", "query", "path", "header")
 
@@ -113,48 +113,48 @@ log = logging.getLogger("modelyard.http")
 
 
 @attrs.frozen
-class Kind:
+class ErrorStatus:
     """How a class of exceptions is told: its status, and a sentence for those whose own words are not for strangers."""
 
     status: int
     sentence: str = ""
 
 
-_INTERNAL = Kind(500, "something failed here; it was logged under this answer's x-request-id")
+_INTERNAL = ErrorStatus(500, "something failed here; it was logged under this answer's x-request-id")
 
-KINDS: Mapping[type[BaseException], Kind] = {
-    errors.CallerError: Kind(400),
-    errors.InvalidInput: Kind(422),
-    errors.NotFound: Kind(404),
-    errors.Conflict: Kind(409),
-    errors.RunAlreadyFinished: Kind(400),
-    errors.Unauthenticated: Kind(401),
-    errors.Forbidden: Kind(403),
-    errors.BudgetExceeded: Kind(402),
-    errors.RateLimited: Kind(429),
-    errors.BodyTooLarge: Kind(413),
-    refusal.UnknownRoute: Kind(404),
-    refusal.MethodNotAllowed: Kind(405),
-    refusal.UnsupportedMedia: Kind(415),
-    refusal.BodyTimeout: Kind(408),
-    errors.NoWorker: Kind(503),
-    errors.BackendError: Kind(502),
-    errors.Overloaded: Kind(503),
-    errors.QueueFull: Kind(429),
-    errors.StoreBusy: Kind(503, "the store is busy; try again"),
-    errors.StorageFull: Kind(507, "there is no room left to store this; nothing was stored"),
-    errors.StoreClosed: Kind(503, "the platform is closing"),
+KINDS: Mapping[type[BaseException], ErrorStatus] = {
+    errors.CallerError: ErrorStatus(400),
+    errors.InvalidInput: ErrorStatus(422),
+    errors.NotFound: ErrorStatus(404),
+    errors.Conflict: ErrorStatus(409),
+    errors.RunAlreadyFinished: ErrorStatus(400),
+    errors.Unauthenticated: ErrorStatus(401),
+    errors.Forbidden: ErrorStatus(403),
+    errors.BudgetExceeded: ErrorStatus(402),
+    errors.RateLimited: ErrorStatus(429),
+    errors.BodyTooLarge: ErrorStatus(413),
+    refusal.UnknownRoute: ErrorStatus(404),
+    refusal.MethodNotAllowed: ErrorStatus(405),
+    refusal.UnsupportedMedia: ErrorStatus(415),
+    refusal.BodyTimeout: ErrorStatus(408),
+    errors.NoWorker: ErrorStatus(503),
+    errors.BackendError: ErrorStatus(502),
+    errors.Overloaded: ErrorStatus(503),
+    errors.QueueFull: ErrorStatus(429),
+    errors.StoreBusy: ErrorStatus(503, "the store is busy; try again"),
+    errors.StorageFull: ErrorStatus(507, "there is no room left to store this; nothing was stored"),
+    errors.StoreClosed: ErrorStatus(503, "the platform is closing"),
     BaseException: _INTERNAL,
 }
 
 EXPECTED = (errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
 """Nothing is broken: another time, or on another machine, the same request is answered."""
 
-OWN_KINDS: Mapping[Dialect, Mapping[type[BaseException], Kind]] = {
-    Dialect.ERROR: {errors.InvalidInput: Kind(400)},
-    Dialect.DETAIL: {},
-    Dialect.REASON: {errors.Conflict: Kind(400)},
-    Dialect.ERRORS: {errors.InvalidInput: Kind(400)},
+OWN_KINDS: Mapping[ErrorFormat, Mapping[type[BaseException], ErrorStatus]] = {
+    ErrorFormat.ERROR: {errors.InvalidInput: ErrorStatus(400)},
+    ErrorFormat.DETAIL: {},
+    ErrorFormat.REASON: {errors.Conflict: ErrorStatus(400)},
+    ErrorFormat.ERRORS: {errors.InvalidInput: ErrorStatus(400)},
 }
 
 CHAT_TYPES: Mapping[int, str] = {
@@ -165,13 +165,13 @@ CHAT_TYPES: Mapping[int, str] = {
 }
 
 
-def kind_of(failure: BaseException, dialect: Dialect) -> Kind:
+def kind_of(failure: BaseException, dialect: ErrorFormat) -> ErrorStatus:
     """How this exception is told: by its own class, or the nearest one above that the tables know."""
     own = OWN_KINDS[dialect]
     return next(kind for cls in type(failure).__mro__ if (kind := own.get(cls) or KINDS.get(cls)))
 
 
-def failed(failure: Exception, dialect: Dialect, request_id: str) -> Response:
+def failed(failure: Exception, dialect: ErrorFormat, request_id: str) -> Response:
     """The answer to a request that raised `failure`. What is no fault of the caller is logged."""
     kind = kind_of(failure, dialect)
     if kind.status >= 500:
@@ -208,7 +208,7 @@ def _headers(failure: Exception) -> list[Header]:
 # ---- the dialects ------------------------------------------------------------------------------------------------
 
 
-def _words(failure: Exception, kind: Kind) -> str:
+def _words(failure: Exception, kind: ErrorStatus) -> str:
     return kind.sentence or str(failure) or type(failure).__name__
 
 
@@ -216,7 +216,7 @@ def _code(failure: Exception) -> str:
     return failure.code if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.code
 
 
-def chat_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+def chat_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
     """`{"error": {...}}`; every problem is in the message, because clients show nothing else."""
     type_ = CHAT_TYPES.get(kind.status, "server_error" if kind.status >= 500 else "invalid_request_error")
     if isinstance(failure, errors.InvalidInput) and failure.problems:
@@ -228,13 +228,13 @@ def chat_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
     return chat_error(_words(failure, kind), type_, _code(failure), param)
 
 
-def _detail_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+def _detail_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
     if isinstance(failure, errors.InvalidInput):
         return problem_list(failure.problems)
     return {"detail": _words(failure, kind)}
 
 
-def _reason_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+def _reason_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
     if isinstance(failure, errors.InvalidInput):
         return problem_list(failure.problems)
     words = _words(failure, kind)
@@ -242,15 +242,15 @@ def _reason_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
     return {"reason": words, "error_code": _code(failure), "detail": words, **gone}
 
 
-def _errors_body(failure: Exception, kind: Kind) -> Mapping[str, object]:
+def _errors_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
     if isinstance(failure, errors.InvalidInput):
         return graphql_errors([str(problem) for problem in failure.problems], failure.code)
     return graphql_errors([_words(failure, kind)], _code(failure))
 
 
-_BODIES: Mapping[Dialect, Callable[[Exception, Kind], Mapping[str, object]]] = {
-    Dialect.ERROR: chat_body,
-    Dialect.DETAIL: _detail_body,
-    Dialect.REASON: _reason_body,
-    Dialect.ERRORS: _errors_body,
+_BODIES: Mapping[ErrorFormat, Callable[[Exception, ErrorStatus], Mapping[str, object]]] = {
+    ErrorFormat.ERROR: chat_body,
+    ErrorFormat.DETAIL: _detail_body,
+    ErrorFormat.REASON: _reason_body,
+    ErrorFormat.ERRORS: _errors_body,
 }

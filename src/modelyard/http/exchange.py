@@ -8,14 +8,14 @@ import attrs
 
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, Unauthenticated
-from modelyard.http.auth import CHALLENGES, Callers
+from modelyard.http.auth import CHALLENGES, CallerCache
 from modelyard.http.body import aread, aspool, check_length, check_media, read, spool
 from modelyard.http.error_responses import failed, report
 from modelyard.http.message import Header, Headers, Request, Response, check_singular, parse
 from modelyard.http.route import Auth, Body, Call, FlowHandler, PlainHandler, Route
 from modelyard.http.router import Match
 from modelyard.platform import flow
-from modelyard.platform.flow import Abandoned, Await, Emit, Flow
+from modelyard.platform.flow import Await, CallerDisconnected, Emit, Flow
 from modelyard.platform.platform import Platform
 
 ANYONE = Principal("anyone", "", Scope(""))
@@ -34,7 +34,7 @@ class Served:
 
     platform: Platform
     anyone: Platform
-    callers: Callers
+    callers: CallerCache
     limits: Mapping[Body, int]
 
 
@@ -54,7 +54,7 @@ class Exchange:
         """Emits the response, and behind a response whose body is `FOLLOWING` the body's pieces."""
         try:
             response = yield from self._answer()
-        except Abandoned:
+        except CallerDisconnected:
             raise
         except Exception as failure:
             if self.started:
@@ -110,11 +110,11 @@ class Exchange:
         try:
             return answer(call)
         finally:
-            self.served.platform.ports.artifacts.remove(call.data.name)
+            self.served.platform.runtime.artifacts.remove(call.data.name)
 
     @property
     def _store_waits(self) -> bool:
-        return self.served.platform.ports.store.blocking
+        return self.served.platform.runtime.store.blocking
 
     def _known_caller(self) -> Platform | None:
         """The platform as the caller sees it, where that needs no look into the store."""
@@ -133,17 +133,18 @@ class Exchange:
 
     def _read(self, route: Route, call: Call) -> Flow[None]:
         """Read the body as the route takes it, and put it into the call."""
-        ports, body = self.served.platform.ports, self.request.body
+        runtime, body = self.served.platform.runtime, self.request.body
         limit = self.served.limits[route.body]
         check_media(self.headers, route.body is Body.DATA)
         check_length(self.headers, limit)
         if route.body is Body.DATA:
-            ports.require_room()
+            runtime.require_room()
             call.data = yield Await(
-                lambda: aspool(body, limit, ports.artifacts), lambda: spool(body, limit, ports.clock, ports.artifacts)
+                lambda: aspool(body, limit, runtime.artifacts),
+                lambda: spool(body, limit, runtime.clock, runtime.artifacts),
             )
             return
-        raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, ports.clock))
+        raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, runtime.clock))
         if len(raw) > LARGE:
             call.body = yield flow.Call(lambda: parse(raw), True)
         elif raw:

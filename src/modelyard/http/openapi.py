@@ -11,10 +11,10 @@ from urllib.parse import quote
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.http.constraints import Length, Matching, Refused, Within
+from modelyard.formats.constraints import Length, Matching, Refused, Within
 from modelyard.http.error_responses import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, Dialect, Interface, Parameter, Route
+from modelyard.http.route import Auth, Body, Call, ErrorFormat, Interface, Parameter, Route
 
 PATH = "/openapi.json"
 VERSION = "0.1.0"
@@ -68,11 +68,11 @@ def _mounted(root: str) -> Schema:
 
 # ---- operations --------------------------------------------------------------------------------------------------
 
-_FAILURES: Mapping[Dialect, Any] = {
-    Dialect.ERROR: ChatErrorBody,
-    Dialect.DETAIL: DetailBody | ProblemsBody,
-    Dialect.REASON: ReasonBody | ProblemsBody,
-    Dialect.ERRORS: GraphQLErrorsBody,
+_FAILURES: Mapping[ErrorFormat, Any] = {
+    ErrorFormat.ERROR: ChatErrorBody,
+    ErrorFormat.DETAIL: DetailBody | ProblemsBody,
+    ErrorFormat.REASON: ReasonBody | ProblemsBody,
+    ErrorFormat.ERRORS: GraphQLErrorsBody,
 }
 _SECURITY: Mapping[Auth, list[Mapping[str, list[str]]]] = {
     Auth.PUBLIC: [],

@@ -48,7 +48,7 @@ class Body(StrEnum):
     DATA = "data"
 
 
-class Dialect(StrEnum):
+class ErrorFormat(StrEnum):
     """The shape of an interface's errors: an object with one of these members."""
 
     ERROR = "error"
@@ -58,10 +58,10 @@ class Dialect(StrEnum):
 
 
 DIALECTS = {
-    Interface.TRAINING: Dialect.DETAIL,
-    Interface.INFERENCE: Dialect.ERROR,
-    Interface.BASE: Dialect.REASON,
-    Interface.UPLOADS: Dialect.ERRORS,
+    Interface.TRAINING: ErrorFormat.DETAIL,
+    Interface.INFERENCE: ErrorFormat.ERROR,
+    Interface.BASE: ErrorFormat.REASON,
+    Interface.UPLOADS: ErrorFormat.ERRORS,
 }
 
 
@@ -139,11 +139,11 @@ class Route:
     media: str = "application/json"
     statuses: tuple[int, ...] = (200,)
     events: type | None = None
-    dialect: Dialect = attrs.field()
+    dialect: ErrorFormat = attrs.field()
     is_flow: bool = attrs.field(init=False)
 
     @dialect.default
-    def _interface_s_own(self) -> Dialect:
+    def _interface_s_own(self) -> ErrorFormat:
         return DIALECTS[self.interface]
 
     @is_flow.default

@@ -8,20 +8,20 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 import attrs
 
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
-from modelyard.http.route import Auth, Dialect, Route
+from modelyard.http.route import Auth, ErrorFormat, Route
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/]")
 _MALFORMED = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MAX_SEGMENT = 1024
 
-GUARDED: Mapping[tuple[str, ...], tuple[Auth, Dialect]] = {
-    ("v1", "chat"): (Auth.BEARER, Dialect.ERROR),
-    ("v1", "models"): (Auth.BEARER, Dialect.ERROR),
-    ("v1",): (Auth.BEARER, Dialect.DETAIL),
-    ("inference", "v1"): (Auth.BEARER, Dialect.ERROR),
-    ("v2",): (Auth.BASIC, Dialect.REASON),
-    ("evaluations",): (Auth.BASIC, Dialect.REASON),
+PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
+    ("v1", "chat"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1", "models"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1",): (Auth.BEARER, ErrorFormat.DETAIL),
+    ("inference", "v1"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v2",): (Auth.BASIC, ErrorFormat.REASON),
+    ("evaluations",): (Auth.BASIC, ErrorFormat.REASON),
 }
 """Below these prefixes even a path that does not exist asks who calls. The first that fits counts."""
 
@@ -50,7 +50,7 @@ class Match:
     routes: Mapping[str, Route]
     params: Mapping[str, str]
     auth: Auth
-    dialect: Dialect
+    dialect: ErrorFormat
 
     def route(self, method: str) -> Route:
         """The route of this method; HEAD is answered as GET is. Raises `UnknownRoute`, `MethodNotAllowed`."""
@@ -84,7 +84,7 @@ class _Named:
     node: _Node
 
 
-class Table:
+class Router:
     """Finds the routes of a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -177,8 +177,8 @@ def _joined(segments: Sequence[str | None]) -> str | None:
     return tail if tail and len(tail) <= MAX_SEGMENT and not _CONTROL.search(tail) else None
 
 
-def _guard(segments: Sequence[str | None]) -> tuple[Auth, Dialect]:
-    for prefix, guard in GUARDED.items():
+def _guard(segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
+    for prefix, guard in PREFIX_AUTH.items():
         if tuple(segments[: len(prefix)]) == prefix:
             return guard
-    return Auth.PUBLIC, Dialect.REASON
+    return Auth.PUBLIC, ErrorFormat.REASON

@@ -7,7 +7,7 @@ from modelyard.protocols import ArtifactStore, StoredArtifact
 
 
 @contextmanager
-def kept_only_if_named(artifacts: ArtifactStore, stored: StoredArtifact) -> Iterator[None]:
+def remove_unless_recorded(artifacts: ArtifactStore, stored: StoredArtifact) -> Iterator[None]:
     """Remove an artifact again when the record that was to name it could not be stored."""
     try:
         yield

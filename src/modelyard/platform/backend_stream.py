@@ -12,7 +12,7 @@ from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
 
 @attrs.define(eq=False)
-class Source:
+class BackendStream:
     """An open stream of deltas, of a backend of one kind or the other.
 
     A synchronous one has `begin`, called at the first pull, so that all of a backend runs where it may block; `deltas`
@@ -34,7 +34,7 @@ class Source:
         return self.blocking or self.adeltas is not None
 
     @classmethod
-    def of(cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel) -> "Source":
+    def of(cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel) -> "BackendStream":
         """For blocking calls: an asynchronous backend gets an event loop of its own.
 
         Raises RuntimeError for such a backend where an event loop runs already.
@@ -47,14 +47,16 @@ class Source:
         return cls(True, adeltas=backend.astream(request, model), runner=runner)
 
     @classmethod
-    def on_loop(cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel) -> "Source":
+    def on_loop(
+        cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel
+    ) -> "BackendStream":
         """For an event loop: asynchronous where the backend can be."""
         if hasattr(backend, "astream"):
             return cls(False, adeltas=backend.astream(request, model))
         return cls._synchronous(backend, request, model)
 
     @classmethod
-    def _synchronous(cls, backend: Backend, request: CompletionRequest, model: ServedModel) -> "Source":
+    def _synchronous(cls, backend: Backend, request: CompletionRequest, model: ServedModel) -> "BackendStream":
         return cls(backend.blocking, lambda: iter(backend.stream(request, model)))
 
     def pull(self, take: Callable[[Delta], bool]) -> bool:

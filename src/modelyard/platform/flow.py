@@ -3,8 +3,8 @@
 A flow yields effects and receives their answers; it may also yield `Emit(item)` for the caller who reads along. `run`
 and `iterate` drive it by blocking calls, `arun` and `aiterate` by awaiting, and neither knows what it is about.
 
-A caller who goes away is told to the flow as `Abandoned`, raised at the effect where it waits, when the backends' work
-has stopped. The flow may still ask for effects, to book what was produced, and then ends. What is under way on another
+When the caller goes away, `CallerDisconnected` is raised at the effect where the flow waits, after the backends have
+stopped. The flow may still ask for effects, to book what was produced, and then ends. What is under way on another
 thread or in the store is never left behind: the flow hears of its outcome first.
 """
 
@@ -15,7 +15,7 @@ import attrs
 
 from modelyard import event_loop
 from modelyard.off_loop import outlast
-from modelyard.platform.backend_stream import Source
+from modelyard.platform.backend_stream import BackendStream
 from modelyard.platform.runtime import log
 from modelyard.protocols import Store, Tx
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Abandoned(Exception):
+class CallerDisconnected(Exception):
     """The caller reads no further."""
 
 
@@ -36,11 +36,11 @@ class Effect(Protocol):
         """Whether it might keep an event loop waiting."""
         ...
 
-    def perform(self, talk: "Talk[Any]") -> Any:
+    def perform(self, driver: "Driver[Any]") -> Any:
         """By blocking calls."""
         ...
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
         """Without blocking the event loop."""
         ...
 
@@ -58,10 +58,10 @@ class Emit:
     item: Any
     waits: ClassVar[bool] = False
 
-    def perform(self, talk: "Talk[Any]") -> None:
+    def perform(self, driver: "Driver[Any]") -> None:
         """Nobody reads along any more."""
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> None:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
         """Nobody reads along any more."""
 
 
@@ -78,17 +78,17 @@ class Transact:
         """As the store says."""
         return self.store.blocking
 
-    def perform(self, talk: "Talk[Any]") -> Any:
+    def perform(self, driver: "Driver[Any]") -> Any:
         """In this thread."""
         return self.store.transact(self.step, self.durable)
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
         """In the store's own way."""
-        return await talk.wait(self.store.atransact(self.step, self.durable))
+        return await driver.wait(self.store.atransact(self.step, self.durable))
 
 
 @attrs.define(eq=False)
-class Book:
+class RecordUsage:
     """A step that books what was produced, and may run again; answered with None. `told` is called when it is stored.
 
     A driver whose caller keeps something of its own may leave it to them, for the transaction in which they do.
@@ -103,14 +103,14 @@ class Book:
         """As the store says."""
         return self.store.blocking
 
-    def perform(self, talk: "Talk[Any]") -> None:
+    def perform(self, driver: "Driver[Any]") -> None:
         """In this thread."""
         self.store.transact(self.step, durable=False)
         self.told()
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> None:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
         """In the store's own way."""
-        await talk.wait(self.store.atransact(self.step, durable=False))
+        await driver.wait(self.store.atransact(self.step, durable=False))
         self.told()
 
 
@@ -126,13 +126,13 @@ class Call:
         """As declared."""
         return self.blocking
 
-    def perform(self, talk: "Talk[Any]") -> Any:
+    def perform(self, driver: "Driver[Any]") -> Any:
         """In this thread."""
         return self.function()
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
         """In the executor."""
-        return await talk.in_thread(self.function)
+        return await driver.in_thread(self.function)
 
 
 @attrs.define(eq=False)
@@ -143,11 +143,11 @@ class Await:
     otherwise: Callable[[], Any]
     waits: ClassVar[bool] = True
 
-    def perform(self, talk: "Talk[Any]") -> Any:
+    def perform(self, driver: "Driver[Any]") -> Any:
         """In this thread."""
         return self.otherwise()
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> Any:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
         """In the task that drives the flow, and cancelled with it."""
         return await self.function()
 
@@ -157,31 +157,31 @@ class Await:
 
 def run(flow: Flow[T]) -> T:
     """Drive a flow to its end; what it emits is dropped."""
-    talk = BlockingTalk(flow)
-    for _ in talk.items():
+    driver = SyncDriver(flow)
+    for _ in driver.items():
         pass
-    return talk.result
+    return driver.result
 
 
 def iterate(flow: Flow[Any]) -> Generator[Any, None, None]:
     """Drive a flow and yield what it emits. Closing the iterator abandons the flow."""
-    return BlockingTalk(flow).items()
+    return SyncDriver(flow).items()
 
 
 async def arun(flow: Flow[T]) -> T:
     """Drive a flow to its end on the running event loop, which it never blocks; what it emits is dropped."""
-    talk = AsyncTalk(flow)
-    async for _ in talk.items():
+    driver = AsyncDriver(flow)
+    async for _ in driver.items():
         pass
-    return talk.result
+    return driver.result
 
 
 def aiterate(flow: Flow[Any]) -> AsyncGenerator[Any, None]:
     """Drive a flow on the running event loop and yield what it emits. Closing the iterator abandons the flow."""
-    return AsyncTalk(flow).items()
+    return AsyncDriver(flow).items()
 
 
-class Talk(Generic[T]):
+class Driver(Generic[T]):
     """A flow under way: whether it `waits` for an answer, what it opened and, at its end, what it returned."""
 
     result: T
@@ -189,14 +189,14 @@ class Talk(Generic[T]):
     def __init__(self, flow: Flow[T]) -> None:
         self._flow = flow
         self.waits = False
-        self.sources: list[Source] = []
+        self.sources: list[BackendStream] = []
 
-    def opened(self, source: Source) -> Source:
+    def opened(self, source: BackendStream) -> BackendStream:
         """Remember what must be closed."""
         self.sources.append(source)
         return source
 
-    def hear(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
+    def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
         """Tell the flow what came of its effect. Returns its next one, or None when it has ended."""
         self.waits = False
         try:
@@ -212,21 +212,21 @@ class Talk(Generic[T]):
         try:
             answer = effect.perform(self)
         except Exception as error:  # noqa: BLE001 - the flow decides
-            return self.hear(error=error)
-        return self.hear(answer)
+            return self.resume(error=error)
+        return self.resume(answer)
 
 
-class BlockingTalk(Talk[T]):
+class SyncDriver(Driver[T]):
     """Answers effects by blocking calls."""
 
     def items(self) -> Generator[Any, None, None]:
         """What the flow emits."""
         try:
-            effect = self.hear()
+            effect = self.resume()
             while effect is not None:
                 if type(effect) is Emit:
                     yield effect.item
-                    effect = self.hear()
+                    effect = self.resume()
                 else:
                     effect = self.perform(effect)
         finally:
@@ -236,10 +236,10 @@ class BlockingTalk(Talk[T]):
         try:
             if self.waits:
                 self._close_all()
-                effect = self.hear(error=Abandoned())
+                effect = self.resume(error=CallerDisconnected())
                 while effect is not None:
                     effect = self.perform(effect)
-        except Abandoned:
+        except CallerDisconnected:
             pass
         except Exception:  # noqa: BLE001 - nobody is left to tell
             log.exception("what was abandoned could not be brought to its end")
@@ -251,7 +251,7 @@ class BlockingTalk(Talk[T]):
             source.close()
 
 
-class AsyncTalk(Talk[T]):
+class AsyncDriver(Driver[T]):
     """Answers effects on an event loop. `cancelled` is a cancellation that had to wait for something."""
 
     def __init__(self, flow: Flow[T]) -> None:
@@ -261,11 +261,11 @@ class AsyncTalk(Talk[T]):
     async def items(self) -> AsyncGenerator[Any, None]:
         """What the flow emits."""
         try:
-            effect = self.hear()
+            effect = self.resume()
             while effect is not None and self.cancelled is None:
                 if type(effect) is Emit:
                     yield effect.item
-                    effect = self.hear()
+                    effect = self.resume()
                 elif effect.waits:
                     effect = await self.aperform(effect)
                 else:
@@ -290,7 +290,7 @@ class AsyncTalk(Talk[T]):
         for source in self.sources:
             source.stopping = True
 
-    async def close(self, source: Source) -> None:
+    async def close(self, source: BackendStream) -> None:
         """Stop a source's work."""
         if source.adeltas is not None:
             try:
@@ -307,17 +307,17 @@ class AsyncTalk(Talk[T]):
         try:
             answer = await effect.aperform(self)
         except Exception as error:  # noqa: BLE001 - the flow decides
-            return self.hear(error=error)
-        return self.hear(answer)
+            return self.resume(error=error)
+        return self.resume(answer)
 
     async def _finish(self) -> None:
         try:
             if self.waits:
                 await self._close_all()
-                effect = self.hear(error=Abandoned())
+                effect = self.resume(error=CallerDisconnected())
                 while effect is not None:
                     effect = await self.aperform(effect) if effect.waits else self.perform(effect)
-        except Abandoned:
+        except CallerDisconnected:
             pass
         except Exception:  # noqa: BLE001 - nobody is left to tell
             log.exception("what was abandoned could not be brought to its end")

@@ -4,15 +4,15 @@ from collections.abc import Generator, Mapping
 
 from modelyard.domain.job import JobKind
 from modelyard.platform.evaluations import job as evaluation_job
-from modelyard.platform.jobs.claimed_job import Handler, Hold
+from modelyard.platform.jobs.claimed_job import ClaimedJob, Handler
 from modelyard.platform.training.run import train
 
 
-def _evaluate(hold: Hold) -> Generator[None, None, None]:
+def _evaluate(hold: ClaimedJob) -> Generator[None, None, None]:
     return evaluation_job.evaluate(hold)
 
 
-HANDLERS: Mapping[JobKind, Handler] = {
+JOB_TYPES: Mapping[JobKind, Handler] = {
     JobKind.SFT: train,
     JobKind.RL: train,
     JobKind.EVALUATE: _evaluate,

@@ -9,7 +9,7 @@ import attrs
 MAX_TEXT = 2000
 
 
-def plain(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """Mappings, lists and scalars under the fields' own names; what is None or empty is left out.
 
     >>> from modelyard.domain.completion import Message, Role
@@ -18,16 +18,16 @@ def plain(value: Any) -> Any:
     """
     if attrs.has(type(value)):
         named = ((field.name, getattr(value, field.name)) for field in attrs.fields(type(value)))
-        return {name: plain(part) for name, part in named if part is not None and part != () and part != {}}
+        return {name: to_jsonable(part) for name, part in named if part is not None and part != () and part != {}}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
+        return {str(name): to_jsonable(part) for name, part in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(part) for part in value]
+        return [to_jsonable(part) for part in value]
     return value
 
 
-def storable(text: str) -> str:
+def truncate_for_storage(text: str) -> str:
     """A text as every store can keep it, bounded."""
     return text[:MAX_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

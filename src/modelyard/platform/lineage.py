@@ -16,7 +16,7 @@ from modelyard.domain.models import Checkpoint, Model, ModelName, Tombstone
 from modelyard.domain.promotion import Alias
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import NotFound
-from modelyard.platform.paging import every, maybe
+from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.protocols import Snapshot
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def _cut(found: Iterator[T]) -> tuple[tuple[T, ...], bool]:
 def _sources(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> Iterator[EvaluationRun]:
     seen = {run.id}
     while run.source_evaluation_run_id is not None and run.source_evaluation_run_id not in seen:
-        source = maybe(snapshot, EvaluationRun, run.source_evaluation_run_id)
+        source = get_or_none(snapshot, EvaluationRun, run.source_evaluation_run_id)
         if source is None or not _covers(principal, source):
             return
         yield source
@@ -57,7 +57,7 @@ def _sources(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> It
 def _derived(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> Iterator[EvaluationRun]:
     seen, waiting = {run.id}, deque([run.id])
     while waiting:
-        for made in every(snapshot, EvaluationRun, "by_source", waiting.popleft()):
+        for made in iter_index(snapshot, EvaluationRun, "by_source", waiting.popleft()):
             if made.id not in seen and _covers(principal, made):
                 seen.add(made.id)
                 waiting.append(made.id)
@@ -98,7 +98,7 @@ def checkpoint_lineage(
     steps, more_steps = _cut(_steps(snapshot, checkpoint))
     runs, more_runs = _cut(run for run in runs_on(snapshot, model, checkpoint.step) if _covers(principal, run))
     aliases = tuple(
-        alias.name for alias in every(snapshot, Alias, "by_model", model.id) if alias.step == checkpoint.step
+        alias.name for alias in iter_index(snapshot, Alias, "by_model", model.id) if alias.step == checkpoint.step
     )
     return CheckpointLineage(model, checkpoint, steps, aliases, runs, more_steps or more_runs)
 
@@ -107,7 +107,7 @@ def runs_on(snapshot: Snapshot, model: Model, step: int) -> Iterator[EvaluationR
     """The evaluation runs on the checkpoint of a step, the newest first."""
     ref = str(checkpoint_ref(model, step))
     spelled = (ref, ref.replace("weave", "modelyard", 1))
-    runs = (every(snapshot, EvaluationRun, "by_model", text, descending=True) for text in spelled)
+    runs = (iter_index(snapshot, EvaluationRun, "by_model", text, descending=True) for text in spelled)
     return merge(*runs, key=lambda run: (run.started_at, run.id), reverse=True)
 
 
@@ -117,16 +117,16 @@ def _steps(snapshot: Snapshot, checkpoint: Checkpoint) -> Iterator[TrainedStep]:
         yield _trained(snapshot, checkpoint)
         if checkpoint.parent_id is None:
             return
-        parent = maybe(snapshot, Checkpoint, checkpoint.parent_id)
+        parent = get_or_none(snapshot, Checkpoint, checkpoint.parent_id)
         if parent is None:
-            buried = maybe(snapshot, Tombstone, checkpoint.parent_id)
+            buried = get_or_none(snapshot, Tombstone, checkpoint.parent_id)
             yield from () if buried is None else (TrainedStep(buried.step, deleted=True),)
             return
         checkpoint = parent
 
 
 def _trained(snapshot: Snapshot, checkpoint: Checkpoint) -> TrainedStep:
-    job = None if checkpoint.job_id is None else maybe(snapshot, Job, checkpoint.job_id)
+    job = None if checkpoint.job_id is None else get_or_none(snapshot, Job, checkpoint.job_id)
     if job is None:
         return TrainedStep(checkpoint.step, checkpoint.digest, checkpoint.job_id)
     data = (job.spec.get("digest"), job.spec.get("url"))
@@ -138,7 +138,7 @@ def _trained(snapshot: Snapshot, checkpoint: Checkpoint) -> TrainedStep:
 
 def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage:
     """The lineage of a completion that was stored. Raises `NotFound`."""
-    kept, booked = maybe(snapshot, StoredCompletion, id), maybe(snapshot, LedgerEntry, id)
+    kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if kept is None or booked is None or not _may_read(principal, kept):
         raise NotFound("stored completion", id)
     step = booked.checkpoint_step

@@ -18,18 +18,18 @@ class _Seen:
 
 
 @attrs.define(eq=False)
-class Stillness:
+class LivenessMonitor:
     """Remembers marks of several groups, such as the beats of all workers. Thread-safe.
 
-    >>> stillness = Stillness()
-    >>> stillness.seconds("workers", {"w": 7}, now=10.0), stillness.seconds("workers", {"w": 7}, now=15.0)
+    >>> monitor = LivenessMonitor()
+    >>> monitor.idle_seconds("workers", {"w": 7}, now=10.0), monitor.idle_seconds("workers", {"w": 7}, now=15.0)
     ({'w': 0.0}, {'w': 5.0})
     """
 
     _groups: dict[str, dict[Hashable, _Seen]] = attrs.field(factory=dict, init=False)
     _lock: Any = attrs.field(factory=threading.Lock, init=False)
 
-    def seconds(self, group: str, marks: Mapping[str, Hashable], now: float) -> Mapping[str, float]:
+    def idle_seconds(self, group: str, marks: Mapping[str, Hashable], now: float) -> Mapping[str, float]:
         """How long each mark has stood still. `marks` are all of the group: what is not among them is forgotten."""
         with self._lock:
             before = self._groups.get(group, {})

@@ -10,7 +10,7 @@ from modelyard.domain.paging import Order, Page, check_limit
 from modelyard.domain.record import KEY, by_class
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import InvalidInput, Problem
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 R = TypeVar("R")
@@ -30,12 +30,12 @@ Cursor = tuple[object, ...]
 _DECLARED = by_class(RECORDS)
 
 
-def maybe(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
+def get_or_none(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
     """The record with this key, or None."""
     return snapshot.find(cls, KEY, *key)
 
 
-def every(
+def iter_index(
     snapshot: Snapshot,
     cls: type[R],
     index: str,
@@ -53,21 +53,21 @@ def every(
         after = cursor_at(cls, index, batch[-1])
 
 
-def scan(ports: Ports, cls: type[R], index: str, *where: object, after: object = None) -> Iterator[R]:
+def iter_index_live(runtime: Runtime, cls: type[R], index: str, *where: object, after: object = None) -> Iterator[R]:
     """Every record of an index behind that of `after`, which need no longer exist; read as it is asked for, each batch
     of a snapshot of its own.
     """
     cursor = None if after is None else cursor_at(cls, index, after)
     while True:
-        batch = ports.store.read(partial(_batch, cls, index, where, cursor, BATCH, False))
+        batch = runtime.store.read(partial(_batch, cls, index, where, cursor, BATCH, False))
         yield from batch
         if len(batch) < BATCH:
             return
         cursor = cursor_at(cls, index, batch[-1])
 
 
-def selected(
-    ports: Ports, cls: type[Any], columns: Sequence[str], index: str, *where: object
+def iter_columns(
+    runtime: Runtime, cls: type[Any], columns: Sequence[str], index: str, *where: object
 ) -> Iterator[tuple[Any, ...]]:
     """Of every record of an index these columns, and behind them those that make its cursor; read as they are asked
     for, each batch of a snapshot of its own.
@@ -76,19 +76,19 @@ def selected(
     names = (*columns, *(name for name in order if name not in columns))
     places, cursor = [names.index(name) for name in order], None
     while True:
-        batch = ports.store.read(partial(_selected, cls, names, index, where, cursor))
+        batch = runtime.store.read(partial(_selected, cls, names, index, where, cursor))
         yield from batch
         if len(batch) < MANY:
             return
         cursor = tuple(batch[-1][at] for at in places)
 
 
-def window(found: Iterator[R], limit: int | None, offset: int) -> Iterator[R]:
+def slice_listing(found: Iterator[R], limit: int | None, offset: int) -> Iterator[R]:
     """At most `limit` of what was found (all when None), behind the first `offset`."""
     return islice(found, offset, None if limit is None else offset + limit)
 
 
-def check_window(limit: int | None, offset: int) -> None:
+def check_slice(limit: int | None, offset: int) -> None:
     """Refuse what is no window of a listing. Raises `InvalidInput`."""
     values = {"limit": 0 if limit is None else limit, "offset": offset}
     problems = [
@@ -100,7 +100,7 @@ def check_window(limit: int | None, offset: int) -> None:
         raise InvalidInput(problems)
 
 
-def few(ids: Iterable[str]) -> Sequence[str]:
+def unique_ids(ids: Iterable[str]) -> Sequence[str]:
     """The ids, each once. Raises `InvalidInput`."""
     named = tuple(dict.fromkeys(ids))
     if len(named) > MAX_IDS:
@@ -113,7 +113,7 @@ def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
     return _DECLARED[cls].cursor(index, record)
 
 
-def everything(_: object) -> bool:
+def accept_all(_: object) -> bool:
     """Keeps all."""
     return True
 
@@ -137,14 +137,14 @@ def listed_index(entity: str | None, project: str | None) -> tuple[str, ...]:
 
 
 def read_page(
-    ports: Ports,
+    runtime: Runtime,
     cls: type[R],
     index: str,
     *where: object,
     after: Callable[[Snapshot], Cursor] | None = None,
     limit: int,
     order: Order = "asc",
-    keep: Callable[[R], bool] = everything,
+    keep: Callable[[R], bool] = accept_all,
 ) -> Page[R]:
     """A page of the records of an index that `keep` keeps, read a batch at a time.
 
@@ -153,11 +153,11 @@ def read_page(
     check_limit(limit)
     if order not in ("asc", "desc"):
         raise InvalidInput.at("order", msg="must be 'asc' or 'desc'")
-    cursor = None if after is None else ports.store.read(after)
-    size = limit + 1 if keep is everything else BATCH
+    cursor = None if after is None else runtime.store.read(after)
+    size = limit + 1 if keep is accept_all else BATCH
     found: list[R] = []
     while len(found) <= limit:
-        batch = ports.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
+        batch = runtime.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
         found += filter(keep, batch)
         if len(batch) < size:
             break

@@ -22,7 +22,7 @@ from modelyard.platform.models import service as model
 from modelyard.platform.operations import erasure
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import service as training_service
 from modelyard.platform.usage import service as usage_service
 from modelyard.protocols import Executor
@@ -36,7 +36,7 @@ def beside(path: str | os.PathLike[str]) -> str:
 
 
 @attrs.define(eq=False)
-class Life:
+class Lifetime:
     """What every view of one platform shares: whether it is open, in which process, and what it must close."""
 
     pid: int
@@ -59,11 +59,11 @@ class Platform:
     is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
     """
 
-    def __init__(self, ports: Ports, principal: Principal, life: Life) -> None:
-        self.ports, self.principal, self._life = ports, principal, life
+    def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
+        self.runtime, self.principal, self._life = runtime, principal, life
 
     def __repr__(self) -> str:
-        return f"<Platform of {self.principal.name}, {type(self.ports.store).__name__}>"
+        return f"<Platform of {self.principal.name}, {type(self.runtime.store).__name__}>"
 
     # ---- resources
 
@@ -112,21 +112,21 @@ class Platform:
         """Whether all is well."""
         return self._resource(health_service.Health)
 
-    def _resource(self, kind: Callable[[Ports, Principal], R]) -> R:
+    def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
         self._life.check()
-        return kind(self.ports, self.principal)
+        return kind(self.runtime, self.principal)
 
     # ---- views, workers, upkeep
 
     def acting_as(self, principal: Principal) -> "Platform":
         """The same platform as another principal sees it. Only the host may hand out views."""
         self._require_host()
-        return Platform(self.ports, principal, self._life)
+        return Platform(self.runtime, principal, self._life)
 
     def worker(self, concurrency: int = 1, executor: Executor | None = None) -> "worker_service.Worker":
         """A worker for the queue: a context manager that runs up to `concurrency` jobs at a time until it is left."""
         self._require_host()
-        return worker_service.Worker(self.ports, executor or self._life.executor(concurrency), concurrency)
+        return worker_service.Worker(self.runtime, executor or self._life.executor(concurrency), concurrency)
 
     def add_base_model(
         self,
@@ -149,13 +149,13 @@ class Platform:
         self._require_host()
         chosen = tuning or base_model_domain.Tuning.LORA
         return base_model.add_base_model(
-            self.ports, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
+            self.runtime, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
         )
 
     def base_models(self) -> "tuple[base_model_domain.BaseModel, ...]":
         """The base models in local folders, and where they lie."""
         self._require_host()
-        return tuple(self.ports.base_models or ())
+        return tuple(self.runtime.base_models or ())
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.
@@ -166,9 +166,9 @@ class Platform:
         self._require_host()
         if os.path.lexists(path):
             raise FileExistsError(f"{os.fspath(path)} exists; a backup never replaces a file")
-        self.ports.artifacts.backup(beside(path))
-        self.ports.store.backup(os.fspath(path))
-        self.ports.artifacts.backup(beside(path))
+        self.runtime.artifacts.backup(beside(path))
+        self.runtime.store.backup(os.fspath(path))
+        self.runtime.artifacts.backup(beside(path))
 
     def delete_entity(self, entity: str) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
@@ -176,9 +176,9 @@ class Platform:
         Returns how many records went. Running jobs are cancelled first. Safe to call again after a crash.
         """
         self._require_host()
-        return erasure.erase_entity(self.ports, check_name(entity, "entity"))
+        return erasure.erase_entity(self.runtime, check_name(entity, "entity"))
 
-    def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.Swept":
+    def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
         """Remove artifacts that no record names, as a crash may leave them, and find the records whose artifacts are
         gone, as a copy without them leaves.
 
@@ -186,12 +186,12 @@ class Platform:
         running job has recorded nothing in that time it removes nothing, and may be called again later.
         """
         self._require_host()
-        return sweep_service.sweep(self.ports, grace)
+        return sweep_service.collect_orphans(self.runtime, grace)
 
     def sync(self) -> None:
         """Make everything that was acknowledged as durable as the store promises."""
         self._life.check()
-        self.ports.store.sync()
+        self.runtime.store.sync()
 
     def close(self) -> None:
         """Sync, and close what was opened with the platform. Idempotent. Raises `StoreError` when it cannot sync."""

@@ -9,7 +9,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import StorageFull
 from modelyard.lazy import deferred
 from modelyard.platform import logger
-from modelyard.platform.liveness import Stillness
+from modelyard.platform.liveness import LivenessMonitor
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
 
 log = deferred(lambda: logger.log)
@@ -38,7 +38,7 @@ class Settings:
 
 
 @attrs.define(eq=False)
-class Memory:
+class ProcessCache:
     """What one platform remembers between calls. All of it can be found out again, so nothing is lost with it.
 
     `offered` is what the backend offered last, and `offered_by_id` the same; `offers` counts how often that changed.
@@ -54,8 +54,8 @@ class Memory:
 
 
 @attrs.frozen
-class Ports:
-    """The world as the use cases see it. `stillness` is what this platform has seen of other processes.
+class Runtime:
+    """The world as the use cases see it. `liveness` is what this platform has seen of other processes.
 
     `base_models` are those that the default backend and trainers share with the platform, which may add to them; None
     where the host brought its own.
@@ -71,8 +71,8 @@ class Ports:
     observer: Observer | None
     settings: Settings
     base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
-    stillness: Stillness = attrs.field(factory=Stillness, eq=False, repr=False)
-    memory: Memory = attrs.field(factory=Memory, eq=False, repr=False)
+    liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)
+    cache: ProcessCache = attrs.field(factory=ProcessCache, eq=False, repr=False)
 
     def require_room(self) -> None:
         """Raise `StorageFull` where new work would take the room in which running jobs keep their state."""

@@ -6,14 +6,14 @@ import attrs
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import NotFound
-from modelyard.platform.paging import maybe
+from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot
 
-Place = tuple[str, str]
+Namespace = tuple[str, str]
 """An entity and a project."""
 
 
-class Placed(Protocol):
+class InNamespace(Protocol):
     """A record that lies in a place."""
 
     @property
@@ -27,33 +27,33 @@ class Placed(Protocol):
         ...
 
 
-R = TypeVar("R", bound=Placed)
+R = TypeVar("R", bound=InNamespace)
 
 
 @attrs.frozen
-class Sight:
+class ScopedReader:
     """What a principal may see. What lies elsewhere looks as if it did not exist."""
 
     principal: Principal
 
-    def place(self, project: str, entity: str | None) -> Place:
+    def place(self, project: str, entity: str | None) -> Namespace:
         """The entity, by default the principal's, and project. Raises `Forbidden`, `InvalidInput`."""
         entity = self.principal.entity if entity is None else entity
         self.principal.require(entity, project)
         return check_name(entity, "entity"), check_name(project, "project")
 
-    def maybe_place(self, project: str | None, entity: str | None) -> Place | None:
+    def maybe_place(self, project: str | None, entity: str | None) -> Namespace | None:
         """The same where a project is named."""
         return None if project is None else self.place(project, entity)
 
-    def see(self, snapshot: Snapshot, cls: type[R], id: str, place: Place | None) -> R | None:
+    def see(self, snapshot: Snapshot, cls: type[R], id: str, place: Namespace | None) -> R | None:
         """The record, if it is in the principal's scope and, where one is named, in that place."""
-        found = maybe(snapshot, cls, id)
+        found = get_or_none(snapshot, cls, id)
         if found is None or not self.principal.scope.covers(found.entity, found.project):
             return None
         return found if place in (None, (found.entity, found.project)) else None
 
-    def find(self, snapshot: Snapshot, cls: type[R], kind: str, id: str, place: Place | None) -> R:
+    def find(self, snapshot: Snapshot, cls: type[R], kind: str, id: str, place: Namespace | None) -> R:
         """The same. Raises `NotFound`, which calls the record a `kind`."""
         found = self.see(snapshot, cls, id, place)
         if found is None:

@@ -105,7 +105,7 @@ class Learner(Protocol):
 # ---- SFT -----------------------------------------------------------------------------------------------------------
 
 
-def imitate(
+def run_sft(
     learner: Learner, config: SFTConfig, data: Iterable[Example], resume_step: int, save_every: int
 ) -> Iterator[TrainItem]:
     """One optimizer step per batch, in file order. Raises `TrainingError`, `InvalidInput`.
@@ -177,7 +177,7 @@ def _items(
 # ---- RL: what there is to learn ------------------------------------------------------------------------------------
 
 
-def reinforce(
+def run_rl(
     learner: Learner,
     config: RLConfig,
     data: Iterable[TrajectoryGroup],

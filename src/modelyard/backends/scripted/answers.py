@@ -115,7 +115,7 @@ def items(answer: Answer, request: CompletionRequest) -> Iterable[Item]:
     """The deltas of an answer, and the pauses between them. Raises what the answer says, and `BackendError` for what is
     no answer."""
     if isinstance(answer, str):
-        return words.say(answer, request)
+        return words.stream_text(answer, request)
     if isinstance(answer, Message):
         return words.say_message(answer, request)
     if isinstance(answer, Completion):
@@ -245,7 +245,7 @@ def _in_turn(said: Said, request: CompletionRequest) -> Iterator[_Piece | Pause 
     calls = 0
     for part in said.parts:
         if isinstance(part, str):
-            yield _Piece(words.split(part))
+            yield _Piece(words.split_tokens(part))
         elif isinstance(part, Token):
             yield _Piece([part.text], token=part)
         elif isinstance(part, Called):

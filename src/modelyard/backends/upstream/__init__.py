@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from modelyard.backends.upstream.backend import UpstreamBackend, discover
     from modelyard.backends.upstream.exchange import Adapters
     from modelyard.backends.upstream.models import COMMON, VLLM, UpstreamModel, offer
-    from modelyard.backends.upstream.timeouts import Patience
+    from modelyard.backends.upstream.timeouts import Timeouts
 
 __all__ = [
     "COMMON",
     "VLLM",
     "Adapters",
     "LoraAdapters",
-    "Patience",
+    "Timeouts",
     "UpstreamBackend",
     "UpstreamModel",
     "discover",
@@ -29,7 +29,7 @@ _HOMES = {
     "VLLM": "models",
     "Adapters": "exchange",
     "LoraAdapters": "adapters.adapters",
-    "Patience": "timeouts",
+    "Timeouts": "timeouts",
     "UpstreamBackend": "backend",
     "UpstreamModel": "models",
     "discover": "backend",

@@ -7,11 +7,11 @@ from typing import Self
 
 from modelyard.backends.upstream import address
 from modelyard.backends.upstream import transport as carrier
-from modelyard.backends.upstream.concurrency import Gate
-from modelyard.backends.upstream.errors import Setback, refusal
+from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
+from modelyard.backends.upstream.errors import RetryableError, refusal
 from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Flow, Upstream, adrive, drive
 from modelyard.backends.upstream.models import COMMON, UpstreamModel, check_models, offered, read_list
-from modelyard.backends.upstream.timeouts import Patience
+from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
@@ -41,7 +41,7 @@ class UpstreamBackend:
         api_key: str | None = None,
         *,
         models: Iterable[UpstreamModel],
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
         concurrency: int = 256,
         queue: int = 1024,
         adapters: Adapters | None = None,
@@ -96,7 +96,7 @@ class UpstreamBackend:
 
     def _begin(self) -> "carrier.Here":
         clients = carrier.Clients(self._address, self._concurrency)
-        return carrier.Here(clients, Gate(self._concurrency, self._queue))
+        return carrier.Here(clients, ConcurrencyLimiter(self._concurrency, self._queue))
 
     def _at_home(self) -> "carrier.Here":
         """The connections of this process; those from before a fork are the parent's."""
@@ -133,14 +133,14 @@ def discover(
     only: Collection[str] | None = None,
     context_length: int | None = None,
     capabilities: Capabilities = COMMON,
-    patience: Patience = Patience(),  # noqa: B008 - frozen
+    patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
 ) -> tuple[UpstreamModel, ...]:
     """The models that the server lists at `<url>/models`, or `only` some, at the host's prices by model id.
 
     A model without a price is refused; `Pricing()` is free. `context_length` is for models of which the server does not
     say it. Raises `InvalidInput`, `BackendError`.
     """
-    here = carrier.Here(carrier.Clients(address.Address(url, api_key), 1), Gate(1, 0))
+    here = carrier.Here(carrier.Clients(address.Address(url, api_key), 1), ConcurrencyLimiter(1, 0))
     upstream = Upstream(api_key, patience, SystemClock(), random.random, None)
     try:
         body = loads(_listed(carrier.BlockingCarrier(here, upstream), upstream))
@@ -148,7 +148,7 @@ def discover(
         raise BackendError(f"the upstream server's list of models is malformed: {wrong}") from wrong
     except TimeoutError as late:
         raise BackendError("the upstream server did not list its models in time") from late
-    except Setback as setback:
+    except RetryableError as setback:
         raise setback.error from setback.__cause__
     finally:
         here.clients.close()

@@ -16,7 +16,7 @@ class Place:
     inside: bool = False
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Lets `room` in at once and `queue` wait, first come, first served. Thread-safe, and never waits itself."""
 
     def __init__(self, room: int, queue: int) -> None:

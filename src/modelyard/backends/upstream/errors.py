@@ -20,7 +20,7 @@ _AGAIN = frozenset({408, 409, 425, 500, 502, 504})
 _TOO_LONG = "This model's maximum context length is"
 
 
-class Setback(Exception):
+class RetryableError(Exception):
     """An attempt that failed with `error`. `again` says that another one may succeed, after `wait` seconds if known."""
 
     def __init__(self, error: ModelyardError, again: bool = False, wait: float | None = None) -> None:
@@ -47,12 +47,12 @@ class _Told:
     code: Any = None
 
 
-def refusal(head: Head, raw: bytes, secret: str | None, now: datetime) -> Setback:
+def refusal(head: Head, raw: bytes, secret: str | None, now: datetime) -> RetryableError:
     """What an answer without success means. The server's words are shortened, and never show the key."""
     return _setback(head.status, _told(_json(raw), raw, secret), retry_after(head.retry_after, now))
 
 
-def failed_inside(answer: Mapping[str, Any], secret: str | None) -> Setback | None:
+def failed_inside(answer: Mapping[str, Any], secret: str | None) -> RetryableError | None:
     """What an error means that stands in the place of an answer, or of a chunk, under a status of success."""
     if not answer.get("error") and answer.get("object") != "error":
         return None
@@ -61,20 +61,24 @@ def failed_inside(answer: Mapping[str, Any], secret: str | None) -> Setback | No
     return _setback(told.code if known else 500, told, None)
 
 
-def _setback(status: int, told: _Told, wait: float | None) -> Setback:
+def _setback(status: int, told: _Told, wait: float | None) -> RetryableError:
     words = f": {told.message}" if told.message else ""
     if status in _CALLERS:
-        return Setback(_invalid(told))
+        return RetryableError(_invalid(told))
     if status in _KEYS:
-        return Setback(
+        return RetryableError(
             BackendError(f"the upstream server refuses this host's key ({status}); the host must give a valid api_key")
         )
     if status in _BUSY:
         busy = Overloaded(f"the upstream server has no room now ({status}){words}", 1.0 if wait is None else wait)
-        return Setback(busy, True, wait)
+        return RetryableError(busy, True, wait)
     if status == 404:
-        return Setback(BackendError(f"the upstream server does not know this model, or is not at this address{words}"))
-    return Setback(BackendError(f"the upstream server answered with status {status}{words}"), status in _AGAIN, wait)
+        return RetryableError(
+            BackendError(f"the upstream server does not know this model, or is not at this address{words}")
+        )
+    return RetryableError(
+        BackendError(f"the upstream server answered with status {status}{words}"), status in _AGAIN, wait
+    )
 
 
 def _invalid(told: _Told) -> InvalidInput:

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import attrs
 
-from modelyard.backends.upstream.errors import Head, Setback, failed_inside, refusal
+from modelyard.backends.upstream.errors import Head, RetryableError, failed_inside, refusal
 from modelyard.backends.upstream.models import UpstreamModel
-from modelyard.backends.upstream.timeouts import Patience
+from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat.request import chat_body
@@ -59,7 +59,7 @@ class Upstream:
     """What all requests to a server share. `jitter` draws numbers from 0 to 1."""
 
     api_key: str | None = attrs.field(repr=False)
-    patience: Patience
+    patience: Timeouts
     clock: Clock
     jitter: Callable[[], float]
     adapters: Adapters | None
@@ -87,7 +87,7 @@ class Exchange:
             try:
                 yield from self._attempt()
                 return
-            except Setback as setback:
+            except RetryableError as setback:
                 wait = self._patience.pause(attempt, setback.wait, self._upstream.jitter())
                 last = self._told or not setback.again or attempt >= self._patience.retries
                 if last or self._clock.monotonic() + wait > until:
@@ -102,13 +102,15 @@ class Exchange:
             if head.status != 200:
                 raise refusal(head, (yield from self._whole(MAX_REFUSAL)), self._upstream.api_key, self._clock.now())
             if head.content_encoding not in ("", "identity"):
-                raise Setback(BackendError("the upstream server's answer is compressed, which it was not asked for"))
+                raise RetryableError(
+                    BackendError("the upstream server's answer is compressed, which it was not asked for")
+                )
             yield from self._events() if head.content_type.startswith("text/event-stream") else self._document()
         except InvalidInput as wrong:
-            raise Setback(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
+            raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
         except TimeoutError as late:
             what = "said nothing more" if self._told else "gave no first token"
-            raise Setback(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
+            raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
 
     # ---- the question
 
@@ -118,7 +120,9 @@ class Exchange:
             return (yield from self._send(self._offered.served_as))
         adapters = self._upstream.adapters
         if adapters is None:
-            raise Setback(BackendError(f"{self._offered.entry.id} is served upstream without adapters for checkpoints"))
+            raise RetryableError(
+                BackendError(f"{self._offered.entry.id} is served upstream without adapters for checkpoints")
+            )
         if self._adapter is None:
             self._adapter = yield methodcaller("borrow", adapters, self._model)
         head = yield from self._send(self._adapter)
@@ -150,7 +154,7 @@ class Exchange:
                     for delta in reader.take(self._json(event)):
                         self._told, self._limit, self._waited = True, self._patience.between_tokens, 0.0
                         yield delta
-        except (Setback, TimeoutError):
+        except (RetryableError, TimeoutError):
             if not done:
                 raise
         yield reader.end()
@@ -170,7 +174,7 @@ class Exchange:
             pieces.append(raw)
             size += len(raw)
             if size > most:
-                raise Setback(BackendError(f"the upstream server's answer is longer than {most} bytes"))
+                raise RetryableError(BackendError(f"the upstream server's answer is longer than {most} bytes"))
         return b"".join(pieces)
 
     def _json(self, raw: bytes) -> Any:
@@ -206,11 +210,11 @@ class Carrier(Protocol):
         ...
 
     def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
-        """Ask, and wait for the head of the answer. Raises `Setback`, `TimeoutError`."""
+        """Ask, and wait for the head of the answer. Raises `RetryableError`, `TimeoutError`."""
         ...
 
     def read(self, seconds: float) -> bytes:
-        """The next bytes of the answer; none at its end. Raises `Setback`, `TimeoutError`."""
+        """The next bytes of the answer; none at its end. Raises `RetryableError`, `TimeoutError`."""
         ...
 
     def pause(self, seconds: float) -> None:

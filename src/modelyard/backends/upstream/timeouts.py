@@ -8,7 +8,7 @@ _LONGEST_PAUSE = 8.0
 
 
 @attrs.frozen
-class Patience:
+class Timeouts:
     """Times are in seconds.
 
     `connect` is for a connection, `first_token` for the first token once the request is sent (for a whole answer: for

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import attrs
 
 from modelyard.backends.upstream.address import Address, httpx
-from modelyard.backends.upstream.concurrency import Gate
-from modelyard.backends.upstream.errors import Head, Setback
+from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
+from modelyard.backends.upstream.errors import Head, RetryableError
 from modelyard.backends.upstream.exchange import Adapters, Upstream
-from modelyard.backends.upstream.timeouts import Patience
+from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
 
@@ -93,7 +93,7 @@ class Here:
     """What belongs to this process, and to none that is forked from it."""
 
     clients: Clients
-    gate: Gate
+    gate: ConcurrencyLimiter
     pid: int = attrs.field(factory=os.getpid)
 
 
@@ -248,7 +248,7 @@ class AsyncCarrier:
 # ---- what httpx says ---------------------------------------------------------------------------------------------
 
 
-def _timeout(patience: Patience, seconds: float) -> httpx.Timeout:
+def _timeout(patience: Timeouts, seconds: float) -> httpx.Timeout:
     longest = max(seconds, patience.between_tokens)
     return httpx.Timeout(connect=patience.connect, read=longest, write=longest, pool=None)
 
@@ -268,10 +268,10 @@ def _told(error: httpx.HTTPError) -> Exception:
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         return TimeoutError()
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return Setback(BackendError("the upstream server cannot be reached"), again=True)
+        return RetryableError(BackendError("the upstream server cannot be reached"), again=True)
     if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
-        return Setback(BackendError("the upstream server broke the connection off"), again=True)
-    return Setback(BackendError(f"the upstream server cannot be asked ({type(error).__name__})"))
+        return RetryableError(BackendError("the upstream server broke the connection off"), again=True)
+    return RetryableError(BackendError(f"the upstream server cannot be asked ({type(error).__name__})"))
 
 
 def _no_turn(seconds: float) -> Overloaded:

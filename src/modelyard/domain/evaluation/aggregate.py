@@ -10,21 +10,21 @@ import attrs
 
 from modelyard.domain.evaluation.metrics import (
     Column,
-    Judged,
     Kind,
     Metric,
     Reading,
     Row,
+    ScoredPrediction,
     metric_names,
     rows,
     shortened,
 )
-from modelyard.domain.evaluation.options import Reducer, TermOptions, Terms
+from modelyard.domain.evaluation.options import Reducer, ReportOptions, TermOptions
 from modelyard.domain.evaluation.paired_tests import Distribution, clustered_rate, student
 from modelyard.domain.evaluation.run import Outcome
-from modelyard.domain.evaluation.running_totals import Lowest
+from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Interval, Numbers, describe, wilson
-from modelyard.domain.evaluation.usage_summary import Latency, RoleUsage, Spending, total_cost
+from modelyard.domain.evaluation.usage_summary import Latency, RoleUsage, UsageSummary, total_cost
 from modelyard.domain.record import EMPTY
 
 MAX_METRICS = 200
@@ -107,7 +107,7 @@ class Aggregate:
     rows: int
     trials: int
     model_errors: int
-    terms: Terms
+    terms: ReportOptions
     metrics: tuple[MetricSummary, ...]
     latency: Latency | None
     usage: tuple[RoleUsage, ...]
@@ -126,13 +126,13 @@ class Aggregate:
 # ---- the function ------------------------------------------------------------------------------------------------
 
 
-def aggregate(judged: Iterable[Judged], *, keep: int = KEEP, **options: Unpack[TermOptions]) -> Aggregate:
+def aggregate(judged: Iterable[ScoredPrediction], *, keep: int = KEEP, **options: Unpack[TermOptions]) -> Aggregate:
     """The aggregates of what was judged, which must come in the order of the row digests (see `metric.rows`).
 
-    Options are the fields of `Terms`. What is held is one number a row and metric, and at most `keep` rows to look at.
+    Options are the fields of `ReportOptions`. What is held is one number a row and metric, and at most `keep` rows.
     Raises `InvalidInput`.
     """
-    tally = _Tally(Terms(**options), keep)
+    tally = _Tally(ReportOptions(**options), keep)
     for row in rows(judged):
         tally.add(row)
     return Aggregate(
@@ -160,14 +160,14 @@ class _Leaf:
     reduce: Reducer
     keep: int
     columns: dict[Kind, Column] = attrs.field(factory=dict)
-    worst: dict[Kind, Lowest[tuple[Row, float]]] = attrs.field(factory=dict)
+    worst: dict[Kind, NSmallest[tuple[Row, float]]] = attrs.field(factory=dict)
     texts: Counter[str] = attrs.field(factory=Counter)
     reasons: Counter[str] = attrs.field(factory=Counter)
 
     def take(self, number: int, row: Row, kind: Kind, values: Sequence[float]) -> None:
         """The numbers of one kind that the trials of a row have."""
         if kind not in self.columns:
-            self.columns[kind], self.worst[kind] = Column(self.reduce), Lowest(self.keep)
+            self.columns[kind], self.worst[kind] = Column(self.reduce), NSmallest(self.keep)
         value = self.columns[kind].put(number, values, len(row.trials) - len(values))
         self.worst[kind].offer(value, (row, value))
 
@@ -187,7 +187,7 @@ class _Leaf:
 
 @attrs.define
 class _Tally:
-    terms: Terms
+    terms: ReportOptions
     keep: int
     rows: int = 0
     trials: int = 0
@@ -199,7 +199,7 @@ class _Tally:
     scorer_errors: Counter[str] = attrs.field(factory=Counter)
     failures: list[RowNote] = attrs.field(factory=list)
     clusters: list[str] = attrs.field(factory=list)
-    spending: Spending = attrs.field(factory=Spending)
+    spending: UsageSummary = attrs.field(factory=UsageSummary)
 
     def add(self, row: Row) -> None:
         """Count a row."""

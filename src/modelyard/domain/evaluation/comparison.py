@@ -8,10 +8,20 @@ from typing import Unpack
 import attrs
 
 from modelyard.domain.evaluation.aggregate import KEEP, MAX_METRICS
-from modelyard.domain.evaluation.metrics import Column, Judged, Kind, Metric, Row, merged, metric_names, rows, shortened
-from modelyard.domain.evaluation.options import TermOptions, Terms
+from modelyard.domain.evaluation.metrics import (
+    Column,
+    Kind,
+    Metric,
+    Row,
+    ScoredPrediction,
+    merged,
+    metric_names,
+    rows,
+    shortened,
+)
+from modelyard.domain.evaluation.options import ReportOptions, TermOptions
 from modelyard.domain.evaluation.paired_tests import Distribution, holm_of_some, paired_values, rows_needed, shown
-from modelyard.domain.evaluation.running_totals import Lowest
+from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Paired
 from modelyard.errors import InvalidInput
 
@@ -126,7 +136,7 @@ class Comparison:
     rows: int
     only_baseline: int
     only_candidate: int
-    terms: Terms
+    terms: ReportOptions
     metrics: tuple[MetricComparison, ...]
     uncompared: dict[str, str] = attrs.field(factory=dict)
     baseline_failed: int = 0
@@ -149,18 +159,18 @@ Pair = tuple[Row, Row]
 
 
 def compare(
-    baseline: Iterable[Judged],
-    candidate: Iterable[Judged],
+    baseline: Iterable[ScoredPrediction],
+    candidate: Iterable[ScoredPrediction],
     *,
     keep: int = KEEP,
     **options: Unpack[TermOptions],
 ) -> Comparison:
     """Compare two runs, each in the order of its row digests (see `metric.rows`).
 
-    Options are the fields of `Terms`. What is held is two numbers a row and metric, and at most `keep` rows to look at.
+    Options are the fields of `ReportOptions`. Memory holds two numbers a row and metric, and `keep` rows.
     Raises `InvalidInput`.
     """
-    tally = _Tally(Terms(**options), keep)
+    tally = _Tally(ReportOptions(**options), keep)
     for one, other in merged(rows(baseline), rows(candidate)):
         tally.add(one, other)
     compared, uncompared = tally.compared()
@@ -199,9 +209,9 @@ class _Both:
     """One metric, as numbers of one kind, in both runs: a column each, and the rows that differ most."""
 
     columns: tuple[Column, Column]
-    worst: Lowest[_Difference]
-    best: Lowest[_Difference]
-    lost: Lowest[tuple[Pair, float]]
+    worst: NSmallest[_Difference]
+    best: NSmallest[_Difference]
+    lost: NSmallest[tuple[Pair, float]]
 
     @property
     def complete(self) -> bool:
@@ -225,7 +235,7 @@ class _Both:
 
 @attrs.define
 class _Tally:
-    terms: Terms
+    terms: ReportOptions
     keep: int
     rows: int = 0
     alone: list[int] = attrs.field(factory=lambda: [0, 0])
@@ -263,7 +273,7 @@ class _Tally:
     def _both(self, key: tuple[Metric, Kind]) -> _Both:
         if key not in self.both:
             columns = (Column(self.terms.reduce), Column(self.terms.reduce))
-            self.both[key] = _Both(columns, Lowest(self.keep), Lowest(self.keep), Lowest(self.keep))
+            self.both[key] = _Both(columns, NSmallest(self.keep), NSmallest(self.keep), NSmallest(self.keep))
         return self.both[key]
 
     def _note_failures(self, pair: Pair) -> None:

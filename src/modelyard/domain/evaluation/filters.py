@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.evaluation.metrics import Judged
+from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.prediction import Score, ScoreView
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.errors import CallerError
@@ -25,7 +25,7 @@ PREFIXES = ("scores.", "inputs.", "output.")
 class Expression(Protocol):
     """Something that has a value for a trial; a condition's is True or False."""
 
-    def of(self, trial: Judged) -> Any:
+    def of(self, trial: ScoredPrediction) -> Any:
         """Its value: JSON data, None where there is none."""
         ...
 
@@ -39,7 +39,7 @@ class Literal:
 
     value: Any
 
-    def of(self, trial: Judged) -> Any:
+    def of(self, trial: ScoredPrediction) -> Any:
         """Its value."""
         return self.value
 
@@ -63,7 +63,7 @@ class Field:
         """Whether it is what a scorer says."""
         return self.path.startswith("scores.")
 
-    def of(self, trial: Judged) -> Any:
+    def of(self, trial: ScoredPrediction) -> Any:
         """The value that is there, or None."""
         part, _, rest = self.path.partition(".")
         prediction, scores = trial
@@ -133,7 +133,7 @@ class Convert:
     operand: Expression
     to: Target
 
-    def of(self, trial: Judged) -> Any:
+    def of(self, trial: ScoredPrediction) -> Any:
         """The converted value."""
         value = self.operand.of(trial)
         if self.to is Target.EXISTS:
@@ -192,7 +192,7 @@ class Compare:
     left: Expression
     right: Expression
 
-    def of(self, trial: Judged) -> bool:
+    def of(self, trial: ScoredPrediction) -> bool:
         """Whether it holds."""
         left, right = self.left.of(trial), self.right.of(trial)
         if self.comparison is Comparison.EQ:
@@ -229,7 +229,7 @@ class In:
     operand: Expression
     among: tuple[Expression, ...]
 
-    def of(self, trial: Judged) -> bool:
+    def of(self, trial: ScoredPrediction) -> bool:
         """Whether it holds."""
         value = self.operand.of(trial)
         return any(_equal(value, one.of(trial)) for one in self.among)
@@ -243,7 +243,7 @@ class Contains:
     part: Expression
     case_insensitive: bool = False
 
-    def of(self, trial: Judged) -> bool:
+    def of(self, trial: ScoredPrediction) -> bool:
         """Whether it holds; False for what is no text."""
         whole, part = self.operand.of(trial), self.part.of(trial)
         if not isinstance(whole, str) or not isinstance(part, str):
@@ -257,7 +257,7 @@ class AllOf:
 
     conditions: tuple[Expression, ...]
 
-    def of(self, trial: Judged) -> bool:
+    def of(self, trial: ScoredPrediction) -> bool:
         """Whether it holds."""
         return all(truth(condition.of(trial)) for condition in self.conditions)
 
@@ -268,7 +268,7 @@ class AnyOf:
 
     conditions: tuple[Expression, ...]
 
-    def of(self, trial: Judged) -> bool:
+    def of(self, trial: ScoredPrediction) -> bool:
         """Whether it holds."""
         return any(truth(condition.of(trial)) for condition in self.conditions)
 
@@ -279,7 +279,7 @@ class Not:
 
     condition: Expression
 
-    def of(self, trial: Judged) -> bool:
+    def of(self, trial: ScoredPrediction) -> bool:
         """Whether it holds."""
         return not truth(self.condition.of(trial))
 

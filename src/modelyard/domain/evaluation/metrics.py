@@ -20,10 +20,10 @@ from modelyard.errors import InvalidInput
 LARGEST = 1e150
 """Beyond this no score is taken, so that no sum of squares overflows."""
 
-Judged = tuple[Prediction | PredictionView, Sequence[Score | ScoreView]]
+ScoredPrediction = tuple[Prediction | PredictionView, Sequence[Score | ScoreView]]
 """A prediction and its scores, in the order in which they were made; or as much of them as numbers need."""
 
-WholeJudged = tuple[Prediction, Sequence[Score]]
+FullScoredPrediction = tuple[Prediction, Sequence[Score]]
 """The same with nothing left out."""
 
 Path = tuple[str, ...]
@@ -116,7 +116,7 @@ def _whole(scorer: str) -> Metric:
     return Metric(same_scheme(scorer))
 
 
-def trial_readings(judged: Judged) -> list[Reading]:
+def trial_readings(judged: ScoredPrediction) -> list[Reading]:
     """What a trial says. Where the model failed nothing counts that a scorer said."""
     prediction, scores = judged
     return [] if prediction.error is not None else readings(scores)
@@ -170,7 +170,7 @@ class Row:
     """A row of a run: its trials, of which there is at least one."""
 
     digest: str
-    trials: tuple[Judged, ...]
+    trials: tuple[ScoredPrediction, ...]
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -201,7 +201,7 @@ class Row:
         return canonical_json(self.inputs[key])
 
 
-def rows(judged: Iterable[Judged]) -> Iterator[Row]:
+def rows(judged: Iterable[ScoredPrediction]) -> Iterator[Row]:
     """The rows of a run, of which equal ones are trials of each other.
 
     What is judged must come in the order of the row digests, as the index `by_row` gives it: then a run of any length
@@ -215,7 +215,7 @@ def rows(judged: Iterable[Judged]) -> Iterator[Row]:
         yield Row(digest, tuple(trials))
 
 
-def _row_digest(judged: Judged) -> str:
+def _row_digest(judged: ScoredPrediction) -> str:
     return judged[0].row_digest
 
 

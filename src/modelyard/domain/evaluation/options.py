@@ -32,7 +32,7 @@ def _sensible(_: object, __: object, confidence: float) -> None:
 
 
 @attrs.frozen
-class Terms:
+class ReportOptions:
     """The trials of a row are reduced first, by `reducer`: "mean", "median", "min" or "max".
 
     `cluster_by` names an input that rows which go together have in common, such as the text that several questions are
@@ -51,7 +51,7 @@ class Terms:
 
 
 class TermOptions(TypedDict, total=False):
-    """The fields of `Terms`, as keyword arguments."""
+    """The fields of `ReportOptions`, as keyword arguments."""
 
     reducer: str
     cluster_by: str | None

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from modelyard.domain.evaluation.filters import Expression, Field, fields_in, scorer_keys, truth
-from modelyard.domain.evaluation.metrics import Judged, Kind, Metric, Path, Row, kind_of, trial_readings
+from modelyard.domain.evaluation.metrics import Kind, Metric, Path, Row, ScoredPrediction, kind_of, trial_readings
 from modelyard.domain.evaluation.references import same_scheme
 from modelyard.domain.usage import add
 from modelyard.errors import CallerError
@@ -24,7 +24,7 @@ from modelyard.errors import CallerError
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-J = TypeVar("J", bound=Judged)
+J = TypeVar("J", bound=ScoredPrediction)
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class ResultRow(Generic[J]):
         return (trial for trials in self.runs.values() for trial in trials)
 
 
-def joined(runs: Mapping[str, Iterable[Row]]) -> Iterator[ResultRow[Judged]]:
+def joined(runs: Mapping[str, Iterable[Row]]) -> Iterator[ResultRow[ScoredPrediction]]:
     """The rows of runs, each given in the order of its digests, joined by them."""
     streams = [_tagged(at, run_id, rows) for at, (run_id, rows) in enumerate(runs.items())]
     for digest, group in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(0)):
@@ -120,7 +120,7 @@ class ResultQuery:
         """Whether a row that so many runs have is in every one."""
         return runs == len(self.run_ids)
 
-    def keeps(self, row: ResultRow[Judged]) -> bool:
+    def keeps(self, row: ResultRow[ScoredPrediction]) -> bool:
         """Whether the row fits the filters."""
         if not self.filters:
             return True
@@ -130,7 +130,7 @@ class ResultQuery:
         fits = (self._fits(row, run_id, conditions) for run_id, conditions in groups.items())
         return all(fits) if self.match_all else any(fits)
 
-    def _fits(self, row: ResultRow[Judged], run_id: str | None, conditions: Sequence[Expression]) -> bool:
+    def _fits(self, row: ResultRow[ScoredPrediction], run_id: str | None, conditions: Sequence[Expression]) -> bool:
         """Whether in the run, or in some or every run, some trial fits all conditions."""
         if run_id is not None:
             return _some(row.runs.get(run_id, ()), conditions)
@@ -143,7 +143,7 @@ class ResultQuery:
             found.sort(key=_ranking(at, self.sorts[at].descending), reverse=self.sorts[at].descending)
         return [digest for _, digest in found]
 
-    def sort_values(self, row: ResultRow[Judged]) -> tuple[Any, ...]:
+    def sort_values(self, row: ResultRow[ScoredPrediction]) -> tuple[Any, ...]:
         """What each of the sorts goes by, None where the row has no value."""
         return tuple(_sort_value(sort, row) for sort in self.sorts)
 
@@ -152,7 +152,7 @@ class ResultQuery:
         return at >= self.offset and (self.limit is None or at < self.offset + self.limit)
 
 
-def _some(trials: Iterable[Judged], conditions: Sequence[Expression]) -> bool:
+def _some(trials: Iterable[ScoredPrediction], conditions: Sequence[Expression]) -> bool:
     return any(all(truth(condition.of(trial)) for condition in conditions) for trial in trials)
 
 
@@ -167,7 +167,7 @@ def _ranking(at: int, descending: bool) -> Callable[[tuple[tuple[Any, ...], str]
     return rank
 
 
-def _sort_value(sort: Sort, row: ResultRow[Judged]) -> float | str | None:
+def _sort_value(sort: Sort, row: ResultRow[ScoredPrediction]) -> float | str | None:
     if sort.difference:
         means = [mean for trials in row.runs.values() if (mean := _mean(sort.field, trials)) is not None]
         return max(means) - min(means) if len(means) > 1 else None
@@ -180,7 +180,7 @@ def _sort_value(sort: Sort, row: ResultRow[Judged]) -> float | str | None:
     return None
 
 
-def _mean(field: Field, trials: Iterable[Judged]) -> float | None:
+def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
     """The mean of a score over trials, bools as 0 and 1."""
     values = [value for trial in trials if kind_of(value := field.of(trial)) in (Kind.BINARY, Kind.CONTINUOUS)]
     return math.fsum(values) / len(values) if values else None
@@ -267,7 +267,7 @@ class RunTally:
         for scorer in scorers:
             self.scorers[scorer] = None
 
-    def add(self, trial: Judged) -> None:
+    def add(self, trial: ScoredPrediction) -> None:
         """Count a trial."""
         prediction = trial[0]
         self.trials += 1
@@ -298,7 +298,7 @@ def _name(scorer: str, short: Counter[str]) -> str:
     return name if short[name] == 1 else versioned
 
 
-def tokens_of(trial: Judged) -> int | None:
+def tokens_of(trial: ScoredPrediction) -> int | None:
     """The tokens of the model's call; None when none were reported."""
     counts = (trial[0].prompt_tokens, trial[0].completion_tokens)
     return None if counts == (None, None) else sum(count or 0 for count in counts)

@@ -30,7 +30,7 @@ def outcome_of(prediction: Prediction | PredictionView, score: Score | ScoreView
     return Outcome.SCORED if Outcome.SCORED in outcomes else outcomes[0]
 
 
-class Tally:
+class RunningTotals:
     """The count of a run. `scorers` are the references of its scorers' versions by name; the first is the headline."""
 
     def __init__(self, scorers: Mapping[str, str]) -> None:
@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 
 @attrs.define
-class Lowest(Generic[T]):
+class NSmallest(Generic[T]):
     """At most `keep` items: those with the lowest rank that were offered, of equal ones the first.
 
     >>> lowest = Lowest(2)

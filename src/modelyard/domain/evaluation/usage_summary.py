@@ -51,7 +51,7 @@ def total_cost(usage: Iterable[RoleUsage]) -> Decimal | None:
 
 
 @attrs.define
-class Spending:
+class UsageSummary:
     """What predictions and scores took, added up one by one."""
 
     _latencies: "array[float]" = attrs.field(factory=lambda: array("d"))

@@ -34,13 +34,13 @@ class TabularTrainer:
         return base_model in self._base_models
 
     def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        """Imitate examples: see `modelyard.trainers.loop.imitate`."""
-        yield from loop.imitate(_learner(context), config, data, context.resume_step, self._save_every)
+        """Imitate examples: see `modelyard.trainers.loop.run_sft`."""
+        yield from loop.run_sft(_learner(context), config, data, context.resume_step, self._save_every)
 
     def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        """Learn from rewards: see `modelyard.trainers.loop.reinforce`."""
+        """Learn from rewards: see `modelyard.trainers.loop.run_rl`."""
         policies, learner = _policies(config, context), _learner(context)
-        yield from loop.reinforce(learner, config, data, policies, context.resume_step, self._save_every)
+        yield from loop.run_rl(learner, config, data, policies, context.resume_step, self._save_every)
 
 
 class TabularLearner:

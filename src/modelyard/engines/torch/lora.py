@@ -47,7 +47,7 @@ class LoraShape:
         if self.targets:
             named &= set(self.targets)
         else:
-            named -= _of_experts(model) | _PASSED_OVER
+            named -= _fused_expert_names(model) | _PASSED_OVER
             named = named & set(TARGETS) or named
         return attrs.evolve(self, targets=tuple(sorted(named)))
 
@@ -90,7 +90,7 @@ class LoraShape:
         return shape
 
 
-def _of_experts(model: nn.Module) -> set[str]:
+def _fused_expert_names(model: nn.Module) -> set[str]:
     """Where experts are one stack of weights and no layers, peft takes these names of what lies beside for theirs."""
     stacked = any(
         name.endswith("experts") and any(True for _ in module.parameters(recurse=False))
@@ -127,7 +127,7 @@ def _sizes(layer: nn.Linear) -> tuple[int, int]:
     return (first, second) if isinstance(layer, Conv1D) else (second, first)
 
 
-class Around(nn.Module):
+class LoraLinear(nn.Module):
     """Stands in for a linear layer. Some layers look at the weights of others."""
 
     def __init__(self, base: nn.Linear) -> None:
@@ -146,13 +146,13 @@ class Around(nn.Module):
         return self.base.bias
 
 
-def put_in(model: nn.Module, name: str, layer: Around) -> None:
+def put_in(model: nn.Module, name: str, layer: LoraLinear) -> None:
     """Put a layer in the place of the one that it stands in for."""
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, layer)
 
 
-class BankedLinear(Around):
+class BankedLinear(LoraLinear):
     """A linear layer with the adapters of every slot beside it."""
 
     def __init__(self, base: nn.Linear, slots: int, selection: Selection) -> None:

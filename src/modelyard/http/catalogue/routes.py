@@ -16,7 +16,7 @@ from modelyard.http.catalogue.schemas import (
     model_list,
 )
 from modelyard.http.message import JSON_HEADER, Header, Response, dump, json_response
-from modelyard.http.route import Auth, Call, Dialect, Interface, Route
+from modelyard.http.route import Auth, Call, ErrorFormat, Interface, Route
 from modelyard.platform.catalogue.service import resolve
 from modelyard.platform.platform import Platform
 
@@ -36,7 +36,7 @@ def show_catalogue(call: Call) -> Response:
 
 def _listing(platform: Platform) -> tuple[bytes, str]:
     """The bytes and their tag, kept with the platform: endpoints of others have the same routes."""
-    memory, version = platform.ports.memory, platform.catalogue.version
+    memory, version = platform.runtime.cache, platform.catalogue.version
     if memory.listing is None or memory.listing[0] != version:
         body = dump(catalogue_body(platform.catalogue.entries()))
         memory.listing = version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
@@ -60,7 +60,7 @@ def list_models(call: Call) -> Response:
 def show_model(call: Call) -> Response:
     """Show one model that the caller may ask, by any name that it answers to."""
     name = call.params["id"]
-    found = resolve(call.platform.ports, name, call.platform.principal)
+    found = resolve(call.platform.runtime, name, call.platform.principal)
     return json_response(listed_model(name, found.entry.created, _OWNER))
 
 
@@ -92,7 +92,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             list_models,
             response=ModelList,
             summary="List the models that the caller may ask.",
-            dialect=Dialect.ERROR,
+            dialect=ErrorFormat.ERROR,
         ),
         Route(
             "GET",
@@ -102,7 +102,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             show_model,
             response=ListedModel,
             summary="Show one model that the caller may ask.",
-            dialect=Dialect.ERROR,
+            dialect=ErrorFormat.ERROR,
         ),
     )
 

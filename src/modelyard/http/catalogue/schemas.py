@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry, Feature, Quantization, SamplingParameter
 from modelyard.domain.catalogue import Pricing as Prices
-from modelyard.http.constraints import Matching
+from modelyard.formats.constraints import Matching
 
 _DECIMAL = Matching(r"\d+(\.\d+)?", "must be a decimal number without exponent")
 

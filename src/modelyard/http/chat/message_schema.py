@@ -7,8 +7,8 @@ import attrs
 
 from modelyard.domain.completion import Message, Part, Role, ToolCall
 from modelyard.errors import InvalidInput
-from modelyard.http.constraints import Length
-from modelyard.http.converter import parser
+from modelyard.formats.constraints import Length
+from modelyard.formats.converter import parser
 
 _NAME = Length(0, 1024)
 

@@ -16,9 +16,9 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.constraints import Length, Matching, Refused, Within
+from modelyard.formats.converter import below, structure_members
 from modelyard.http.chat.message_schema import WireMessage, plain_messages, read_messages
-from modelyard.http.constraints import Length, Matching, Refused, Within
-from modelyard.http.converter import below, structure_members
 
 JsonObject = Mapping[str, Any]
 

@@ -17,9 +17,9 @@ from modelyard.http.chat.response_schema import (
 )
 from modelyard.http.error_responses import chat_body, kind_of, report
 from modelyard.http.message import EVENT_STREAM, FOLLOWING, JSON_HEADER, Header, Response
-from modelyard.http.route import Auth, Body, Call, Dialect, Handler, Interface, Route
-from modelyard.platform.chat.pipeline import Answer, Opening
-from modelyard.platform.flow import Abandoned, Effect, Emit, Flow
+from modelyard.http.route import Auth, Body, Call, ErrorFormat, Handler, Interface, Route
+from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
+from modelyard.platform.flow import CallerDisconnected, Effect, Emit, Flow
 from modelyard.protocols import Clock
 
 JOINED = 2**14
@@ -27,10 +27,10 @@ JOINED = 2**14
 
 
 def complete(call: Call, training: bool) -> Flow[Response | None]:
-    """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
-    platform, clock = call.platform, call.platform.ports.clock
+    """CompletionResult a chat; for `training` with the log-probabilities and token ids that it needs."""
+    platform, clock = call.platform, call.platform.runtime.clock
     booked = attribution(call.headers, platform.principal)
-    asked = read_chat_request(call.body, platform.ports.settings.strict_parameters, training)
+    asked = read_chat_request(call.body, platform.runtime.settings.strict_parameters, training)
     answering = platform.chat.flow(asked.request, booked, details=training)
     if asked.request.streamed:
         yield from _streamed(answering, Events(asked, clock))
@@ -65,15 +65,15 @@ class Events:
         """Whether the answer has begun, so that a failure can only be told as an event."""
         return self._chunks is not None
 
-    def hear(self, item: Opening | Delta | Completion) -> Response | None:
+    def resume(self, item: StreamStarted | Delta | Completion) -> Response | None:
         """Make ready what an item of the answer says. Returns the response when the answer opens."""
-        if isinstance(item, Opening):
+        if isinstance(item, StreamStarted):
             return self._open(item)
         assert self._chunks is not None
         self._add(self._chunks.of(item) if isinstance(item, Delta) else self._chunks.usage(item.usage) + DONE)
         return None
 
-    def _open(self, opening: Opening) -> Response:
+    def _open(self, opening: StreamStarted) -> Response:
         asked, self._id = self._asked, opening.id
         self._chunks = Chunks(
             opening.id,
@@ -87,7 +87,7 @@ class Events:
 
     def fail(self, failure: Exception) -> None:
         """Make ready what went wrong; what is no fault of the caller is logged."""
-        kind = kind_of(failure, Dialect.ERROR)
+        kind = kind_of(failure, ErrorFormat.ERROR)
         if kind.status >= 500:
             report(failure, self._id)
         self._add(event(chat_body(failure, kind)))
@@ -103,7 +103,7 @@ class Events:
         self.size += len(events)
 
 
-def _streamed(answering: Flow[Answer], events: Events) -> Flow[None]:
+def _streamed(answering: Flow[CompletionResult], events: Events) -> Flow[None]:
     """Emit the response when the answer begins, and then its events, joined until something has to be waited for.
 
     What fails before the answer begins is raised; what fails later ends the stream with an event that says so.
@@ -116,7 +116,7 @@ def _streamed(answering: Flow[Answer], events: Events) -> Flow[None]:
             effect = _told(effect, answering, events)
         except StopIteration:
             break
-        except Abandoned:
+        except CallerDisconnected:
             raise
         except Exception as failure:
             if not events.opened:
@@ -132,13 +132,13 @@ def _streamed(answering: Flow[Answer], events: Events) -> Flow[None]:
     yield Emit(events.take())
 
 
-def _told(effect: Effect, answering: Flow[Answer], events: Events) -> Effect:
+def _told(effect: Effect, answering: Flow[CompletionResult], events: Events) -> Effect:
     """The first effect of the answer to be passed on. What it emits before is made ready; the response, and events when
     they are many, are emitted in its place.
     """
     while type(effect) is Emit:
         try:
-            response = events.hear(effect.item)
+            response = events.resume(effect.item)
         except Exception as error:  # noqa: BLE001 - the answer must hear of it, to book what was said
             effect = answering.throw(error)
             continue
@@ -165,7 +165,7 @@ def _routes(path: str, interface: Interface, handler: Handler) -> tuple[Route, .
             response=ChatCompletion,
             events=ChatCompletionChunk,
             summary="Create a chat completion.",
-            dialect=Dialect.ERROR,
+            dialect=ErrorFormat.ERROR,
         )
         for end in ("", "/")
     )

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, TypeVar
 from modelyard.domain.evaluation.references import RefKind, RefMode, reference_problem
 from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
-from modelyard.http.converter import structure
+from modelyard.formats.converter import structure
 from modelyard.http.evaluations.run_schemas import wire_places
 from modelyard.http.message import Response, dump
 from modelyard.http.route import Auth, Call, Handler, Interface, Parameter, Route
@@ -55,7 +55,7 @@ def body_with_references(cls: type[T], call: Call, **kinds: frozenset[RefKind]) 
         return structure(cls, call.body, "body")
     except InvalidInput as wrong:
         given = call.body if isinstance(call.body, dict) else {}
-        mode = RefMode(call.platform.ports.settings.reference_mode)
+        mode = RefMode(call.platform.runtime.settings.reference_mode)
         raise InvalidInput([*wrong.problems, *_wrong_references(given, mode, kinds)]) from None
 
 

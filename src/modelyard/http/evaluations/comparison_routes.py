@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Literal, cast, get_args
 
 from modelyard.errors import InvalidInput
-from modelyard.http.converter import structure
+from modelyard.formats.converter import structure
 from modelyard.http.evaluations.common import evaluation_route, place_of
 from modelyard.http.evaluations.comparison_schemas import (
     ComparisonObject,

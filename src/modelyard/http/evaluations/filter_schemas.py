@@ -18,7 +18,7 @@ from modelyard.domain.evaluation.filters import (
     Target,
 )
 from modelyard.errors import Problem
-from modelyard.http.converter import Wrong, below, either
+from modelyard.formats.converter import Wrong, below, either
 
 MAX_PARTS = 1000
 MAX_FIELD = 1000

@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 
 from modelyard.errors import NotFound, NoWorker
-from modelyard.http.converter import structure
+from modelyard.formats.converter import structure
 from modelyard.http.evaluations.common import WINDOW, Where, evaluation_route, lines_response, place_of
 from modelyard.http.evaluations.job_schemas import (
     EvaluateModel,
@@ -86,7 +86,7 @@ def _place(call: Call, project_id: str) -> Where:
 
 def _check_can_run(call: Call) -> None:
     """Raise `NoWorker` when nothing would run a job."""
-    if not alive(call.platform.ports):
+    if not alive(call.platform.runtime):
         raise NoWorker(
             "no worker is alive, so the evaluation would never start; start one (modelyard work --store FILE, "
             "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"

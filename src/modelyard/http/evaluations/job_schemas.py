@@ -9,7 +9,7 @@ from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import RunState, RunStatus
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput, Problem
-from modelyard.http.constraints import Length, Matching
+from modelyard.formats.constraints import Length, Matching
 from modelyard.http.evaluations.run_schemas import plain, wire_time
 
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"

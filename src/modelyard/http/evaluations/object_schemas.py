@@ -7,9 +7,9 @@ import attrs
 
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.constraints import Length, Within
+from modelyard.formats.converter import MAX_PROBLEMS, structure
 from modelyard.formats.json_stream import JsonReader
-from modelyard.http.constraints import Length, Within
-from modelyard.http.converter import MAX_PROBLEMS, structure
 from modelyard.http.evaluations.run_schemas import plain, wire_time
 from modelyard.http.query import Query
 

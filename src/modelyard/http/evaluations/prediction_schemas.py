@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
-from modelyard.http.constraints import Length
+from modelyard.formats.constraints import Length
 from modelyard.http.evaluations.run_schemas import plain, wire_time
 from modelyard.http.query import Query
 

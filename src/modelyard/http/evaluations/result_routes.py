@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from modelyard.http.converter import structure
+from modelyard.formats.converter import structure
 from modelyard.http.evaluations.common import FIRST_LINES, evaluation_route, place_of
 from modelyard.http.evaluations.result_schemas import (
     EvalResults,

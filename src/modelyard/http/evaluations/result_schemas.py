@@ -7,13 +7,13 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.evaluation.filters import Expression, Field
-from modelyard.domain.evaluation.metrics import Kind, WholeJudged
+from modelyard.domain.evaluation.metrics import FullScoredPrediction, Kind
 from modelyard.domain.evaluation.prediction import Score
 from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, ResultRow, RunSummary, Sort, tokens_of
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
-from modelyard.http.constraints import Length, Within
-from modelyard.http.converter import Wrong, below
+from modelyard.formats.constraints import Length, Within
+from modelyard.formats.converter import Wrong, below
 from modelyard.http.evaluations.filter_schemas import parse_query
 from modelyard.http.evaluations.prediction_schemas import GenaiSpanRef
 from modelyard.http.evaluations.run_schemas import plain, wire_time
@@ -189,7 +189,7 @@ Names = Mapping[str, Mapping[str, str]]
 """For each run, what its scorers are called."""
 
 
-def row_object(row: ResultRow[WholeJudged], names: Names, body: EvalResultsQuery) -> Mapping[str, Any]:
+def row_object(row: ResultRow[FullScoredPrediction], names: Names, body: EvalResultsQuery) -> Mapping[str, Any]:
     """A row as plain JSON data, in the members of `EvalResultsRow`."""
     trials = next(iter(row.runs.values()))
     return {
@@ -202,7 +202,7 @@ def row_object(row: ResultRow[WholeJudged], names: Names, body: EvalResultsQuery
     }
 
 
-def _trial(trial: WholeJudged, names: Mapping[str, str], body: EvalResultsQuery) -> Mapping[str, Any]:
+def _trial(trial: FullScoredPrediction, names: Mapping[str, str], body: EvalResultsQuery) -> Mapping[str, Any]:
     prediction, scores = trial
     children = body.include_predict_and_score_children
     return {

@@ -8,8 +8,8 @@ import attrs
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion
 from modelyard.errors import InvalidInput, Problem
-from modelyard.http.constraints import Length, Within
-from modelyard.http.converter import structure
+from modelyard.formats.constraints import Length, Within
+from modelyard.formats.converter import structure
 from modelyard.http.evaluations.run_schemas import plain
 from modelyard.http.training.response_schemas import Listed, time_text
 

@@ -8,11 +8,11 @@ import attrs
 
 from modelyard.domain.training_config import AssistantTurns, ImportanceSamplingLevel, RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.constraints import Length, Matching
+from modelyard.formats.converter import structure
 from modelyard.formats.fields import below
 from modelyard.formats.json_stream import JsonReader
 from modelyard.formats.training_data import dump_group_end, dump_trajectory, group_around, trajectory_of
-from modelyard.http.constraints import Length, Matching
-from modelyard.http.converter import structure
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from modelyard.domain.job import JobStatus
 from modelyard.domain.models import Model
 from modelyard.domain.paging import Order
 from modelyard.errors import InvalidInput, NotFound, NoWorker
+from modelyard.formats.converter import structure
 from modelyard.formats.json_stream import CHUNK, file_chunks
 from modelyard.formats.training_data import read_examples, read_groups
-from modelyard.http.converter import structure
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Handler, Interface, Parameter, Route
 from modelyard.http.training.request_schemas import (
@@ -46,7 +46,7 @@ from modelyard.http.training.response_schemas import (
     model_object,
     page_object,
 )
-from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.jobs.worker import alive
 from modelyard.protocols import StoredArtifact
 
@@ -169,7 +169,7 @@ def log_to_model(call: Call) -> Response:
     """Keep trajectory groups of a split, such as "val", with their rewards and metrics."""
     model = call.platform.models.get(call.params["model_id"])
     body, stored = _read_groups(call)
-    artifacts = call.platform.ports.artifacts
+    artifacts = call.platform.runtime.artifacts
     try:
         request = structure(LogCreate, body.rest, "body")
         _check_same_model(request, model)
@@ -189,14 +189,14 @@ def _read_groups(call: Call) -> tuple[GroupsBody, StoredArtifact]:
     """The body without its groups, and the groups as an artifact, which whoever calls keeps or removes."""
     with _spooled(call) as file:
         body = GroupsBody(file_chunks(file))
-        return body, call.platform.ports.artifacts.put(body.lines())
+        return body, call.platform.runtime.artifacts.put(body.lines())
 
 
 @contextmanager
 def _spooled(call: Call) -> Iterator[BinaryIO]:
     """The raw body as a file, removed afterwards."""
     assert call.data is not None
-    artifacts = call.platform.ports.artifacts
+    artifacts = call.platform.runtime.artifacts
     try:
         with artifacts.open(call.data.name) as file:
             yield file
@@ -210,7 +210,7 @@ def _spooled(call: Call) -> Iterator[BinaryIO]:
 def create_rl_job(call: Call) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
     body, stored = _read_groups(call)
-    with kept_only_if_named(call.platform.ports.artifacts, stored):
+    with remove_unless_recorded(call.platform.runtime.artifacts, stored):
         request = rl_request(body.rest)
         _check_can_run(call, request.model_id)
         with places("body", "experimental_config"):
@@ -234,7 +234,7 @@ def create_sft_job(call: Call) -> Response:
 def _check_can_run(call: Call, model_id: str) -> None:
     """Raise `NotFound` for an unknown model, and `NoWorker` when nothing would run a job of it."""
     call.platform.models.get(model_id.lower())
-    if not alive(call.platform.ports):
+    if not alive(call.platform.runtime):
         raise NoWorker(
             "no worker is alive, so the job would never start; start one (modelyard work --store FILE, "
             "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from modelyard.http.converter import structure
+from modelyard.formats.converter import structure
 from modelyard.http.errors import MalformedRequest
 from modelyard.http.route import Call
 from modelyard.http.uploads import response_schemas as answer
@@ -97,7 +97,7 @@ def _base(call: Call) -> str:
 
 
 def _uploads(call: Call) -> Uploads:
-    return Uploads(call.platform.ports, call.platform.principal)
+    return Uploads(call.platform.runtime, call.platform.principal)
 
 
 # ---- an artifact that is there -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.http.constraints import Length, Matching, Refused
+from modelyard.formats.constraints import Length, Matching, Refused
 
 _name = Matching(r"(?!\.+$)[A-Za-z0-9._-]{1,128}", "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")
 _id = Matching(r"[0-9a-f-]{36}", "must be an id, as the creation answered it")

@@ -6,7 +6,7 @@ operations, two addresses to put things at, and a run's stream, of which nothing
 
 from typing import Any
 
-from modelyard.http.converter import structure
+from modelyard.formats.converter import structure
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
 from modelyard.http.uploads.graphql import FILE, MANIFEST, operation
@@ -43,7 +43,7 @@ def take_stream(call: Call) -> Response:
 
 
 def _uploads(call: Call) -> Uploads:
-    return Uploads(call.platform.ports, call.platform.principal)
+    return Uploads(call.platform.runtime, call.platform.principal)
 
 
 def _route(method: str, path: str, auth: Auth, handler: Handler, **more: Any) -> Route:

@@ -9,7 +9,7 @@ from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, Regist
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel, Snapshot, Tx
 
 _OFFER = "public"
@@ -26,22 +26,22 @@ class Catalogue:
     [entry.id for entry in platform.catalogue.entries()]  # ['echo', 'parrot', ...]
     """
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     def entries(self) -> list[CatalogueEntry]:
         """Every entry, sorted by id. A registered one takes the place of the backend's with its id."""
-        offers = offered(self.ports)
+        offers = offered(self.runtime)
         listed = dict(offers)
-        for record in self.ports.store.read(lambda snapshot: list(_registered(snapshot))):
+        for record in self.runtime.store.read(lambda snapshot: list(_registered(snapshot))):
             if record.answers_as in offers:
                 listed[record.id] = record.entry()
         return [listed[name] for name in sorted(listed)]
 
     def get(self, id: str) -> CatalogueEntry:
         """One entry. Raises `ModelNotFound`."""
-        offers = offered(self.ports)
-        found = self.ports.store.read(lambda snapshot: _catalogued(snapshot, offers, id))
+        offers = offered(self.runtime)
+        found = self.runtime.store.read(lambda snapshot: _catalogued(snapshot, offers, id))
         if found is None:
             raise _missing(id)
         return found.entry
@@ -51,15 +51,15 @@ class Catalogue:
 
         Raises `Forbidden`, `ModelNotFound`.
         """
-        return resolve(self.ports, name, self.principal)
+        return resolve(self.runtime, name, self.principal)
 
     @property
     def version(self) -> tuple[int, int]:
         """The same for as long as the list is the same, also when another process changes it; of use in this process
         only.
         """
-        offered(self.ports)
-        return self.ports.store.read(_revision), self.ports.memory.offers
+        offered(self.runtime)
+        return self.runtime.store.read(_revision), self.runtime.cache.offers
 
     def register(self, entry: CatalogueEntry, answers_as: str | None = None) -> None:
         """List `entry`, answered by the backend's model `answers_as` (by default the one with the entry's id).
@@ -69,33 +69,33 @@ class Catalogue:
         self._require_host()
         check_entry(entry)
         model = answers_as or entry.id
-        if model not in offered(self.ports):
+        if model not in offered(self.runtime):
             raise InvalidInput.at("answers_as", msg=f"no backend offers a model {model!r}; name one that is offered")
-        self.ports.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
+        self.runtime.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
 
     def remove(self, id: str) -> None:
         """Remove what was registered. Only the host may. Raises `ModelNotFound`, `Forbidden`."""
         self._require_host()
-        self.ports.store.transact(lambda tx: _remove(tx, id))
+        self.runtime.store.transact(lambda tx: _remove(tx, id))
 
     def _require_host(self) -> None:
         if self.principal.scope.entity is not None:
             raise Forbidden("only the host may change the catalogue")
 
 
-def resolve(ports: Ports, name: str, principal: Principal) -> ServedModel:
+def resolve(runtime: Runtime, name: str, principal: Principal) -> ServedModel:
     """Which model a name means: a catalogue id, else a trained model with its checkpoint (`ModelName`).
 
     Raises `Forbidden` for an entity or project that the principal lacks, in the same words whether anything is there,
     and `ModelNotFound`.
     """
-    offers = offered(ports)
-    return ports.store.read(lambda snapshot: served(ports, snapshot, offers, name, principal))
+    offers = offered(runtime)
+    return runtime.store.read(lambda snapshot: served(runtime, snapshot, offers, name, principal))
 
 
-def offered(ports: Ports) -> Offers:
+def offered(runtime: Runtime) -> Offers:
     """What the backend offers, by id. A backend that returns the same tuple again costs nothing."""
-    memory, entries = ports.memory, tuple(ports.backend.entries())
+    memory, entries = runtime.cache, tuple(runtime.backend.entries())
     if entries is not memory.offered:
         if entries != memory.offered:
             memory.offered_by_id = {entry.id: entry for entry in entries}
@@ -104,7 +104,7 @@ def offered(ports: Ports) -> Offers:
     return memory.offered_by_id
 
 
-def served(ports: Ports, snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> ServedModel:
+def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> ServedModel:
     """`resolve` on a snapshot."""
     found = _catalogued(snapshot, offers, name)
     if found is not None:
@@ -122,7 +122,7 @@ def served(ports: Ports, snapshot: Snapshot, offers: Offers, name: str, principa
         if parts.step or parts.alias:
             raise _missing(name)
         return base
-    return ServedModel(base.base_model, base.entry, checkpoint, _opener(ports, checkpoint))
+    return ServedModel(base.base_model, base.entry, checkpoint, _opener(runtime, checkpoint))
 
 
 def _catalogued(snapshot: Snapshot, offers: Offers, name: str) -> ServedModel | None:
@@ -148,11 +148,11 @@ def checkpoint_named(
     return latest[0] if latest else None
 
 
-def _opener(ports: Ports, checkpoint: "models.Checkpoint") -> Callable[[str], BinaryIO]:
+def _opener(runtime: Runtime, checkpoint: "models.Checkpoint") -> Callable[[str], BinaryIO]:
     def open_file(name: str) -> BinaryIO:
         if name not in checkpoint.files:
             raise ArtifactMissing(f"checkpoint {checkpoint.id} has no file {name!r}")
-        return ports.artifacts.open(checkpoint.files[name]["artifact"])
+        return runtime.artifacts.open(checkpoint.files[name]["artifact"])
 
     return open_file
 

@@ -24,7 +24,7 @@ from modelyard.errors import BackendError
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images")
 
 
-def vet(delta: Delta, choices: int) -> None:
+def validate_delta(delta: Delta, choices: int) -> None:
     """Raise `BackendError` unless this is a delta of one of so many choices, with values of their own types."""
     if type(delta) is not Delta:
         raise BackendError(f"the backend gave a {type(delta).__name__} in the place of a Delta")
@@ -99,7 +99,7 @@ MAX_TEXT = 2**24
 """Characters beyond which a choice is taken for nonsense."""
 
 
-class SourceReader:
+class ResponseAssembler:
     """Takes what one call of a backend gives: all choices of the request, or one of them.
 
     `report` is the backend's last word on its usage; `shown` is what a streamed request has yet to emit; `done` says
@@ -108,14 +108,14 @@ class SourceReader:
 
     def __init__(self, request: CompletionRequest, indexes: Sequence[int]) -> None:
         self.request = request
-        self.choices = [ChoiceReader(index, request) for index in indexes]
+        self.choices = [ChoiceAssembler(index, request) for index in indexes]
         self.report: Usage | None = None
         self.shown: list[Delta] = []
         self.done = False
 
     def take(self, delta: Delta) -> bool:
         """Returns whether there is something to do: to show, or to stop. Raises `BackendError`."""
-        vet(delta, len(self.choices))
+        validate_delta(delta, len(self.choices))
         if delta.usage is not None:
             self.report = delta.usage
         choice = self.choices[delta.index]
@@ -158,7 +158,7 @@ class SourceReader:
         return self.report is not None and self.report.estimated
 
 
-class ChoiceReader:
+class ChoiceAssembler:
     """Takes a backend's deltas of one choice and gives those that the caller may see.
 
     `tokens` counts them as they come, those of a stop string too. `ended` says that no more are wanted. The request's
@@ -170,7 +170,7 @@ class ChoiceReader:
         self.index, self.tokens, self.ended = index, 0, False
         self.deltas: list[Delta] = []
         self._most, self._one_call = request.max_tokens, not request.parallel_tool_calls
-        self._hold = StopHold(request.stop) if request.stop else None
+        self._hold = StopStringBuffer(request.stop) if request.stop else None
         self._length, self._cut = 0, False
         self._calls: set[int] = set()
 
@@ -250,7 +250,7 @@ def first_tokens(delta: Delta, count: int) -> Delta:
 # ---- stop strings ------------------------------------------------------------------------------------------------
 
 
-class StopHold:
+class StopStringBuffer:
     """Holds deltas back while their text may be the beginning of a stop string, and cuts them where one is complete.
 
     The stop string that is complete first counts, so how the text is cut into deltas changes nothing. Log-probabilities

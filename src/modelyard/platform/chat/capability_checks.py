@@ -89,7 +89,7 @@ def check_tool_choice(request: CompletionRequest) -> None:
         raise InvalidInput.at("tool_choice", msg=f"names {choice.name!r}, which is none of the tools")
 
 
-def room(entry: CatalogueEntry, prompt_tokens: int | None, max_tokens: int | None) -> int:
+def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, max_tokens: int | None) -> int:
     """How many tokens a choice may have: what was asked for, else as many as fit.
 
     Raises `ContextLengthExceeded`, and `InvalidInput` beyond the model's `max_output_length`.

@@ -6,14 +6,14 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.platform.backend_stream import Source
-from modelyard.platform.flow import AsyncTalk, Talk
+from modelyard.platform.backend_stream import BackendStream
+from modelyard.platform.flow import AsyncDriver, Driver
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
 
 @attrs.define(eq=False)
 class Open:
-    """Answered with a `Source` of the backend's deltas, which the driver closes when the flow has ended."""
+    """Answered with a `BackendStream` of the backend's deltas, which the driver closes when the flow has ended."""
 
     backend: Backend | AsyncBackend
     request: CompletionRequest
@@ -24,20 +24,20 @@ class Open:
         """Whether it opens otherwise on an event loop; nothing is asked of the backend yet in either way."""
         return hasattr(self.backend, "astream")
 
-    def perform(self, talk: "Talk[Any]") -> Source:
+    def perform(self, driver: "Driver[Any]") -> BackendStream:
         """Raises RuntimeError for a backend that is asynchronous only where an event loop runs already."""
-        return talk.opened(Source.of(self.backend, self.request, self.model))
+        return driver.opened(BackendStream.of(self.backend, self.request, self.model))
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> Source:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> BackendStream:
         """The asynchronous way where the backend has one."""
-        return talk.opened(Source.on_loop(self.backend, self.request, self.model))
+        return driver.opened(BackendStream.on_loop(self.backend, self.request, self.model))
 
 
 @attrs.define(eq=False)
 class Pull:
     """Hands deltas to `take` until that returns True. Answered with whether it did; False is the end of the source."""
 
-    source: Source
+    source: BackendStream
     take: Callable[[Delta], bool]
 
     @property
@@ -45,32 +45,32 @@ class Pull:
         """As the source says."""
         return self.source.waits
 
-    def perform(self, talk: "Talk[Any]") -> bool:
+    def perform(self, driver: "Driver[Any]") -> bool:
         """In this thread."""
         return self.source.pull(self.take)
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> bool:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> bool:
         """On the loop, or for a backend that blocks in one hand-over to the executor."""
         if self.source.adeltas is not None:
             return await self.source.apull(self.take)
-        return await talk.in_thread(lambda: self.source.pull(self.take))
+        return await driver.in_thread(lambda: self.source.pull(self.take))
 
 
 @attrs.define(eq=False)
 class Close:
     """Stop a source's work now; answered with None."""
 
-    source: Source
+    source: BackendStream
 
     @property
     def waits(self) -> bool:
         """As the source says."""
         return self.source.waits
 
-    def perform(self, talk: "Talk[Any]") -> None:
+    def perform(self, driver: "Driver[Any]") -> None:
         """In this thread."""
         self.source.close()
 
-    async def aperform(self, talk: "AsyncTalk[Any]") -> None:
+    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
         """On the loop, or in the executor."""
-        await talk.close(self.source)
+        await driver.close(self.source)

@@ -13,12 +13,12 @@ from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
 from modelyard.platform.catalogue.service import offered, served
-from modelyard.platform.chat.assembly import SourceReader
-from modelyard.platform.chat.capability_checks import check_supported, check_tool_choice, images, room
+from modelyard.platform.chat.assembly import ResponseAssembler
+from modelyard.platform.chat.capability_checks import check_supported, check_tool_choice, images, resolve_max_tokens
 from modelyard.platform.chat.effects import Close, Open, Pull
-from modelyard.platform.flow import Abandoned, Book, Call, Emit, Flow
-from modelyard.platform.jsonable import plain
-from modelyard.platform.runtime import Ports
+from modelyard.platform.flow import Call, CallerDisconnected, Emit, Flow, RecordUsage
+from modelyard.platform.jsonable import to_jsonable
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import admitted, book, budgets_of, release
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot
 
@@ -27,7 +27,7 @@ _CHARACTERS_A_TOKEN = 4
 
 
 @attrs.frozen
-class Opening:
+class StreamStarted:
     """The first item of a stream: nothing can be refused any more. `created` is in Unix seconds."""
 
     id: str
@@ -37,38 +37,38 @@ class Opening:
 
 
 @attrs.frozen
-class Answer:
-    """What a flow of `answer` returns: the completion, and the catalogue entry that priced it."""
+class CompletionResult:
+    """What a flow of `run_completion` returns: the completion, and the catalogue entry that priced it."""
 
     completion: Completion
     entry: CatalogueEntry
 
 
-def answer(
-    ports: Ports, principal: Principal, request: CompletionRequest, attribution: Attribution, details: bool = False
-) -> Flow[Answer]:
+def run_completion(
+    runtime: Runtime, principal: Principal, request: CompletionRequest, attribution: Attribution, details: bool = False
+) -> Flow[CompletionResult]:
     """Answer a request and book it on `attribution`.
 
-    A streamed request emits its `Opening`, its deltas, and its `Completion` when it is booked; everything that can fail
-    before the first token fails before the `Opening`. `details` asks for log-probabilities and token ids where the
-    backend has them. Who goes away meanwhile pays for what was produced.
+    A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. Everything
+    that can fail before the first token fails before the `StreamStarted`. `details` asks for log-probabilities and
+    token ids where the backend has them. Who goes away meanwhile pays for what was produced.
 
     Raises `ModelNotFound`, `Forbidden`, `InvalidInput` and its subclasses, `BudgetExceeded`, `RateLimited`,
     `BackendError`, `StoreError`.
     """
-    answering = Answering(ports, principal, request, attribution, details)
+    answering = CompletionPipeline(runtime, principal, request, attribution, details)
     try:
         return (yield from answering.flow())
     except Exception as error:
-        if ports.observer is not None and not isinstance(error, Abandoned):
+        if runtime.observer is not None and not isinstance(error, CallerDisconnected):
             code = error.code if isinstance(error, ModelyardError) else ModelyardError.code
-            ports.observe(observed.CompletionFailed(attribution.team, attribution.project, request.model, code))
+            runtime.observe(observed.CompletionFailed(attribution.team, attribution.project, request.model, code))
         raise
     finally:
-        ports.memory.running.discard(answering.id)
+        runtime.cache.running.discard(answering.id)
 
 
-class Answering:
+class CompletionPipeline:
     """The state of one request, and its steps in order.
 
     What does not wait, as a store or backend declares, is done in place: to ask the driver for it would cost more than
@@ -80,27 +80,32 @@ class Answering:
     request: CompletionRequest
 
     def __init__(
-        self, ports: Ports, principal: Principal, request: CompletionRequest, attribution: Attribution, details: bool
+        self,
+        runtime: Runtime,
+        principal: Principal,
+        request: CompletionRequest,
+        attribution: Attribution,
+        details: bool,
     ) -> None:
-        self.ports, self.principal, self.asked, self.attribution = ports, principal, request, attribution
+        self.runtime, self.principal, self.asked, self.attribution = runtime, principal, request, attribution
         self.details = details
-        self.id, self.created = ports.ids(), int(ports.clock.now().timestamp())
+        self.id, self.created = runtime.ids(), int(runtime.clock.now().timestamp())
         self.held: Admission | None = None
-        self.readers: list[SourceReader] = []
+        self.readers: list[ResponseAssembler] = []
         self.appeared = 0
         self.opened = False
 
-    def flow(self) -> Flow[Answer]:
-        """See `answer`."""
+    def flow(self) -> Flow[CompletionResult]:
+        """See `run_completion`."""
         self._check_attribution()
-        self.served, limited = (yield Call(self._look_up)) if self.ports.store.blocking else self._look_up()
-        self.backend = backend_of(self.ports.backend, self.served.base_model)
+        self.served, limited = (yield Call(self._look_up)) if self.runtime.store.blocking else self._look_up()
+        self.backend = backend_of(self.runtime.backend, self.served.base_model)
         if getattr(self.backend, "blocking", False):
             yield Call(self._fit)
         else:
             self._fit()
         if limited:
-            self.held = yield from admitted(self.ports, self._admission(), self.principal.limits)
+            self.held = yield from admitted(self.runtime, self._admission(), self.principal.limits)
         try:
             yield from self._ask()
             completion = self._completion()
@@ -110,7 +115,7 @@ class Answering:
         yield from self._book(completion.usage, completion)
         if self.request.streamed:
             yield Emit(completion)
-        return Answer(completion, self.served.entry)
+        return CompletionResult(completion, self.served.entry)
 
     # ---- before the backend is asked
 
@@ -120,14 +125,14 @@ class Answering:
 
     def _look_up(self) -> tuple[ServedModel, bool]:
         """The model that answers, and whether the request needs admission, from one snapshot."""
-        offers = offered(self.ports)
+        offers = offered(self.runtime)
 
         def query(snapshot: Snapshot) -> tuple[ServedModel, bool]:
-            model = served(self.ports, snapshot, offers, self.asked.model, self.principal)
+            model = served(self.runtime, snapshot, offers, self.asked.model, self.principal)
             limited = self.principal.limits != _NO_LIMITS
             return model, limited or bool(budgets_of(snapshot, self.attribution.team, self.principal.key_id))
 
-        return self.ports.store.read(query)
+        return self.runtime.store.read(query)
 
     def _fit(self) -> None:
         """Make the request as the backend is to get it: with a token limit, a seed, and nothing that it cannot do."""
@@ -136,10 +141,10 @@ class Answering:
         check_tool_choice(request)
         check_supported(request, entry, capabilities)
         self.prompt_tokens, self.images = self.backend.prompt_tokens(request, self.served), images(request)
-        max_tokens = room(entry, self.prompt_tokens, request.max_tokens)
+        max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request.max_tokens)
         seed = request.sampling.seed
         if seed is None:
-            seed = int.from_bytes(self.ports.randomness(8), "big", signed=True)
+            seed = int.from_bytes(self.runtime.randomness(8), "big", signed=True)
         self.request = request.asking(request.messages, request.sampling.seeded(seed), max_tokens)
         self.readers = list(_readers(self.request, capabilities.choices))
 
@@ -149,7 +154,7 @@ class Answering:
         prompt = entry.context_length if self.prompt_tokens is None else self.prompt_tokens
         worst = Usage(prompt, request.max_tokens * request.n, images=self.images)
         dearest = most(worst, entry.pricing)
-        return Admission(self.id, self.principal.key_id, self.attribution.team, (), dearest, self.ports.clock.now())
+        return Admission(self.id, self.principal.key_id, self.attribution.team, (), dearest, self.runtime.clock.now())
 
     # ---- while it answers
 
@@ -160,7 +165,7 @@ class Answering:
             while more and not reader.done:
                 try:
                     more = (yield Pull(source, reader.take)) if source.waits else source.pull(reader.take)
-                except (ModelyardError, Abandoned):
+                except (ModelyardError, CallerDisconnected):
                     raise
                 except Exception as error:
                     raise BackendError(f"the backend failed with {type(error).__name__}") from error
@@ -176,7 +181,7 @@ class Answering:
         """Emit, and see to it that the choices appear in the order of their indexes."""
         if not self.opened:
             self.opened = True
-            yield Emit(Opening(self.id, self.created, self.asked.model, self.served.entry))
+            yield Emit(StreamStarted(self.id, self.created, self.asked.model, self.served.entry))
         for delta in deltas:
             for index in range(self.appeared, delta.index):
                 yield Emit(Delta(index=index))
@@ -209,17 +214,17 @@ class Answering:
     def _book(self, usage: Usage, completion: Completion | None) -> Flow[None]:
         entry, held = self._ledger_entry(usage), self.held
         stored = None if completion is None or not self.asked.store else self._stored(completion)
-        told = partial(_booked, self.ports, entry)
-        yield from self._write(Book(self.ports.store, lambda tx: book(tx, entry, held, stored), told))
+        told = partial(_booked, self.runtime, entry)
+        yield from self._write(RecordUsage(self.runtime.store, lambda tx: book(tx, entry, held, stored), told))
 
     def _book_what_was_produced(self) -> Flow[None]:
         held = self.held
         if any(reader.produced for reader in self.readers):
             yield from self._book(self._usage(), None)
         elif held is not None:
-            yield from self._write(Book(self.ports.store, lambda tx: release(tx, held), lambda: None))
+            yield from self._write(RecordUsage(self.runtime.store, lambda tx: release(tx, held), lambda: None))
 
-    def _write(self, writing: Book) -> Flow[None]:
+    def _write(self, writing: RecordUsage) -> Flow[None]:
         """In place where that does not wait; whoever goes away meanwhile does so when it is written."""
         if not writing.waits:
             writing.store.transact(writing.step, durable=False)
@@ -227,7 +232,7 @@ class Answering:
             return
         try:
             yield writing
-        except Abandoned:
+        except CallerDisconnected:
             yield writing
             raise
 
@@ -247,7 +252,7 @@ class Answering:
             images=usage.images,
             estimated=usage.estimated,
             cost=cost(usage, model.entry.pricing),
-            created_at=self.ports.clock.now(),
+            created_at=self.runtime.clock.now(),
         )
 
     def _stored(self, completion: Completion) -> StoredCompletion:
@@ -256,18 +261,18 @@ class Answering:
             entity=self.attribution.team,
             project=self.attribution.project,
             model=self.asked.model,
-            created_at=self.ports.clock.now(),
-            request=plain(self.asked),
-            answer=plain(completion),
+            created_at=self.runtime.clock.now(),
+            request=to_jsonable(self.asked),
+            answer=to_jsonable(completion),
             metadata=self.asked.metadata,
             price=self.served.entry.pricing.texts,
         )
 
 
-def _booked(ports: Ports, entry: LedgerEntry) -> None:
+def _booked(runtime: Runtime, entry: LedgerEntry) -> None:
     """Tell the observer that a completion was booked."""
-    if ports.observer is not None:
-        ports.observe(
+    if runtime.observer is not None:
+        runtime.observe(
             observed.CompletionBooked(
                 entry.id,
                 entry.entity,
@@ -286,14 +291,14 @@ def backend_of(backend: Backend | AsyncBackend, model: str) -> Backend | AsyncBa
     return backend if unwrap is None else unwrap(model)
 
 
-def _readers(request: CompletionRequest, makes_choices: bool) -> Iterable[SourceReader]:
+def _readers(request: CompletionRequest, makes_choices: bool) -> Iterable[ResponseAssembler]:
     """One call for all choices, or one call for each with a seed of its own."""
     if request.n == 1 or makes_choices:
-        yield SourceReader(request, range(request.n))
+        yield ResponseAssembler(request, range(request.n))
         return
     for index in range(request.n):
         sampling = attrs.evolve(request.sampling, seed=_shifted(request.sampling.seed or 0, index))
-        yield SourceReader(attrs.evolve(request, n=1, sampling=sampling), [index])
+        yield ResponseAssembler(attrs.evolve(request, n=1, sampling=sampling), [index])
 
 
 def _shifted(seed: int, by: int) -> int:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Messages = str | Sequence[Message | Mapping[str, Any]]
 
 
-class Options(TypedDict, total=False):
+class CompletionOptions(TypedDict, total=False):
     """What a completion can be asked for, by keyword. None means the default, as leaving it out does."""
 
     model: str
@@ -55,7 +55,7 @@ class Options(TypedDict, total=False):
 
 
 _SAMPLING = frozenset(field.name for field in attrs.fields(Sampling))
-_OTHERS = frozenset(Options.__annotations__) - _SAMPLING
+_OTHERS = frozenset(CompletionOptions.__annotations__) - _SAMPLING
 
 # Least and most; the first of a pair of brackets says whether the least itself is allowed.
 _BOUNDS: Mapping[str, tuple[str, float, float]] = {
@@ -78,7 +78,7 @@ _MAX_STOPS = 4
 _MAX_BIAS = 100
 
 
-def asked(options: Options, streamed: bool) -> CompletionRequest:
+def build_request(options: CompletionOptions, streamed: bool) -> CompletionRequest:
     """The request that these keywords make. Raises `InvalidInput` naming everything that does not fit."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     problems = [Problem((name,), msg) for name, msg in _faults(given)]

@@ -12,10 +12,10 @@ from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.paging import Order, Page, check_limit
 from modelyard.errors import NotFound, RecordNotFound
 from modelyard.platform import lineage
-from modelyard.platform.chat.pipeline import Answer, answer
-from modelyard.platform.chat.request import Options, asked
+from modelyard.platform.chat.pipeline import CompletionResult, run_completion
+from modelyard.platform.chat.request import CompletionOptions, build_request
 from modelyard.platform.flow import Flow, aiterate, arun, iterate, run
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 
@@ -26,11 +26,11 @@ class Chat:
     answer.text, answer.usage.total_tokens
 
     Messages are a text, `Message` values, or dicts as the chat-completion format has them; the parameters are those of
-    `Options`. A `CompletionRequest` may be given in the place of keywords.
+    `CompletionOptions`. A `CompletionRequest` may be given in the place of keywords.
     """
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     def complete(
         self,
@@ -39,9 +39,9 @@ class Chat:
         *,
         team: str | None = None,
         project: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CompletionOptions],
     ) -> Completion:
-        """The whole answer. Raises as `modelyard.platform.chat.pipeline.answer` does."""
+        """The whole answer. Raises as `modelyard.platform.chat.pipeline.run_completion` does."""
         return run(self._flow(request, team, project, options, streamed=False)).completion
 
     async def acomplete(
@@ -51,7 +51,7 @@ class Chat:
         *,
         team: str | None = None,
         project: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CompletionOptions],
     ) -> Completion:
         """The whole answer, without blocking the event loop."""
         return (await arun(self._flow(request, team, project, options, streamed=False))).completion
@@ -63,7 +63,7 @@ class Chat:
         *,
         team: str | None = None,
         project: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CompletionOptions],
     ) -> "CompletionStream":
         """The answer as it comes. The first `next` asks the backend, and raises what `complete` would."""
         return CompletionStream(iterate(self._flow(request, team, project, options, streamed=True)))
@@ -75,14 +75,16 @@ class Chat:
         *,
         team: str | None = None,
         project: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CompletionOptions],
     ) -> "AsyncCompletionStream":
         """The answer as it comes, on an event loop."""
         return AsyncCompletionStream(aiterate(self._flow(request, team, project, options, streamed=True)))
 
-    def flow(self, request: CompletionRequest, attribution: Attribution, *, details: bool = False) -> Flow[Answer]:
-        """The answer as a flow, for whoever drives it: see `modelyard.platform.chat.pipeline.answer`."""
-        return answer(self.ports, self.principal, request, attribution, details)
+    def flow(
+        self, request: CompletionRequest, attribution: Attribution, *, details: bool = False
+    ) -> Flow[CompletionResult]:
+        """The answer as a flow, for whoever drives it: see `modelyard.platform.chat.pipeline.run_completion`."""
+        return run_completion(self.runtime, self.principal, request, attribution, details)
 
     def completions(
         self,
@@ -106,11 +108,11 @@ class Chat:
             kept = _kept(snapshot, (team, project), cursor, order == "desc")
             return list(islice(filter(self._sees, kept), limit + 1))
 
-        return Page.cut(self.ports.store.read(query), limit)
+        return Page.cut(self.runtime.store.read(query), limit)
 
     def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
         """What answered a completion that was asked to be kept, and at what price. Raises `NotFound`."""
-        return self.ports.store.read(
+        return self.runtime.store.read(
             lambda snapshot: lineage.completion_lineage(snapshot, self.principal, completion_id)
         )
 
@@ -128,10 +130,15 @@ class Chat:
         return (kept.created_at, kept.id)
 
     def _flow(
-        self, request: CompletionRequest | None, team: str | None, project: str | None, options: Options, streamed: bool
-    ) -> Flow[Answer]:
+        self,
+        request: CompletionRequest | None,
+        team: str | None,
+        project: str | None,
+        options: CompletionOptions,
+        streamed: bool,
+    ) -> Flow[CompletionResult]:
         if request is None:
-            request = asked(options, streamed)
+            request = build_request(options, streamed)
         elif options:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:

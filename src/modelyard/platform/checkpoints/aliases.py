@@ -7,7 +7,7 @@ import attrs
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import MAX_ALIASES, Alias, Promotion
 from modelyard.errors import Conflict, NotFound
-from modelyard.platform.paging import maybe
+from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
 
@@ -18,7 +18,7 @@ def aliases_of(snapshot: Snapshot, model_id: str) -> list[Alias]:
 
 def found_alias(snapshot: Snapshot, model: Model, name: str) -> Alias:
     """The alias of this name. Raises `NotFound`."""
-    alias = maybe(snapshot, Alias, model.id, name)
+    alias = get_or_none(snapshot, Alias, model.id, name)
     if alias is None:
         raise NotFound("Alias", f"{model.name}:{name}")
     return alias
@@ -32,7 +32,7 @@ def promote(tx: Tx, asked: Promotion) -> Promotion:
     """
     if tx.find(Checkpoint, "step", asked.model_id, asked.step) is None:
         raise NotFound("Checkpoint", f"step{asked.step}")
-    now = maybe(tx, Alias, asked.model_id, asked.alias)
+    now = get_or_none(tx, Alias, asked.model_id, asked.alias)
     if now is not None and now.step == asked.step:
         return _numbered(tx, now, now.number)
     _refuse_moved(asked, now)

@@ -3,14 +3,14 @@
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.errors import NotFound
-from modelyard.platform.paging import maybe
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 
 def found_model(snapshot: Snapshot, principal: Principal, model_id: str) -> Model:
     """The model of this id. Raises `NotFound`."""
-    model = maybe(snapshot, Model, model_id)
+    model = get_or_none(snapshot, Model, model_id)
     if model is None or not principal.scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
     return model
@@ -46,8 +46,8 @@ def id_of(model: Model | str) -> str:
 class ModelView:
     """What every use case of models begins with."""
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     def _named(self, snapshot: Snapshot, model: Model | str) -> Model:
         return named_model(snapshot, self.principal, model)

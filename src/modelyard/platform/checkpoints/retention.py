@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from modelyard.domain.job import Job, Place
+from modelyard.domain.job import Job, QueueState
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.retention import Retention
 from modelyard.platform.checkpoints.aliases import steps_kept
 from modelyard.platform.checkpoints.transactions import bury, in_use
-from modelyard.platform.paging import BATCH, every, maybe
+from modelyard.platform.paging import BATCH, get_or_none, iter_index
 from modelyard.protocols import Snapshot, Tx
 
 
 def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
     """Remove the checkpoints of a model that no rule keeps and no job or alias needs, up to `BATCH`; answers those."""
-    policy = maybe(tx, Retention, model.id)
+    policy = get_or_none(tx, Retention, model.id)
     if policy is None:
         return ()
-    gone = policy.expired(list(every(tx, Checkpoint, "by_model", model.id)), now)
+    gone = policy.expired(list(iter_index(tx, Checkpoint, "by_model", model.id)), now)
     if gone:
         used, steps = in_use(tx, model), _awaited(tx, model) | steps_kept(tx, model.id)
         gone = [one for one in gone if one.id not in used and one.step not in steps][:BATCH]
@@ -30,14 +30,14 @@ def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
     """The steps that jobs of the model which have not begun will refer to."""
     return {
         job.spec["config"].get("kl_penalty_reference_step")
-        for place in (Place.CLAIMED, Place.READY, Place.WAITING)
-        for job in every(snapshot, Job, "by_lane", model.id, place)
+        for place in (QueueState.CLAIMED, QueueState.READY, QueueState.WAITING)
+        for job in iter_index(snapshot, Job, "by_lane", model.id, place)
     }
 
 
 def set_retention(tx: Tx, policy: Retention) -> Retention:
     """Put a model's policy in the place of the one before it."""
-    if maybe(tx, Retention, policy.model_id) is None:
+    if get_or_none(tx, Retention, policy.model_id) is None:
         tx.add(policy)
     else:
         tx.replace(policy)

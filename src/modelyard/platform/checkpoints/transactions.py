@@ -15,7 +15,7 @@ from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.queue import cancel, head, later
-from modelyard.platform.paging import BATCH, Cursor, cursor_at, maybe
+from modelyard.platform.paging import BATCH, Cursor, cursor_at, get_or_none
 from modelyard.protocols import Snapshot, Tx
 
 R = TypeVar("R", bound=Any)
@@ -100,7 +100,7 @@ def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> Gone:
     checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
     _remove_all(tx, Tombstone, "by_parent", model.id)
     _remove_all(tx, Promotion, "by_model", model.id)
-    if maybe(tx, Retention, model.id) is not None:
+    if get_or_none(tx, Retention, model.id) is not None:
         tx.remove(Retention, model.id)
     tx.remove(Model, model.id)
     tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at))
@@ -166,7 +166,7 @@ def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> Non
 
 def model_place(index: str, scope: Scope, entity: str | None, model_id: str, snapshot: Snapshot) -> Cursor:
     """The cursor behind a model of an entity, or of any, which may have been deleted. Raises `NotFound`."""
-    model = maybe(snapshot, Model, model_id) or maybe(snapshot, Tombstone, model_id)
+    model = get_or_none(snapshot, Model, model_id) or get_or_none(snapshot, Tombstone, model_id)
     if model is None or entity not in (None, model.entity) or not scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
     if isinstance(model, Tombstone) and model.parent:
@@ -176,7 +176,7 @@ def model_place(index: str, scope: Scope, entity: str | None, model_id: str, sna
 
 def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> Cursor:
     """The cursor behind a checkpoint of a model, which may have been deleted. Raises `NotFound`."""
-    checkpoint = maybe(snapshot, Checkpoint, checkpoint_id) or maybe(snapshot, Tombstone, checkpoint_id)
+    checkpoint = get_or_none(snapshot, Checkpoint, checkpoint_id) or get_or_none(snapshot, Tombstone, checkpoint_id)
     parent = checkpoint.parent if isinstance(checkpoint, Tombstone) else checkpoint and checkpoint.model_id
     if parent != model_id:
         raise NotFound("Checkpoint", checkpoint_id)
@@ -185,7 +185,7 @@ def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> C
 
 def log_place(index: str, model_id: str, log_id: str, snapshot: Snapshot) -> Cursor:
     """The cursor behind a log of a model. Raises `NotFound`."""
-    log = maybe(snapshot, TrajectoryLog, log_id)
+    log = get_or_none(snapshot, TrajectoryLog, log_id)
     if log is None or log.model_id != model_id:
         raise NotFound("Log", log_id)
     return cursor_at(TrajectoryLog, index, log)

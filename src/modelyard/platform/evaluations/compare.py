@@ -13,7 +13,7 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import Paired
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.stored_run import StoredRun
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.report.evaluations.comparison import ComparisonReport
 from modelyard.report.evaluations.export import Format, run_lines
 from modelyard.report.evaluations.run import RunReport
@@ -193,7 +193,7 @@ def run_id_of(run: AnyRun) -> str:
 class Comparing(ABC):
     """What `Evaluations` says of the runs that it has: in numbers, beside each other, and row by row."""
 
-    ports: Ports
+    runtime: Runtime
 
     @abstractmethod
     def get(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> EvaluationRun:
@@ -231,7 +231,7 @@ class Comparing(ABC):
     def _readable(self, run: AnyRun, project: str | None, entity: str | None) -> tuple[EvaluationRun, StoredRun]:
         """A run and what reads it. Raises `NotFound`."""
         found = self.get(run_id_of(run), project=project, entity=entity)
-        return found, StoredRun(self.ports, found.id)
+        return found, StoredRun(self.runtime, found.id)
 
     def assert_not_worse(
         self,

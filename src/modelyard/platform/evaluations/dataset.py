@@ -12,8 +12,8 @@ from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
 from modelyard.formats.jsonl import dump_row, in_chunks, read_rows
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.spec import Order
-from modelyard.platform.runtime import Ports
+from modelyard.platform.evaluations.spec import RunSpec
+from modelyard.platform.runtime import Runtime
 
 RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str | os.PathLike[str]
 """Rows as they come; the version of a dataset, or the reference of one; or the path of a JSON Lines file."""
@@ -24,10 +24,10 @@ _ROWS = (
 )
 
 
-def kept_rows(ports: Ports, principal: Principal, orders: Sequence[Order], rows: RowData) -> Iterator[Order]:
+def kept_rows(runtime: Runtime, principal: Principal, orders: Sequence[RunSpec], rows: RowData) -> Iterator[RunSpec]:
     """The orders, with the rows that they are about: kept once for each, because each run ends when it does."""
     if isinstance(rows, str) and "://" in rows:
-        rows = Objects(ports, principal).resolve(ObjectKind.DATASET, rows)
+        rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
     if isinstance(rows, ObjectVersion):
         artifact, count = _artifact_of(rows), _counted(rows.rows or 0)
         return (_with_rows(order, count, dataset=artifact) for order in orders)
@@ -35,7 +35,7 @@ def kept_rows(ports: Ports, principal: Principal, orders: Sequence[Order], rows:
         rows = _rows_of_file(principal, rows)
     if not isinstance(rows, Iterable):
         raise InvalidInput.at("rows", msg=f"must be {_ROWS}")
-    return _spooled(ports, orders, rows)
+    return _spooled(runtime, orders, rows)
 
 
 def _counted(rows: int) -> int:
@@ -53,7 +53,7 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
         yield from read_rows(file)
 
 
-def _spooled(ports: Ports, orders: Sequence[Order], rows: Iterable[Mapping[str, Any]]) -> Iterator[Order]:
+def _spooled(runtime: Runtime, orders: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -61,23 +61,23 @@ def _spooled(ports: Ports, orders: Sequence[Order], rows: Iterable[Mapping[str, 
         for count, row in enumerate(rows, 1):
             yield dump_row(row, count - 1)
 
-    names = [ports.artifacts.put(in_chunks(lines())).name]
+    names = [runtime.artifacts.put(in_chunks(lines())).name]
     try:
         _counted(count)
-        names += [_copy(ports, names[0]) for _ in orders[1:]]
+        names += [_copy(runtime, names[0]) for _ in orders[1:]]
         for order in orders:
             yield _with_rows(order, count, artifact=names.pop())
     finally:
         for name in names:
-            ports.artifacts.remove(name)
+            runtime.artifacts.remove(name)
 
 
-def _copy(ports: Ports, name: str) -> str:
-    with ports.artifacts.open(name) as file:
-        return ports.artifacts.put(iter(partial(file.read, 2**16), b"")).name
+def _copy(runtime: Runtime, name: str) -> str:
+    with runtime.artifacts.open(name) as file:
+        return runtime.artifacts.put(iter(partial(file.read, 2**16), b"")).name
 
 
-def _with_rows(order: Order, count: int, **source: str) -> Order:
+def _with_rows(order: RunSpec, count: int, **source: str) -> RunSpec:
     spec = {**order.job.spec, **source, "total": count * order.job.spec["trials"]}
     return attrs.evolve(order, job=attrs.evolve(order.job, spec=spec))
 

@@ -19,29 +19,29 @@ from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.run_summary import run_summary
-from modelyard.domain.evaluation.running_totals import VALUE, Tally
+from modelyard.domain.evaluation.running_totals import VALUE, RunningTotals
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.record import EMPTY
 from modelyard.errors import EvaluationError, StoreError
-from modelyard.platform.evaluations.model_under_test import PlatformModel
+from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.pools import pools
-from modelyard.platform.evaluations.resume import PROGRESS, Left, last_told, what_is_left
-from modelyard.platform.evaluations.row import FunctionModel, Limits, RowScorer, Subject
+from modelyard.platform.evaluations.resume import PROGRESS, RemainingRows, last_told, remaining_rows
+from modelyard.platform.evaluations.row import FunctionModel, ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.rows import JobRows
-from modelyard.platform.evaluations.scheduler import Engine, Item, Row
+from modelyard.platform.evaluations.scheduler import Row, RowScheduler, WorkItem
 from modelyard.platform.evaluations.scorers import ScorerFunction, at_work
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.evaluations.transactions import INTERRUPTED
-from modelyard.platform.flow import Book
-from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.flow import RecordUsage
+from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import fenced, held
 from modelyard.platform.jobs.queue import announce, cancel, fail, record_events, succeed
-from modelyard.platform.jobs.requester import asker_of
-from modelyard.platform.paging import maybe
+from modelyard.platform.jobs.requester import requester_principal
+from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import log
-from modelyard.platform.scope import Place
+from modelyard.platform.scope import Namespace
 from modelyard.protocols import Snapshot, Tx
 
 STARTED = "evaluation_started"
@@ -51,7 +51,7 @@ BETWEEN_EVENTS = 0.1
 
 
 @attrs.frozen
-class Crew:
+class LocalCallables:
     """What a run needs that no store can keep: functions of the caller's, and the event loop on which to ask.
 
     `tally` receives the run's count as soon as there is one.
@@ -61,10 +61,10 @@ class Crew:
     scorers: Mapping[str, ScorerFunction] = EMPTY
     loop: Any = None
     principal: Principal | None = None
-    tally: Callable[[Tally], None] = lambda _: None
+    tally: Callable[[RunningTotals], None] = lambda _: None
 
 
-def evaluate(hold: Hold, crew: Crew = Crew()) -> Generator[None, None, None]:
+def evaluate(hold: ClaimedJob, crew: LocalCallables = LocalCallables()) -> Generator[None, None, None]:
     """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then."""
     work = _Work(hold, crew)
     work.begin()
@@ -81,25 +81,25 @@ def evaluate(hold: Hold, crew: Crew = Crew()) -> Generator[None, None, None]:
 class _Work:
     """One attempt at a run: what it works with, and the count of what is stored."""
 
-    def __init__(self, hold: Hold, crew: Crew) -> None:
-        self.ports, self.hold, self.crew, self.spec = hold.ports, hold, crew, hold.job.spec
-        self.place: Place = (hold.job.entity, hold.job.project)
-        self.limits = Limits(**self.spec["limits"])
-        self.principal = crew.principal or asker_of(self.ports, hold.job)
+    def __init__(self, hold: ClaimedJob, crew: LocalCallables) -> None:
+        self.runtime, self.hold, self.crew, self.spec = hold.runtime, hold, crew, hold.job.spec
+        self.place: Namespace = (hold.job.entity, hold.job.project)
+        self.limits = RunLimits(**self.spec["limits"])
+        self.principal = crew.principal or requester_principal(self.runtime, hold.job)
         self.subject, self.scorers = self._subject(), tuple(map(self._scorer, self.spec["scorers"]))
         self.refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
-        self.tally = Tally(self.refs)
-        self.rows, self.left = JobRows(self.ports, hold.job), Left()
-        self.owed: list[Book] = []
+        self.tally = RunningTotals(self.refs)
+        self.rows, self.left = JobRows(self.runtime, hold.job), RemainingRows()
+        self.owed: list[RecordUsage] = []
         self._told_at = -math.inf
         crew.tally(self.tally)
 
-    def _subject(self) -> Subject | None:
+    def _subject(self) -> ModelUnderTest | None:
         if self.hold.job.kind is JobKind.RESCORE:
             return None
         if self.spec["model"] is not None:
             options = self.spec["options"]
-            return PlatformModel.of(self.ports, self.principal, self.spec["model"], self.place, options)
+            return CompletionModel.of(self.runtime, self.principal, self.spec["model"], self.place, options)
         ref = ObjectRef.parse(self.spec["model_ref"])
         if self.crew.model is None or ref is None:
             raise EvaluationError(INTERRUPTED)
@@ -109,7 +109,7 @@ class _Work:
         function = self.crew.scorers.get(plain["name"])
         if plain["rule"] is None and function is None:
             raise EvaluationError(INTERRUPTED)
-        return at_work(self.ports, self.principal, self.place, plain, function, self.limits.retries)
+        return at_work(self.runtime, self.principal, self.place, plain, function, self.limits.retries)
 
     # ---- begin, store, end
 
@@ -118,20 +118,20 @@ class _Work:
         if self.hold.progress.total is None:
             self.hold.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
         if self._resumed:
-            self.left = self.ports.store.read(self._go_on)
+            self.left = self.runtime.store.read(self._go_on)
 
-    def _go_on(self, snapshot: Snapshot) -> Left:
+    def _go_on(self, snapshot: Snapshot) -> RemainingRows:
         run_id = self.hold.job.lane
         told = last_told(snapshot, run_id)
         self.tally.go_on(told)
         places = partial(self.rows.places, snapshot)
-        return what_is_left(snapshot, run_id, told, places, self.limits.concurrency, self.tally.add)
+        return remaining_rows(snapshot, run_id, told, places, self.limits.concurrency, self.tally.add)
 
     @property
     def _resumed(self) -> bool:
         return self.hold.job.attempts > 1 or "resumed" in self.spec
 
-    def store(self, batch: list[Row], engine: Engine) -> None:
+    def store(self, batch: list[Row], engine: RowScheduler) -> None:
         """Commit what the engine has done; what cannot be ends this attempt, and its count with it.
 
         Raises `LeaseLost`.
@@ -139,7 +139,7 @@ class _Work:
         if not batch:
             self.pay()
             return
-        now = self.ports.clock.now()
+        now = self.runtime.clock.now()
         rows = [self._records(done, now) for done in batch]
         for prediction, scores in rows:
             self.tally.add(prediction, scores)
@@ -147,44 +147,44 @@ class _Work:
         progress = self.hold.write(partial(self._commit, events, now, rows, owed))
         self._paid(owed)
         for event in events:
-            self.ports.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
+            self.runtime.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
 
     def pay(self) -> None:
-        """Book what is owed for rows that are not stored: yet, or never. Booked again, it counts once."""
+        """RecordUsage what is owed for rows that are not stored: yet, or never. Booked again, it counts once."""
         if owed := tuple(self.owed):
-            self.ports.store.transact(lambda tx: _book(tx, owed), durable=False)
+            self.runtime.store.transact(lambda tx: _book(tx, owed), durable=False)
             self._paid(owed)
 
-    def _paid(self, owed: Sequence[Book]) -> None:
+    def _paid(self, owed: Sequence[RecordUsage]) -> None:
         del self.owed[: len(owed)]
         for one in owed:
             one.told()
 
-    def _news(self, engine: Engine) -> list[NewEvent]:
+    def _news(self, engine: RowScheduler) -> list[NewEvent]:
         """The event that tells how far it has come: with the last row, and now and then before.
 
         It says what was begun, too, so that a run that goes on need not read what it has done (`evaluation_left`).
         """
-        done, total, moment = self.tally.rows, self.spec["total"], self.ports.clock.monotonic()
+        done, total, moment = self.tally.rows, self.spec["total"], self.runtime.clock.monotonic()
         if done < total and moment - self._told_at < BETWEEN_EVENTS:
             return []
         self._told_at = moment
         data = {**self.tally.told, "total": total, "begun": engine.begun, "open": engine.under_way}
-        return [NewEvent(self.ports.ids(), PROGRESS, data, done)]
+        return [NewEvent(self.runtime.ids(), PROGRESS, data, done)]
 
     def _commit(
         self,
         events: list[NewEvent],
         now: datetime,
         rows: list[tuple[Prediction, list[Score]]],
-        owed: Sequence[Book],
+        owed: Sequence[RecordUsage],
         tx: Tx,
     ) -> JobProgress:
         claim = self.hold.claim
         progress = record_events(tx, claim, events, now) if events else fenced(tx, claim)
         _book(tx, owed)
         # Whoever deletes a run cancels its job with it: only then is there a need to look whether it is still here.
-        if progress.cancelled_by and maybe(tx, EvaluationRun, self.hold.job.lane) is None:
+        if progress.cancelled_by and get_or_none(tx, EvaluationRun, self.hold.job.lane) is None:
             return progress
         for prediction, scores in rows:
             tx.add(prediction)
@@ -203,12 +203,12 @@ class _Work:
 
     def end(self) -> None:
         """Complete the run with its summary; or fail it for its errors, or as somebody has asked."""
-        event_id, summary, wall = self.ports.ids(), self._summary(), self.ports.clock.now()
+        event_id, summary, wall = self.runtime.ids(), self._summary(), self.runtime.clock.now()
 
         def step(tx: Tx) -> Job:
             job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
             now = progress.time(wall)
-            run = maybe(tx, EvaluationRun, job.lane)
+            run = get_or_none(tx, EvaluationRun, job.lane)
             if progress.cancelled_by or run is None:
                 return cancel(tx, job, event_id, progress.cancelled_by or "deletion", now)
             if self.over_budget:
@@ -217,11 +217,11 @@ class _Work:
             tx.replace(run.finished(summary, now))
             return succeed(tx, job, event_id, now)
 
-        self.hold.job = self.ports.store.transact(step)
-        announce(self.ports, self.hold.job)
+        self.hold.job = self.runtime.store.transact(step)
+        announce(self.runtime, self.hold.job)
 
     def _summary(self) -> Mapping[str, Any]:
-        found = aggregate(StoredRun(self.ports, self.hold.job.lane).numbers())
+        found = aggregate(StoredRun(self.runtime, self.hold.job.lane).numbers())
         return run_summary(found, {scorer.name: str(scorer.ref) for scorer in self.scorers})
 
     def _why(self) -> str:
@@ -234,13 +234,13 @@ class _Work:
     # ---- what there is to do
 
     @contextmanager
-    def engine(self) -> Iterator[Engine]:
+    def engine(self) -> Iterator[RowScheduler]:
         """The engine, with the pools that this work needs, until they are closed and what is owed is booked."""
         with ExitStack() as opened:
             opened.callback(self._pay_at_last)
             pool, scorer_pool = pools(opened, self.limits, self.subject, self.scorers, self.crew.loop, self.owed)
             items, begun = self._items(), self.left.begun
-            yield Engine(self.ports, items, self.subject, self.scorers, self.limits, pool, scorer_pool, begun)
+            yield RowScheduler(self.runtime, items, self.subject, self.scorers, self.limits, pool, scorer_pool, begun)
 
     def _pay_at_last(self) -> None:
         try:
@@ -248,7 +248,7 @@ class _Work:
         except StoreError:
             log.exception("what was produced for rows that are not stored could not be booked")
 
-    def _items(self) -> Iterator[Item]:
+    def _items(self) -> Iterator[WorkItem]:
         """What is not stored yet, in order. The first ones may have been begun before, if nobody knows better."""
         left = self.rows.items(self.left)
         drained = self.hold.job.attempts == 1 and self.spec.get("drained")
@@ -265,7 +265,7 @@ class _Work:
         pairs = zip(self.refs.values(), done.verdicts, strict=False)
         return prediction, [
             Score(
-                self.ports.ids(),
+                self.runtime.ids(),
                 *self.place,
                 done.id,
                 ref,
@@ -327,6 +327,6 @@ class _Work:
         )
 
 
-def _book(tx: Tx, owed: Sequence[Book]) -> None:
+def _book(tx: Tx, owed: Sequence[RecordUsage]) -> None:
     for one in owed:
         one.step(tx)

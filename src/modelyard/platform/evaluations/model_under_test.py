@@ -16,25 +16,25 @@ from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.capability_checks import check_supported
-from modelyard.platform.chat.pipeline import answer, backend_of
-from modelyard.platform.chat.request import Options, asked, messages_of
+from modelyard.platform.chat.pipeline import backend_of, run_completion
+from modelyard.platform.chat.request import CompletionOptions, build_request, messages_of
 from modelyard.platform.evaluations.references import find_version, is_trained
-from modelyard.platform.evaluations.row import Reply, Retries, Verdict, asking, lacking, verdict_of
+from modelyard.platform.evaluations.row import Reply, Retries, ScoreResult, call_with_retries, lacking, verdict_of
 from modelyard.platform.flow import Flow
-from modelyard.platform.runtime import Ports
-from modelyard.platform.scope import Place
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import Namespace
 from modelyard.protocols import ServedModel, Snapshot
 
 
 @attrs.frozen
-class PlatformModel:
+class CompletionModel:
     """A model of the platform, asked for completions.
 
     `request` is what is asked, without the messages: the model in it is held at a checkpoint. `held` is its name there.
     `seeded` says that it takes a seed; `blocking` that it may wait; `looped` that it needs an event loop.
     """
 
-    ports: Ports
+    runtime: Runtime
     principal: Principal
     attribution: Attribution
     request: CompletionRequest
@@ -47,19 +47,19 @@ class PlatformModel:
 
     @classmethod
     def of(
-        cls, ports: Ports, principal: Principal, model: str, place: Place, options: Mapping[str, Any]
-    ) -> "PlatformModel":
+        cls, runtime: Runtime, principal: Principal, model: str, place: Namespace, options: Mapping[str, Any]
+    ) -> "CompletionModel":
         """The model of a name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`, before it is asked."""
-        asked_name = chat_name(ports, principal, model)
-        served = resolve(ports, asked_name, principal)
+        asked_name = chat_name(runtime, principal, model)
+        served = resolve(runtime, asked_name, principal)
         ref = _model_ref(served, asked_name, place)
         held = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else asked_name
-        request = asked(cast("Options", {**options, "model": held, "messages": ""}), streamed=False)
-        backend = backend_of(ports.backend, served.base_model)
+        request = build_request(cast("CompletionOptions", {**options, "model": held, "messages": ""}), streamed=False)
+        backend = backend_of(runtime.backend, served.base_model)
         capabilities = backend.capabilities(served.base_model)
         check_supported(request, served.entry, capabilities)
         return cls(
-            ports,
+            runtime,
             principal,
             Attribution(*place),
             request,
@@ -75,7 +75,7 @@ class PlatformModel:
         """Its completion of a row's `messages` or `prompt`, with this seed where it takes one."""
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
         request = self.request.asking(_messages(row), sampling, self.request.max_tokens)
-        given = yield from answer(self.ports, self.principal, request, self.attribution)
+        given = yield from run_completion(self.runtime, self.principal, request, self.attribution)
         usage = given.completion.usage
         spent = cost(usage, given.entry.pricing)
         return Reply(given.completion.text, usage.prompt_tokens, usage.completion_tokens, spent)
@@ -88,29 +88,29 @@ class JudgeScorer:
     name: str
     ref: ObjectRef
     rule: LlmJudge
-    model: PlatformModel
+    model: CompletionModel
     retries: Retries
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """Ask the judge, with the same seed each time, and read its answer."""
         try:
             question = self.rule.asks(output, row)
         except KeyError as missing:
             raise lacking(missing) from None
-        heard = yield from asking(self.model, {"prompt": question}, 0, self.retries)
+        heard = yield from call_with_retries(self.model, {"prompt": question}, 0, self.retries)
         if heard.reply is None:
-            return Verdict(None, f"the judge failed: {heard.error}", scored=False)
+            return ScoreResult(None, f"the judge failed: {heard.error}", scored=False)
         try:
             verdict = verdict_of(self.rule.read(heard.reply.output))
         except Unscored as why:
-            verdict = Verdict(None, str(why))
+            verdict = ScoreResult(None, str(why))
         used = heard.reply
         return attrs.evolve(
             verdict, prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, cost=used.cost
         )
 
 
-def chat_name(ports: Ports, principal: Principal, model: str) -> str:
+def chat_name(runtime: Runtime, principal: Principal, model: str) -> str:
     """The name that completions take, of a model that is given by it or by its reference.
 
     That is the reference of a trained model or a checkpoint, or the one under which a catalogue's entry is judged.
@@ -122,11 +122,11 @@ def chat_name(ports: Ports, principal: Principal, model: str) -> str:
     if ref.kind not in MODEL_KINDS:
         raise InvalidInput.at("model", msg="must be a name, or the reference of a model")
     principal.require(ref.entity, ref.project)
-    trained, stored = ports.store.read(partial(_behind, ref))
+    trained, stored = runtime.store.read(partial(_behind, ref))
     if stored and (ref.version not in _NEWEST or not trained):
         raise InvalidInput.at("model", msg="is source code, which is kept and never run; name a model of the platform")
     name = f"{ref.entity}/{ref.project}/{ref.name}" + (f":{ref.version}" if ref.version else "")
-    return name if trained else _listed(ports, principal, ref) or name
+    return name if trained else _listed(runtime, principal, ref) or name
 
 
 _NEWEST = (None, LATEST)
@@ -140,11 +140,11 @@ def _behind(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
     return trained, stored is not None and stored.deleted_at is None
 
 
-def _listed(ports: Ports, principal: Principal, ref: ObjectRef) -> str | None:
+def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | None:
     """The id of the catalogue's entry that this reference stands for. Raises `InvalidInput` where several do."""
     if ref.kind is RefKind.OP or ref.version not in _NEWEST:
         return None
-    ids = [entry.id for entry in Catalogue(ports, principal).entries() if object_id(entry.id) == ref.name]
+    ids = [entry.id for entry in Catalogue(runtime, principal).entries() if object_id(entry.id) == ref.name]
     if len(ids) > 1:
         raise InvalidInput.at("model", msg=f"stands for {' and '.join(ids)}; name one of them by its id")
     return ids[0] if ids else None
@@ -157,7 +157,7 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
     raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
 
 
-def _model_ref(served: ServedModel, asked: str, place: Place) -> ObjectRef:
+def _model_ref(served: ServedModel, asked: str, place: Namespace) -> ObjectRef:
     """A trained model's checkpoint; or the catalogue's entry, as an object of the place where it is judged."""
     named = ModelName.parse(asked)
     if served.checkpoint is None or named is None:

@@ -14,11 +14,11 @@ from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json import checked_dumps
 from modelyard.formats.jsonl import dump_row, read_rows
-from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.evaluations.references import References, find_version
-from modelyard.platform.paging import check_window, every, few, maybe, scan, window
-from modelyard.platform.runtime import Ports
-from modelyard.platform.scope import Place, Sight
+from modelyard.platform.paging import check_slice, get_or_none, iter_index, iter_index_live, slice_listing, unique_ids
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 MAX_NAME = 512
@@ -32,8 +32,8 @@ class Objects:
     dataset = platform.evaluations.objects.publish("dataset", "questions", {}, rows, project="support")
     """
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal, self._sight = runtime, principal, ScopedReader(principal)
 
     # ---- publishing
 
@@ -58,19 +58,19 @@ class Objects:
         if (rows is None) is (kind is ObjectKind.DATASET):
             raise InvalidInput.at("rows", msg="are what a dataset has, and nothing else")
         asked = ObjectVersion(
-            self.ports.ids(), *place, kind, _id_of(name), 0, digest(given), self.ports.clock.now(), given
+            self.runtime.ids(), *place, kind, _id_of(name), 0, digest(given), self.runtime.clock.now(), given
         )
         if kind is ObjectKind.SCORER and "op_source_code" in given:
-            return self._keep(*_with_op(asked, self.ports.ids()))
+            return self._keep(*_with_op(asked, self.runtime.ids()))
         return self._keep(asked) if rows is None else self._keep_with_rows(asked, rows)
 
     def _keep(self, *versions: ObjectVersion) -> ObjectVersion:
         """Keep the versions, in one step; the last of them, as it is kept."""
-        return self.ports.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
+        return self.runtime.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
 
     def _keep_with_rows(self, asked: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
-        stored, table = _store_rows(self.ports.artifacts, rows)
-        with kept_only_if_named(self.ports.artifacts, stored):
+        stored, table = _store_rows(self.runtime.artifacts, rows)
+        with remove_unless_recorded(self.runtime.artifacts, stored):
             kept = self._keep(
                 attrs.evolve(
                     asked,
@@ -81,7 +81,7 @@ class Objects:
                 )
             )
         if kept.id != asked.id:
-            self.ports.artifacts.remove(stored.name)
+            self.runtime.artifacts.remove(stored.name)
         return kept
 
     def _publish(self, tx: Tx, asked: ObjectVersion) -> ObjectVersion:
@@ -90,7 +90,7 @@ class Objects:
         return publish_version(tx, asked)
 
     def _check_references(self, snapshot: Snapshot, content: Mapping[str, Any]) -> None:
-        problem = partial(References(self.ports.settings.reference_mode, self.principal).problem, snapshot)
+        problem = partial(References(self.runtime.settings.reference_mode, self.principal).problem, snapshot)
         scorers = enumerate(content.get("scorers", ()))
         found = [
             problem(("dataset",), ObjectKind.DATASET, content["dataset"]),
@@ -120,11 +120,11 @@ class Objects:
         def step(tx: Tx) -> ObjectVersion:
             found = _alive(tx, place, kind, object_id, version)
             named = ObjectAlias(*place, kind, object_id, alias, found.index)
-            given = maybe(tx, ObjectAlias, *place, kind, object_id, alias)
+            given = get_or_none(tx, ObjectAlias, *place, kind, object_id, alias)
             (tx.add if given is None else tx.replace)(named)
             return found
 
-        return self.ports.store.transact(step)
+        return self.runtime.store.transact(step)
 
     # ---- reading
 
@@ -139,7 +139,7 @@ class Objects:
     ) -> ObjectVersion:
         """A version by its digest, an alias, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
         kind, place = _kind(kind), self._sight.place(project, entity)
-        return self.ports.store.read(lambda snapshot: _alive(snapshot, place, kind, object_id, version))
+        return self.runtime.store.read(lambda snapshot: _alive(snapshot, place, kind, object_id, version))
 
     def resolve(self, kind: ObjectKind | str, ref: ObjectRef | str) -> ObjectVersion:
         """The version of an object of this kind that a reference names; without a version, the latest.
@@ -164,16 +164,18 @@ class Objects:
 
         Raises `InvalidInput`, `Forbidden`.
         """
-        check_window(limit, offset)
-        found = scan(self.ports, ObjectVersion, "by_kind", *self._sight.place(project, entity), _kind(kind))
-        return window((version for version in found if version.deleted_at is None), limit, offset)
+        check_slice(limit, offset)
+        found = iter_index_live(
+            self.runtime, ObjectVersion, "by_kind", *self._sight.place(project, entity), _kind(kind)
+        )
+        return slice_listing((version for version in found if version.deleted_at is None), limit, offset)
 
     def rows(self, version: ObjectVersion) -> Iterator[Mapping[str, Any]]:
         """The rows of a dataset, one at a time. Raises `InvalidInput` for what has none, `Forbidden`."""
         self.principal.require(version.entity, version.project)
         if version.rows_artifact is None:
             raise InvalidInput.at("version", msg="is no version of a dataset, or was deleted")
-        with self.ports.artifacts.open(version.rows_artifact) as file:
+        with self.runtime.artifacts.open(version.rows_artifact) as file:
             yield from read_rows(file)
 
     # ---- deleting
@@ -191,8 +193,8 @@ class Objects:
 
         A deleted version keeps its place, so that no other takes its number. Raises `InvalidInput`, `Forbidden`.
         """
-        kind, place, wanted = _kind(kind), self._sight.place(project, entity), few(versions)
-        now = self.ports.clock.now()
+        kind, place, wanted = _kind(kind), self._sight.place(project, entity), unique_ids(versions)
+        now = self.runtime.clock.now()
 
         def step(tx: Tx) -> list[ObjectVersion]:
             found = _named(tx, place, kind, object_id, wanted)
@@ -200,10 +202,10 @@ class Objects:
                 tx.replace(version.deleted(now))
             return found
 
-        gone = self.ports.store.transact(step)
+        gone = self.runtime.store.transact(step)
         for version in gone:
             if version.rows_artifact is not None:
-                self.ports.artifacts.remove(version.rows_artifact)
+                self.runtime.artifacts.remove(version.rows_artifact)
         return len(gone)
 
 
@@ -222,7 +224,7 @@ def publish_version(tx: Tx, asked: ObjectVersion) -> ObjectVersion:
     return tx.get(ObjectVersion, version.id)  # as it is kept: frozen to its depth
 
 
-def _alive(snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, version: str) -> ObjectVersion:
+def _alive(snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, version: str) -> ObjectVersion:
     found = find_version(snapshot, place, kind, object_id, version)
     if found is None:
         raise NotFound(kind.value.capitalize(), f"{object_id}:{version}")
@@ -232,10 +234,10 @@ def _alive(snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, v
 
 
 def _named(
-    snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, words: Sequence[str]
+    snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, words: Sequence[str]
 ) -> list[ObjectVersion]:
     """The versions of these names that are not deleted, each once; all of them where none is named."""
-    every_one = every(snapshot, ObjectVersion, "by_object", *place, kind, object_id)
+    every_one = iter_index(snapshot, ObjectVersion, "by_object", *place, kind, object_id)
     found = [find_version(snapshot, place, kind, object_id, word) for word in words] if words else every_one
     alive = {version.id: version for version in found if version is not None and version.deleted_at is None}
     return [*alive.values()]

@@ -14,10 +14,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import attrs
 
 from modelyard import event_loop
-from modelyard.platform.evaluations.model_under_test import JudgeScorer, PlatformModel
-from modelyard.platform.evaluations.row import Limits, RowScorer, Subject
+from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
+from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.scorers import RuleScorer
-from modelyard.platform.flow import BlockingTalk, Book, Flow, Transact, arun, run
+from modelyard.platform.flow import Flow, RecordUsage, SyncDriver, Transact, arun, run
 from modelyard.protocols import Clock
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ LEAVE = 5.0
 
 
 @attrs.frozen
-class Outcome:
+class FlowResult:
     """What a flow returned, or what it raised."""
 
     value: Any = None
@@ -43,7 +43,7 @@ class Outcome:
 class Pool(Protocol):
     """Begins flows."""
 
-    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
         """Begin a flow, and `tell` its outcome when it has ended."""
         ...
 
@@ -56,22 +56,22 @@ class Pool(Protocol):
         ...
 
 
-class Arrivals(Generic[T]):
+class CompletionQueue(Generic[T]):
     """What has been told, of whatever it is about, and has not been taken. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told: deque[tuple[T, Outcome]] = deque()
+        self._told: deque[tuple[T, FlowResult]] = deque()
         self._some = threading.Event()
         self._awaited = False
 
-    def tell(self, about: T, outcome: Outcome) -> None:
+    def tell(self, about: T, outcome: FlowResult) -> None:
         """Add one. Whoever waits is woken once for all that come until they look."""
         self._told.append((about, outcome))
         if self._awaited and not self._some.is_set():
             self._some.set()
 
-    def take(self, seconds: float) -> Iterator[tuple[T, Outcome]]:
+    def take(self, seconds: float) -> Iterator[tuple[T, FlowResult]]:
         """All that are there, and what comes meanwhile; where there is none, wait for one for so many seconds."""
         if not self._told:
             self._wait(seconds)
@@ -87,18 +87,18 @@ class Arrivals(Generic[T]):
         self._some.clear()
 
 
-class InPlace:
+class InlinePool:
     """Runs flows in the thread that works: for what never waits, and for one at a time.
 
     Those that were begun together run side by side, and what several ask of the store at once is one transaction. What
     they book is added to `owed`, where that is given: whoever gave it books that with what they store themselves.
     """
 
-    def __init__(self, owed: list[Book] | None = None) -> None:
+    def __init__(self, owed: list[RecordUsage] | None = None) -> None:
         self._owed = owed
         self._begun: list[_Side] = []
 
-    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
         """Keep it until `work`."""
         self._begun.append(_Side(flow, tell, self._owed))
 
@@ -128,10 +128,10 @@ _Said = tuple[Any, Exception | None]
 """What a step returned, and what it raised."""
 
 
-class _Side(BlockingTalk[Any]):
+class _Side(SyncDriver[Any]):
     """A flow beside others: it hands out what it asks of a store, and hears what came of that."""
 
-    def __init__(self, flow: Flow[Any], tell: Callable[[Outcome], None], owed: list[Book] | None) -> None:
+    def __init__(self, flow: Flow[Any], tell: Callable[[FlowResult], None], owed: list[RecordUsage] | None) -> None:
         super().__init__(flow)
         self._tell, self._owed, self.steps = tell, owed, self._steps()
 
@@ -140,22 +140,22 @@ class _Side(BlockingTalk[Any]):
         try:
             return self.steps.send(said)
         except StopIteration:
-            self._tell(Outcome(self.result))
+            self._tell(FlowResult(self.result))
         except Exception as error:  # noqa: BLE001 - it is told to who began the flow
-            self._tell(Outcome(error=error))
+            self._tell(FlowResult(error=error))
         return None
 
     def _steps(self) -> Generator[Transact, _Said | None, None]:
         try:
-            effect = self.hear()
+            effect = self.resume()
             while effect is not None:
                 if type(effect) is Transact:
                     said = yield effect
                     assert said is not None
-                    effect = self.hear(*said)
-                elif type(effect) is Book and self._owed is not None:
+                    effect = self.resume(*said)
+                elif type(effect) is RecordUsage and self._owed is not None:
                     self._owed.append(effect)
-                    effect = self.hear()
+                    effect = self.resume()
                 else:
                     effect = self.perform(effect)
         finally:
@@ -179,15 +179,15 @@ def _attempted(asked: Transact) -> _Said:
         return None, error
 
 
-class Threads:
+class ThreadPool:
     """Runs flows on threads of its own, which end with it: each when what it does then is done."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Flow[Any], Callable[[Outcome], None]] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Flow[Any], Callable[[FlowResult], None]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._free, self._threads = 0, 0
 
-    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
         """Hand it to a thread that is free, or to a new one."""
         with self._lock:
             if self._free:
@@ -211,21 +211,21 @@ class Threads:
             try:
                 outcome = _outcome(flow)
             except BaseException as error:  # noqa: BLE001 - it would be lost with the thread
-                outcome = Outcome(error=error)
+                outcome = FlowResult(error=error)
             with self._lock:
                 self._free += 1
             tell(outcome)
             del work, flow, tell, outcome
 
 
-class Tasks:
+class TaskPool:
     """Runs flows as tasks of an event loop that runs in another thread than the one that begins them."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
         self._running: set[Any] = set()
 
-    def begin(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
         """Hand it to the loop."""
         self._loop.call_soon_threadsafe(self._start, flow, tell)
 
@@ -236,7 +236,7 @@ class Tasks:
         """Cancel what runs."""
         self._loop.call_soon_threadsafe(self._cancel)
 
-    def _start(self, flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+    def _start(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
         task = self._loop.create_task(_aoutcome(flow, tell))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -246,18 +246,18 @@ class Tasks:
             task.cancel()
 
 
-def _outcome(flow: Flow[Any]) -> Outcome:
+def _outcome(flow: Flow[Any]) -> FlowResult:
     try:
-        return Outcome(run(flow))
+        return FlowResult(run(flow))
     except Exception as error:  # noqa: BLE001 - it is told to who began the flow
-        return Outcome(error=error)
+        return FlowResult(error=error)
 
 
-async def _aoutcome(flow: Flow[Any], tell: Callable[[Outcome], None]) -> None:
+async def _aoutcome(flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
     try:
-        outcome = Outcome(await arun(flow))
+        outcome = FlowResult(await arun(flow))
     except BaseException as error:  # noqa: BLE001 - it is told to who began the flow
-        outcome = Outcome(error=error)
+        outcome = FlowResult(error=error)
     tell(outcome)
 
 
@@ -288,11 +288,11 @@ def _serve_loop(begun: "SimpleQueue[Any]") -> None:
 
 def pools(
     opened: ExitStack,
-    limits: Limits,
-    subject: Subject | None,
+    limits: RunLimits,
+    subject: ModelUnderTest | None,
     scorers: Sequence[RowScorer],
     loop: Any,
-    owed: list[Book],
+    owed: list[RecordUsage],
 ) -> tuple[Pool, Pool]:
     """The pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one.
 
@@ -301,14 +301,14 @@ def pools(
     if loop is None and any(map(_needs_loop, (subject, *scorers))):
         loop = opened.enter_context(own_loop())
     if loop is not None:
-        tasks = Tasks(loop)
+        tasks = TaskPool(loop)
         opened.callback(tasks.close)
         return tasks, tasks
 
     def pool(size: int, blocking: bool) -> Pool:
         if limits.timeout is None and (size == 1 or not blocking):
-            return InPlace(None if blocking else owed)
-        threads = Threads()
+            return InlinePool(None if blocking else owed)
+        threads = ThreadPool()
         opened.callback(threads.close)
         return threads
 
@@ -316,7 +316,7 @@ def pools(
 
 
 def _needs_loop(worker: object) -> bool:
-    if isinstance(worker, PlatformModel):
+    if isinstance(worker, CompletionModel):
         return worker.looped
     if isinstance(worker, JudgeScorer):
         return worker.model.looped
@@ -327,4 +327,4 @@ def _waits(worker: object) -> bool:
     """Whether what asks or scores may wait, so that others should be asked meanwhile."""
     if isinstance(worker, JudgeScorer):
         worker = worker.model
-    return worker.blocking if isinstance(worker, PlatformModel) else not isinstance(worker, RuleScorer | None)
+    return worker.blocking if isinstance(worker, CompletionModel) else not isinstance(worker, RuleScorer | None)

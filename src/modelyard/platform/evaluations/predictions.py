@@ -20,9 +20,9 @@ from modelyard.errors import InvalidInput, RunAlreadyFinished
 from modelyard.formats.json import checked_dumps
 from modelyard.platform.evaluations.references import References
 from modelyard.platform.evaluations.stored_run import scores_of
-from modelyard.platform.paging import BATCH, check_window, few, scan, window
-from modelyard.platform.runtime import Ports
-from modelyard.platform.scope import Place, Sight
+from modelyard.platform.paging import BATCH, check_slice, iter_index_live, slice_listing, unique_ids
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import Snapshot, Tx
 
 K = TypeVar("K", Prediction, Score)
@@ -115,14 +115,14 @@ class _Kept(Generic[K]):
     _cls: type[K]
     _name: str
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
-        self._references = References(ports.settings.reference_mode, principal)
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal, self._sight = runtime, principal, ScopedReader(principal)
+        self._references = References(runtime.settings.reference_mode, principal)
 
     def get(self, id: str, *, project: str | None = None, entity: str | None = None) -> K:
         """One of them. Where a project is named, it must lie there. Raises `NotFound`."""
         place = self._sight.maybe_place(project, entity)
-        return self.ports.store.read(lambda snapshot: self._found(snapshot, id, place))
+        return self.runtime.store.read(lambda snapshot: self._found(snapshot, id, place))
 
     def list(
         self,
@@ -137,25 +137,25 @@ class _Kept(Generic[K]):
 
         Raises `InvalidInput`.
         """
-        check_window(limit, offset)
+        check_slice(limit, offset)
         place = self._sight.place(project, entity)
         if run_id is None:
-            found = scan(self.ports, self._cls, "by_project", *place)
-        elif self.ports.store.read(lambda snapshot: self._sight.see(snapshot, EvaluationRun, run_id, place)):
-            found = scan(self.ports, self._cls, "by_run", run_id)
+            found = iter_index_live(self.runtime, self._cls, "by_project", *place)
+        elif self.runtime.store.read(lambda snapshot: self._sight.see(snapshot, EvaluationRun, run_id, place)):
+            found = iter_index_live(self.runtime, self._cls, "by_run", run_id)
         else:
             found = iter(())
-        return window(found, limit, offset)
+        return slice_listing(found, limit, offset)
 
     def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
         """Delete them for ever, with the scores of predictions; returns how many of `ids` there were.
 
         Raises `RunAlreadyFinished`, and deletes nothing, when one belongs to a run that is not running.
         """
-        place, wanted = self._sight.place(project, entity), few(ids)
-        return self.ports.store.transact(lambda tx: sum(self._delete(tx, each, place) for each in wanted))
+        place, wanted = self._sight.place(project, entity), unique_ids(ids)
+        return self.runtime.store.transact(lambda tx: sum(self._delete(tx, each, place) for each in wanted))
 
-    def _delete(self, tx: Tx, id: str, place: Place) -> bool:
+    def _delete(self, tx: Tx, id: str, place: Namespace) -> bool:
         found = self._sight.see(tx, self._cls, id, place)
         if found is None:
             return False
@@ -169,10 +169,10 @@ class _Kept(Generic[K]):
         """The scores that go with it."""
         return ()
 
-    def _found(self, snapshot: Snapshot, id: str, place: Place | None) -> K:
+    def _found(self, snapshot: Snapshot, id: str, place: Namespace | None) -> K:
         return self._sight.find(snapshot, self._cls, self._name, id, place)
 
-    def _check_run(self, snapshot: Snapshot, run_id: str | None, place: Place) -> None:
+    def _check_run(self, snapshot: Snapshot, run_id: str | None, place: Namespace) -> None:
         if run_id is not None:
             self._sight.find(snapshot, EvaluationRun, "Evaluation run", run_id, place)
 
@@ -205,19 +205,19 @@ class Predictions(_Kept[Prediction]):
         checked_dumps(inputs, at=("inputs",))
         place = self._sight.place(project, entity)
         new = Prediction(
-            self.ports.ids(),
+            self.runtime.ids(),
             *place,
             model,
             inputs,
             digest(inputs),
-            self.ports.clock.now(),
+            self.runtime.clock.now(),
             run_id=run_id,
             output=_answer(output),
             span={"genai_span_ref": spans} if spans else EMPTY,
         )
-        return self.ports.store.transact(partial(self._create, new, place))
+        return self.runtime.store.transact(partial(self._create, new, place))
 
-    def _create(self, new: Prediction, place: Place, tx: Tx) -> Prediction:
+    def _create(self, new: Prediction, place: Namespace, tx: Tx) -> Prediction:
         self._references.check(tx, model=(ObjectKind.MODEL, new.model))
         self._check_run(tx, new.run_id, place)
         add_prediction(tx, new)
@@ -231,8 +231,8 @@ class Predictions(_Kept[Prediction]):
         Doing it again with an equal output, or with none, changes nothing. Raises `NotFound`, `RunAlreadyFinished`,
         and `Conflict` for another output.
         """
-        answer, place, now = _answer(output), self._sight.maybe_place(project, entity), self.ports.clock.now()
-        return self.ports.store.transact(lambda tx: finish_prediction(tx, self._found(tx, id, place), answer, now))
+        answer, place, now = _answer(output), self._sight.maybe_place(project, entity), self.runtime.clock.now()
+        return self.runtime.store.transact(lambda tx: finish_prediction(tx, self._found(tx, id, place), answer, now))
 
     def _scores(self, snapshot: Snapshot, found: Prediction) -> Sequence[Score]:
         return scores_of(snapshot, found)
@@ -271,17 +271,17 @@ class Scores(_Kept[Score]):
         _check_value(value)
         place = self._sight.place(project, entity)
         new = Score(
-            self.ports.ids(),
+            self.runtime.ids(),
             *place,
             prediction_id,
             scorer,
-            self.ports.clock.now(),
+            self.runtime.clock.now(),
             run_id=run_id,
             value={"value": value},
         )
-        return self.ports.store.transact(partial(self._create, new, place))
+        return self.runtime.store.transact(partial(self._create, new, place))
 
-    def _create(self, new: Score, place: Place, tx: Tx) -> Score:
+    def _create(self, new: Score, place: Namespace, tx: Tx) -> Score:
         self._references.check(tx, scorer=(ObjectKind.SCORER, new.scorer))
         self._sight.find(tx, Prediction, "Prediction", new.prediction_id, place)
         self._check_run(tx, new.run_id, place)

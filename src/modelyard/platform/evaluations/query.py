@@ -12,11 +12,11 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.metrics import Judged, WholeJudged, rows
+from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction, rows
 from modelyard.domain.evaluation.results import ResultQuery, ResultRow, RunSummary, RunTally, joined
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.platform.evaluations.stored_run import RowFinder, StoredRun
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 
 
 @attrs.frozen
@@ -30,22 +30,22 @@ class Results:
 
     runs: Mapping[str, EvaluationRun]
     missing: tuple[str, ...]
-    rows: Iterator[ResultRow[WholeJudged]]
+    rows: Iterator[ResultRow[FullScoredPrediction]]
     total_rows: int
     summary: tuple[RunSummary, ...]
     summary_rows: int
     names: Mapping[str, Mapping[str, str]]
 
 
-def query_results(ports: Ports, runs: Sequence[EvaluationRun], query: ResultQuery) -> Results:
+def query_results(runtime: Runtime, runs: Sequence[EvaluationRun], query: ResultQuery) -> Results:
     """The results of runs: those of `query.run_ids` that are here, in that order."""
     here = {run.id: run for run in runs}
     search = _Search(query, {run_id: RunTally(run_id) for run_id in here})
-    search.over({run_id: StoredRun(ports, run_id) for run_id in here})
+    search.over({run_id: StoredRun(runtime, run_id) for run_id in here})
     return Results(
         here,
         tuple(run_id for run_id in query.run_ids if run_id not in here),
-        _read(ports, tuple(here), search.page()),
+        _read(runtime, tuple(here), search.page()),
         search.total,
         tuple(tally.summary() for tally in search.tallies.values()) if query.summarise else (),
         search.summary_rows,
@@ -79,7 +79,7 @@ class _Search:
         for digest, several in groupby(merge(*(run.digests() for run in runs.values()))):
             self._keep(digest, self.query.in_all(sum(1 for _ in several)), ())
 
-    def _take(self, row: ResultRow[Judged]) -> None:
+    def _take(self, row: ResultRow[ScoredPrediction]) -> None:
         for run_id, trials in row.runs.items():
             self.tallies[run_id].note(score.scorer for _, scores in trials for score in scores)
         if self.query.keeps(row):
@@ -88,7 +88,7 @@ class _Search:
                 self._summarise(row, in_all)
             self._keep(row.digest, in_all, self.query.sort_values(row))
 
-    def _summarise(self, row: ResultRow[Judged], in_all: bool) -> None:
+    def _summarise(self, row: ResultRow[ScoredPrediction], in_all: bool) -> None:
         wanted = self.query.summary_require_intersection
         if in_all or not (self.query.require_intersection if wanted is None else wanted):
             self.summary_rows += 1
@@ -110,9 +110,11 @@ class _Search:
         return [digest for at, digest in enumerate(ordered) if self.query.window(at)] if self.query.sorts else ordered
 
 
-def _read(ports: Ports, run_ids: Sequence[str], digests: Sequence[str]) -> Iterator[ResultRow[WholeJudged]]:
+def _read(
+    runtime: Runtime, run_ids: Sequence[str], digests: Sequence[str]
+) -> Iterator[ResultRow[FullScoredPrediction]]:
     """The rows of these digests, but those that have been deleted meanwhile."""
-    finders = {run_id: RowFinder(ports, run_id) for run_id in run_ids}
+    finders = {run_id: RowFinder(runtime, run_id) for run_id in run_ids}
     for digest in digests:
         found = {run_id: finder.trials(digest) for run_id, finder in finders.items()}
         here = {run_id: trials for run_id, trials in found.items() if trials}

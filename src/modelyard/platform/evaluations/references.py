@@ -18,8 +18,8 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.models import Model, ModelName
 from modelyard.errors import InvalidInput, Problem
 from modelyard.platform.catalogue.service import checkpoint_named
-from modelyard.platform.paging import every, maybe
-from modelyard.platform.scope import Place
+from modelyard.platform.paging import get_or_none, iter_index
+from modelyard.platform.scope import Namespace
 from modelyard.protocols import Snapshot
 
 REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
@@ -32,7 +32,7 @@ REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
 
 
 def find_version(
-    snapshot: Snapshot, place: Place, kind: ObjectKind, object_id: str, version: str | None
+    snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, version: str | None
 ) -> ObjectVersion | None:
     """The version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not.
 
@@ -42,7 +42,7 @@ def find_version(
     if version in (None, LATEST):
         return _latest(snapshot, where)
     assert version is not None
-    alias = maybe(snapshot, ObjectAlias, *where, version)
+    alias = get_or_none(snapshot, ObjectAlias, *where, version)
     index = version_index(version) if alias is None else alias.index
     if index is not None:
         return snapshot.find(ObjectVersion, "version", *where, index)
@@ -54,7 +54,9 @@ def _latest(snapshot: Snapshot, where: tuple[object, ...]) -> ObjectVersion | No
     newest = snapshot.page(ObjectVersion, "by_object", *where, limit=1, descending=True)
     if not newest or newest[0].deleted_at is None:
         return newest[0] if newest else None
-    alive = [version for version in every(snapshot, ObjectVersion, "by_object", *where) if version.deleted_at is None]
+    alive = [
+        version for version in iter_index(snapshot, ObjectVersion, "by_object", *where) if version.deleted_at is None
+    ]
     return alive[-1] if alive else newest[0]
 
 
@@ -118,7 +120,7 @@ _NAME_FORM = (
 )
 
 
-def evaluation_ref(evaluation: OneObject, place: Place) -> ObjectRef:
+def evaluation_ref(evaluation: OneObject, place: Namespace) -> ObjectRef:
     """The reference of an evaluation, a name being one of this place. Raises `InvalidInput`, saying what to pass."""
     if isinstance(evaluation, ObjectVersion):
         if evaluation.kind is not ObjectKind.EVALUATION:
@@ -130,7 +132,7 @@ def evaluation_ref(evaluation: OneObject, place: Place) -> ObjectRef:
     return ref
 
 
-def _parsed(text: str, place: Place) -> ObjectRef | None:
+def _parsed(text: str, place: Namespace) -> ObjectRef | None:
     if "://" in text:
         return ObjectRef.parse(text)
     name, colon, version = text.partition(":")
@@ -150,5 +152,5 @@ def versions_of(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> lis
     if not principal.scope.covers(ref.entity, ref.project):
         return []
     where = (ref.entity, ref.project, ObjectKind.EVALUATION, ref.name)
-    found = every(snapshot, ObjectVersion, "by_object", *where)
+    found = iter_index(snapshot, ObjectVersion, "by_object", *where)
     return [f"v{version.index}" for version in found if version.deleted_at is None]

@@ -8,11 +8,11 @@ from itertools import islice
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
-from modelyard.domain.evaluation.running_totals import VALUE, Tally, outcome_of
+from modelyard.domain.evaluation.running_totals import VALUE, RunningTotals, outcome_of
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.stored_run import StoredRun, scores_of
-from modelyard.platform.paging import BATCH, everything, scan
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import BATCH, accept_all, iter_index_live
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
 from modelyard.report.numbers import ref_text
@@ -25,18 +25,18 @@ _FAULTS = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 class Rows:
     """The rows of a run in the order in which they were begun, or those of them that `keep` keeps; read in batches."""
 
-    def __init__(self, ports: Ports, run: EvaluationRun, keep: Callable[[RowResult], bool] = everything) -> None:
-        self._ports, self._run, self._keep = ports, run, keep
+    def __init__(self, runtime: Runtime, run: EvaluationRun, keep: Callable[[RowResult], bool] = accept_all) -> None:
+        self._ports, self._run, self._keep = runtime, run, keep
 
     def __iter__(self) -> Iterator[RowResult]:
-        predictions = scan(self._ports, Prediction, "by_run", self._run.id)
+        predictions = iter_index_live(self._ports, Prediction, "by_run", self._run.id)
         while batch := list(islice(predictions, BATCH)):
             scores = self._ports.store.read(partial(_scores, batch))
             rows = (_row(self._run, *pair) for pair in zip(batch, scores, strict=True))
             yield from filter(self._keep, rows)
 
     def __len__(self) -> int:
-        if self._keep is not everything:
+        if self._keep is not accept_all:
             return sum(1 for _ in self)
         return self._ports.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", self._run.id))
 
@@ -53,11 +53,11 @@ class EvaluationResult:
     result.score, [row.detail for row in result.errors]
     """
 
-    def __init__(self, ports: Ports, run: EvaluationRun) -> None:
+    def __init__(self, runtime: Runtime, run: EvaluationRun) -> None:
         self.run = run
-        self._stored = StoredRun(ports, run.id)
-        self.rows = Rows(ports, run)
-        self.errors = Rows(ports, run, lambda row: row.outcome in _FAULTS)
+        self._stored = StoredRun(runtime, run.id)
+        self.rows = Rows(runtime, run)
+        self.errors = Rows(runtime, run, lambda row: row.outcome in _FAULTS)
 
     def __repr__(self) -> str:
         return f"<EvaluationResult {self.run.id} {self.run.state}, score {self.score}>"
@@ -107,11 +107,11 @@ class Told:
 
     def __init__(self, show: Show | None) -> None:
         self._show = show
-        self._tally: Tally | None = None
+        self._tally: RunningTotals | None = None
         self._before: int | None = None
         self._shown = -1
 
-    def begin(self, tally: Tally) -> None:
+    def begin(self, tally: RunningTotals) -> None:
         """Hear of the count."""
         self._tally = tally
 
@@ -146,7 +146,7 @@ def _bar(run: EvaluationRun) -> Iterator[Show]:
         yield lambda done, total, told: show(done, total, {name: told[name] for name in told if name != RATE})
 
 
-def numbers(tally: Tally, rows: int, seconds: float) -> Mapping[str, float]:
+def numbers(tally: RunningTotals, rows: int, seconds: float) -> Mapping[str, float]:
     """The running score, failed rows, the rate (`rows` in so many seconds), and USD, where they are known."""
     failed = tally.failed if tally.rows else None
     known = {"score": tally.mean, "failed": failed, RATE: rows / seconds if seconds > 0 else None}

@@ -17,8 +17,8 @@ from modelyard.domain.evaluation.scorers import Unscored, checked_score
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.formats.json import checked_dumps
-from modelyard.platform.flow import Abandoned, AsyncTalk, Await, Call, Flow, Talk
-from modelyard.platform.jsonable import storable
+from modelyard.platform.flow import AsyncDriver, Await, Call, CallerDisconnected, Driver, Flow
+from modelyard.platform.jsonable import truncate_for_storage
 from modelyard.protocols import Clock
 
 FIRST_PAUSE = 0.5
@@ -35,7 +35,7 @@ class Reply:
     cost: Decimal | None = None
 
 
-class Subject(Protocol):
+class ModelUnderTest(Protocol):
     """A model under evaluation."""
 
     @property
@@ -59,7 +59,7 @@ class Subject(Protocol):
 
 
 @attrs.frozen
-class Verdict:
+class ScoreResult:
     """What a scorer says. `scored` is False where it failed, which `reason` then says; None has a reason, too."""
 
     value: Any = None
@@ -83,7 +83,7 @@ class RowScorer(Protocol):
         """What a score calls it."""
         ...
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """Its verdict. May raise anything."""
         ...
 
@@ -105,7 +105,7 @@ class Retries:
 
 
 @attrs.frozen
-class Asked:
+class ModelCall:
     """What came of asking for a row: a reply, or the `error` of the last of so many `attempts`.
 
     `latency` is that of the last attempt, in seconds.
@@ -125,16 +125,16 @@ class Pause:
     seconds: float
     waits: ClassVar[bool] = True
 
-    def perform(self, talk: Talk[Any]) -> None:
+    def perform(self, driver: Driver[Any]) -> None:
         """In this thread."""
         self.clock.sleep(self.seconds)
 
-    async def aperform(self, talk: AsyncTalk[Any]) -> None:
+    async def aperform(self, driver: AsyncDriver[Any]) -> None:
         """On the loop."""
         await self.clock.asleep(self.seconds)
 
 
-def asking(subject: Subject, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[Asked]:
+def call_with_retries(subject: ModelUnderTest, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[ModelCall]:
     """Ask the model, and again after a failure that may pass."""
     clock, pauses, attempts = retries.clock, retries.pauses(), 0
     while True:
@@ -143,13 +143,13 @@ def asking(subject: Subject, row: Mapping[str, Any], seed: int, retries: Retries
         try:
             reply = yield from subject.reply(row, seed)
             check_kept(reply.output)
-            return Asked(reply, None, attempts, max(0.0, clock.monotonic() - begun))
-        except (Abandoned, StoreError):
+            return ModelCall(reply, None, attempts, max(0.0, clock.monotonic() - begun))
+        except (CallerDisconnected, StoreError):
             raise
         except Exception as error:  # noqa: BLE001 - the model's failure is the row's result
             pause = next(pauses, None) if _may_pass(error) else None
             if pause is None:
-                return Asked(None, told(error), attempts, max(0.0, clock.monotonic() - begun))
+                return ModelCall(None, error_text(error), attempts, max(0.0, clock.monotonic() - begun))
             yield Pause(clock, max(pause, getattr(error, "retry_after", 0.0)))
 
 
@@ -167,16 +167,16 @@ def check_kept(value: Any) -> None:
         checked_dumps(value, at=("output",))
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """A failure as it is kept with the row: our own by their code, others by their class; bounded, and storable."""
     kind = error.code if isinstance(error, ModelyardError) else type(error).__name__
-    return storable(f"{kind}: {error}")
+    return truncate_for_storage(f"{kind}: {error}")
 
 
 # ---- scoring -------------------------------------------------------------------------------------------------------
 
 
-def scoring(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any]) -> Flow[tuple[Verdict, ...]]:
+def scoring(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any]) -> Flow[tuple[ScoreResult, ...]]:
     """Every scorer's verdict, in their order."""
     verdicts = []
     for scorer in scorers:
@@ -184,22 +184,22 @@ def scoring(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any])
     return tuple(verdicts)
 
 
-def _verdict(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+def _verdict(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
     try:
         return (yield from scorer.judge(output, row))
-    except (Abandoned, StoreError):
+    except (CallerDisconnected, StoreError):
         raise
     except Unscored as why:
-        return Verdict(None, storable(str(why)))
+        return ScoreResult(None, truncate_for_storage(str(why)))
     except Exception as error:  # noqa: BLE001 - the scorer's failure is the row's result
-        return Verdict(None, told(error), scored=False)
+        return ScoreResult(None, error_text(error), scored=False)
 
 
-def verdict_of(value: Any) -> Verdict:
+def verdict_of(value: Any) -> ScoreResult:
     """The verdict that a scorer's answer is. Raises TypeError, ValueError for what is no score."""
     kept, reason = checked_score(value)
     check_kept(kept)
-    return Verdict(kept, storable(reason) if reason else "")
+    return ScoreResult(kept, truncate_for_storage(reason) if reason else "")
 
 
 def lacking(missing: KeyError) -> InvalidInput:
@@ -277,13 +277,13 @@ class FunctionScorer:
     def _is_async(self) -> bool:
         return is_async(self.function)
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """What the function says."""
         return verdict_of((yield from calling(self.function, self.awaited, output, row)))
 
 
 @attrs.frozen
-class Limits:
+class RunLimits:
     """How an evaluation works: `timeout` is of a row, in seconds; None is none."""
 
     concurrency: int = 8

@@ -20,15 +20,15 @@ from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.errors import Conflict, LeaseLost
 from modelyard.off_loop import settled
 from modelyard.platform.evaluations.dataset import RowData, kept_rows
-from modelyard.platform.evaluations.job import Crew, evaluate
+from modelyard.platform.evaluations.job import LocalCallables, evaluate
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import evaluation_ref
 from modelyard.platform.evaluations.result import EvaluationResult, Progress, Told, telling
 from modelyard.platform.evaluations.scorers import NamedScorer, Scorers, named
 from modelyard.platform.evaluations.spec import (
     OneModel,
-    Order,
     Published,
+    RunSpec,
     WorkOptions,
     again,
     check_portable,
@@ -40,10 +40,10 @@ from modelyard.platform.evaluations.spec import (
 )
 from modelyard.platform.evaluations.transactions import INTERRUPTED, check_idle, engine_job
 from modelyard.platform.evaluations.watch import Watching
-from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import claim
 from modelyard.platform.jobs.queue import announce, enqueue, fail
-from modelyard.platform.jobs.requester import asked_by
+from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.jobs.runner import Runner, never
 from modelyard.protocols import Tx
 
@@ -191,7 +191,7 @@ class Evaluating(Watching):
         is worked on, and `InvalidInput` for a function that is missing or has changed.
         """
         with telling(progress, self._run(run_id)) as told:
-            job = self._abandoned(run_id, self._runner(Crew()))
+            job = self._abandoned(run_id, self._runner(LocalCallables()))
             functions = functions_for(job, model, self._named(scorers))
             runner = self._runner(attrs.evolve(functions, principal=self.principal, tally=told.begin))
             return self._drive(runner, self._reclaimed(run_id, runner), told)
@@ -235,7 +235,7 @@ class Evaluating(Watching):
             check_idle(tx, run_id)
             return self._reopen(tx, run_id, go_on)
 
-        announce(self.ports, self.ports.store.transact(step))
+        announce(self.runtime, self.runtime.store.transact(step))
         return self._run(run_id)
 
     # ---- how it is asked for
@@ -250,46 +250,46 @@ class Evaluating(Watching):
         entity: str | None,
         options: Mapping[str, Any],
         by_worker: bool = False,
-    ) -> Iterator[Order]:
+    ) -> Iterator[RunSpec]:
         """What there is to do, one order for each model; everything is checked when the first is asked for."""
         place = self._sight.place(project, entity)
         models = several(model)
         if rows is None:
-            said = Published.of(Objects(self.ports, self.principal), evaluation_ref(evaluation, place))
+            said = Published.of(Objects(self.runtime, self.principal), evaluation_ref(evaluation, place))
             evaluation, rows = str(said.ref), said.dataset
             scorers = said.scorers if scorers is None else scorers
             options = {"trials": said.trials, **options}
         given = self._named("exact_match" if scorers is None else scorers)
-        drafts = [order_of(self.ports, self.principal, evaluation, one, given, place, options) for one in models]
+        drafts = [order_of(self.runtime, self.principal, evaluation, one, given, place, options) for one in models]
         for draft in drafts if by_worker else ():
             draft.check_portable()
-        return kept_rows(self.ports, self.principal, drafts, rows)
+        return kept_rows(self.runtime, self.principal, drafts, rows)
 
     def _named(self, scorers: Scorers) -> tuple[NamedScorer, ...]:
-        return named(scorers, Objects(self.ports, self.principal))
+        return named(scorers, Objects(self.runtime, self.principal))
 
-    def _rescore(self, run_id: str, scorers: Scorers, options: Mapping[str, Any]) -> Order:
+    def _rescore(self, run_id: str, scorers: Scorers, options: Mapping[str, Any]) -> RunSpec:
         source = self._run(run_id)
         if source.state is RunState.RUNNING:
             raise Conflict(f"evaluation run {run_id} is still running; finish or cancel it, then rescore it")
-        total = self.ports.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", run_id))
-        return rescore_order(self.ports, self.principal, source, total, self._named(scorers), options)
+        total = self.runtime.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", run_id))
+        return rescore_order(self.runtime, self.principal, source, total, self._named(scorers), options)
 
-    def _queued(self, order: Order) -> EvaluationRun:
+    def _queued(self, order: RunSpec) -> EvaluationRun:
         order.keep(lambda tx: self._add(tx, order))
-        announce(self.ports, order.job)
+        announce(self.runtime, order.job)
         return order.run
 
     # ---- how it is driven
 
     def _here(
-        self, order: Order, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
+        self, order: RunSpec, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
         with telling(progress, order.run) as told:
             runner = self._runner(attrs.evolve(order.crew, principal=self.principal, loop=loop, tally=told.begin))
             return self._drive(runner, self._begun(order, runner), told, stop)
 
-    def _begun(self, order: Order, runner: Runner) -> Hold:
+    def _begun(self, order: RunSpec, runner: Runner) -> ClaimedJob:
         """A hold on the run that an order makes."""
 
         def step(tx: Tx) -> tuple[Job, JobProgress]:
@@ -300,25 +300,27 @@ class Evaluating(Watching):
 
         return runner.hold(*order.keep(step))
 
-    def _add(self, tx: Tx, order: Order) -> None:
+    def _add(self, tx: Tx, order: RunSpec) -> None:
         tx.add(order.run)
-        enqueue(tx, order.job, self.ports.settings.max_queued_jobs)
+        enqueue(tx, order.job, self.runtime.settings.max_queued_jobs)
 
-    def _runner(self, crew: Crew) -> Runner:
+    def _runner(self, crew: LocalCallables) -> Runner:
         """A runner of evaluations with these functions. What is broken off fails: it is the caller's to go on with."""
 
-        def work(hold: Hold) -> Generator[None, None, None]:
+        def work(hold: ClaimedJob) -> Generator[None, None, None]:
             return evaluate(hold, crew)
 
         handlers = {JobKind.EVALUATE: work, JobKind.RESCORE: work}
-        return Runner(self.ports, handlers, lambda tx, job, event_id, now: fail(tx, job, event_id, INTERRUPTED, now))
+        return Runner(self.runtime, handlers, lambda tx, job, event_id, now: fail(tx, job, event_id, INTERRUPTED, now))
 
-    def _drive(self, runner: Runner, hold: Hold, told: Told, stop: Callable[[], bool] = never) -> EvaluationResult:
-        announce(self.ports, hold.job)
-        begun = self.ports.clock.monotonic()
+    def _drive(
+        self, runner: Runner, hold: ClaimedJob, told: Told, stop: Callable[[], bool] = never
+    ) -> EvaluationResult:
+        announce(self.runtime, hold.job)
+        begun = self.runtime.clock.monotonic()
         with runner.beating(), closing(runner.steps(hold, stop)) as steps:
             for _ in steps:
-                told.tell(hold.job.spec["total"], self.ports.clock.monotonic() - begun)
+                told.tell(hold.job.spec["total"], self.runtime.clock.monotonic() - begun)
         if self._run(hold.job.lane).state is RunState.RUNNING:
             raise LeaseLost(f"evaluation run {hold.job.lane} was taken over; wait for it")
         return self._completed(hold.job.lane)
@@ -329,36 +331,36 @@ class Evaluating(Watching):
         """The last job of a run, once nobody works on it. Raises `Conflict` when somebody is seen to."""
         first = None
         while (job := self._job(run_id)).status is JobStatus.RUNNING:
-            progress = self.ports.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
+            progress = self.runtime.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
             mark = (progress.epoch, progress.beat, progress.step)
             first = first or mark
             if mark != first:
                 raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
             runner.take_over()
-            self.ports.clock.sleep(self.ports.settings.poll)
+            self.runtime.clock.sleep(self.runtime.settings.poll)
         return job
 
-    def _reclaimed(self, run_id: str, runner: Runner) -> Hold:
+    def _reclaimed(self, run_id: str, runner: Runner) -> ClaimedJob:
         """A hold on what is left of a run. Raises `RunAlreadyFinished`, `Conflict`."""
-        go_on, now = self._going_on(), self.ports.clock.now()
+        go_on, now = self._going_on(), self.runtime.clock.now()
 
         def step(tx: Tx) -> tuple[Job, JobProgress] | None:
             if engine_job(tx, run_id).ended:
                 self._reopen(tx, run_id, go_on)
             return claim(tx, runner.id, now, run_id)
 
-        claimed = self.ports.store.transact(step)
+        claimed = self.runtime.store.transact(step)
         if claimed is None:
             raise Conflict(f"somebody works on evaluation run {run_id}; wait for it, or cancel it")
         return runner.hold(*claimed)
 
     def _going_on(self) -> Callable[[Job], Job]:
         """What makes, of a job that failed, the one that goes on for this principal."""
-        asker = asked_by(self.ports, self.principal)
-        return partial(again, job_id=self.ports.ids(), asker=asker, now=self.ports.clock.now())
+        asker = requester_spec(self.runtime, self.principal)
+        return partial(again, job_id=self.runtime.ids(), asker=asker, now=self.runtime.clock.now())
 
     def _reopen(self, tx: Tx, run_id: str, go_on: Callable[[Job], Job]) -> Job:
         """Let a run that has ended run again, by a new job. Raises `RunAlreadyFinished`, `RateLimited`."""
         job = go_on(engine_job(tx, run_id))
         tx.replace(tx.get(EvaluationRun, run_id).reopened())
-        return enqueue(tx, job, self.ports.settings.max_queued_jobs)
+        return enqueue(tx, job, self.runtime.settings.max_queued_jobs)

@@ -16,13 +16,22 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.prediction import Prediction
-from modelyard.platform.evaluations.pools import Arrivals, Outcome, Pool
-from modelyard.platform.evaluations.row import Asked, Limits, Retries, RowScorer, Subject, Verdict, asking, scoring
-from modelyard.platform.runtime import Ports
+from modelyard.platform.evaluations.pools import CompletionQueue, FlowResult, Pool
+from modelyard.platform.evaluations.row import (
+    ModelCall,
+    ModelUnderTest,
+    Retries,
+    RowScorer,
+    RunLimits,
+    ScoreResult,
+    call_with_retries,
+    scoring,
+)
+from modelyard.platform.runtime import Runtime
 
 
 @attrs.frozen
-class Item:
+class WorkItem:
     """One row to be judged, in one of its trials: the one with this `number` in the order in which they begin.
 
     `copied` is the prediction that is judged anew: nobody is asked. `unsure` says that an earlier attempt may have
@@ -44,12 +53,12 @@ class Row:
     `deadline` is on the monotonic clock.
     """
 
-    item: Item
+    item: WorkItem
     id: str
     started_at: datetime
     deadline: float = math.inf
-    asked: Asked | None = None
-    verdicts: tuple[Verdict, ...] = ()
+    asked: ModelCall | None = None
+    verdicts: tuple[ScoreResult, ...] = ()
 
     @property
     def output(self) -> Any:
@@ -61,32 +70,32 @@ class Row:
         return self.asked.reply.output
 
 
-class Engine:
+class RowScheduler:
     """Works on items and hands over what is done; a batch counts as committed when the next is asked for."""
 
     def __init__(
         self,
-        ports: Ports,
-        items: Iterator[Item],
-        subject: Subject | None,
+        runtime: Runtime,
+        items: Iterator[WorkItem],
+        subject: ModelUnderTest | None,
         scorers: tuple[RowScorer, ...],
-        limits: Limits,
+        limits: RunLimits,
         pool: Pool,
         scorer_pool: Pool,
         begun: int = 0,
     ) -> None:
         """`begun` is how many rows were begun before."""
         self.begun = begun
-        self.ports, self._items, self._subject, self._scorers = ports, items, subject, scorers
+        self.runtime, self._items, self._subject, self._scorers = runtime, items, subject, scorers
         self._limits, self._pool, self._scorer_pool = limits, pool, scorer_pool
-        self._retries = Retries(limits.retries, ports.clock)
-        self._arrivals: Arrivals[Row] = Arrivals(ports.clock)
+        self._retries = Retries(limits.retries, runtime.clock)
+        self._arrivals: CompletionQueue[Row] = CompletionQueue(runtime.clock)
         self._rows: dict[Row, None] = {}
         self._to_score: deque[Row] = deque()
         self._scoring: set[Row] = set()
         self._open = 0
         self._stopped = False
-        self._latest = ports.clock.now()
+        self._latest = runtime.clock.now()
 
     def batches(self) -> Iterator[list[Row]]:
         """What is done, until all is. A batch is empty where nothing was done for a while."""
@@ -111,27 +120,27 @@ class Engine:
 
     def _fill(self) -> None:
         """Begin rows. Those that begin together bear one time; their ids keep them in order."""
-        self._latest = max(self._latest, self.ports.clock.now())
+        self._latest = max(self._latest, self.runtime.clock.now())
         while self._open < self._limits.concurrency and not self._stopped:
             item = next(self._items, None)
             if item is None:
                 self._stopped = True
             else:
                 self._open += 1
-                self._begin(Row(item, self.ports.ids(), self._latest))
+                self._begin(Row(item, self.runtime.ids(), self._latest))
 
     def _begin(self, row: Row) -> None:
         self._rows[row] = None
         self.begun = max(self.begun, row.item.number + 1)
         if self._limits.timeout is not None:
-            row.deadline = self.ports.clock.monotonic() + self._limits.timeout
+            row.deadline = self.runtime.clock.monotonic() + self._limits.timeout
         item, tell = row.item, partial(self._arrivals.tell, row)
         if item.copied is not None:
-            tell(Outcome(Asked(None, item.copied.error, item.copied.attempts, None)))
+            tell(FlowResult(ModelCall(None, item.copied.error, item.copied.attempts, None)))
             return
         assert self._subject is not None
         seed = seed_of(self._limits.seed, item.index, item.trial)
-        self._pool.begin(asking(self._subject, item.row, seed, self._retries), tell)
+        self._pool.begin(call_with_retries(self._subject, item.row, seed, self._retries), tell)
 
     # ---- what arrives
 
@@ -147,11 +156,11 @@ class Engine:
 
     def _patience(self) -> float:
         """How long to wait: until the next row is overdue, and no longer than a worker's poll."""
-        poll = self.ports.settings.poll
+        poll = self.runtime.settings.poll
         if self._limits.timeout is None:
             return poll
         next_deadline = min(row.deadline for row in self._rows)
-        return max(0.0, min(poll, next_deadline - self.ports.clock.monotonic()))
+        return max(0.0, min(poll, next_deadline - self.runtime.clock.monotonic()))
 
     def _arrived(self, row: Row, result: Any) -> bool:
         """Take what came of asking for a row, or of scoring it. Answers whether it is done with that."""
@@ -179,7 +188,7 @@ class Engine:
         """Rows whose time is up: their result is that, whatever is still said of them."""
         if self._limits.timeout is None:
             return []
-        now = self.ports.clock.monotonic()
+        now = self.runtime.clock.monotonic()
         late = [row for row in self._rows if row.deadline <= now]
         for row in late:
             self._give_up(row)
@@ -188,9 +197,9 @@ class Engine:
     def _give_up(self, row: Row) -> None:
         told = f"timed out after {self._limits.timeout:g} s"
         if row.asked is None:
-            row.asked = Asked(None, told, 1, None)
+            row.asked = ModelCall(None, told, 1, None)
         else:
-            row.verdicts = tuple(Verdict(None, told, scored=False) for _ in self._scorers)
+            row.verdicts = tuple(ScoreResult(None, told, scored=False) for _ in self._scorers)
         self._end(row)
 
     def _end(self, row: Row) -> None:

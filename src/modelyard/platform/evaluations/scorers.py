@@ -13,20 +13,20 @@ from modelyard.domain.evaluation.scorers import RULES, LlmJudge, OwnRule, Rule, 
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
 from modelyard.formats.fields import below
-from modelyard.platform.evaluations.model_under_test import JudgeScorer, PlatformModel
+from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.row import (
     FunctionScorer,
     Retries,
     RowScorer,
-    Verdict,
+    ScoreResult,
     check_takes,
     lacking,
     verdict_of,
 )
 from modelyard.platform.flow import Flow
-from modelyard.platform.runtime import Ports
-from modelyard.platform.scope import Place
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import Namespace
 
 ScorerFunction = Callable[[Any, Mapping[str, Any]], Any]
 
@@ -60,16 +60,16 @@ class NamedScorer:
             return {"name": self.name, "scorer": self.rule.plain()}
         return {"name": self.name, "op_source_code": source_of(self.function)}
 
-    def ref(self, place: Place) -> ObjectRef:
+    def ref(self, place: Namespace) -> ObjectRef:
         """The reference of this version, whether or not it is published."""
         return self.published or ObjectRef(*place, RefKind.OBJECT, self.name, digest(self.content))
 
-    def publish(self, objects: Objects, place: Place) -> None:
+    def publish(self, objects: Objects, place: Namespace) -> None:
         """Keep this version, unless it is kept already. Raises `InvalidInput`, `Forbidden`."""
         if self.published is None:
             objects.publish(ObjectKind.SCORER, self.name, self.content, entity=place[0], project=place[1])
 
-    def plain(self, place: Place) -> Mapping[str, Any]:
+    def plain(self, place: Namespace) -> Mapping[str, Any]:
         """As a job keeps it: enough to make a declarative one again."""
         rule = None if self.rule is None else self.rule.plain()
         return {"name": self.name, "ref": str(self.ref(place)), "rule": rule}
@@ -156,7 +156,7 @@ class RuleScorer:
     ref: ObjectRef
     rule: OwnRule
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[Verdict]:
+    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """What it says."""
         yield from ()
         try:
@@ -166,14 +166,14 @@ class RuleScorer:
 
 
 def at_work(
-    ports: Ports,
+    runtime: Runtime,
     principal: Principal,
-    place: Place,
+    place: Namespace,
     plain: Mapping[str, Any],
     function: ScorerFunction | None,
     retries: int,
 ) -> RowScorer:
-    """The scorer that a job keeps as `plain`, with the function that it stands for. Raises as `PlatformModel.of`."""
+    """The scorer that a job keeps as `plain`, with the function that it stands for. Raises as `CompletionModel.of`."""
     name, ref = plain["name"], ObjectRef.parse(plain["ref"])
     assert ref is not None
     if plain["rule"] is None:
@@ -183,5 +183,5 @@ def at_work(
     if isinstance(rule, OwnRule):
         return RuleScorer(name, ref, rule)
     assert isinstance(rule, LlmJudge)
-    model = PlatformModel.of(ports, principal, rule.model, place, rule.options)
-    return JudgeScorer(name, ref, rule, model, Retries(retries, ports.clock))
+    model = CompletionModel.of(runtime, principal, rule.model, place, rule.options)
+    return JudgeScorer(name, ref, rule, model, Retries(retries, runtime.clock))

@@ -23,8 +23,8 @@ from modelyard.platform.evaluations.run import Evaluating
 from modelyard.platform.evaluations.transactions import check_idle, run_status
 from modelyard.platform.evaluations.watch import EndedWork
 from modelyard.platform.lineage import run_lineage
-from modelyard.platform.paging import BATCH, Cursor, check_window, cursor_at, few, scan, window
-from modelyard.platform.scope import Place
+from modelyard.platform.paging import BATCH, Cursor, check_slice, cursor_at, iter_index_live, slice_listing, unique_ids
+from modelyard.platform.scope import Namespace
 from modelyard.protocols import Snapshot, Tx
 
 MAX_ID = 128
@@ -41,17 +41,17 @@ class Evaluations(Evaluating, Comparing):
     @property
     def objects(self) -> Objects:
         """Datasets, scorers, models, evaluations and ops, in versions."""
-        return Objects(self.ports, self.principal)
+        return Objects(self.runtime, self.principal)
 
     @property
     def predictions(self) -> Predictions:
         """What models answered."""
-        return Predictions(self.ports, self.principal)
+        return Predictions(self.runtime, self.principal)
 
     @property
     def scores(self) -> Scores:
         """What scorers say of it."""
-        return Scores(self.ports, self.principal)
+        return Scores(self.runtime, self.principal)
 
     # ---- making and reading
 
@@ -70,19 +70,19 @@ class Evaluations(Evaluating, Comparing):
         caller's scope, is accepted and marked so; "" is none. Raises `InvalidInput` naming every field at fault.
         """
         run = EvaluationRun(
-            self.ports.ids(),
+            self.runtime.ids(),
             *self._sight.place(project, entity),
             evaluation,
             model,
-            self.ports.clock.now(),
+            self.runtime.clock.now(),
             source_evaluation_run_id=source_evaluation_run_id or None,
         )
-        return self.ports.store.transact(lambda tx: self._create(tx, run))
+        return self.runtime.store.transact(lambda tx: self._create(tx, run))
 
     def get(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> EvaluationRun:
         """One run. Where a project is named, it must lie there. Raises `NotFound`."""
         place = self._sight.maybe_place(project, entity)
-        return self.ports.store.read(lambda snapshot: self._found(snapshot, run_id, place))
+        return self.runtime.store.read(lambda snapshot: self._found(snapshot, run_id, place))
 
     def list(
         self,
@@ -102,28 +102,28 @@ class Evaluations(Evaluating, Comparing):
         Each filter keeps runs with one of the given references, ids or sources; an empty filter keeps all. `after` goes
         on behind a run, which need no longer exist. Raises `InvalidInput`.
         """
-        check_window(limit, offset)
-        place, wanted = self._sight.place(project, entity), few(ids)
+        check_slice(limit, offset)
+        place, wanted = self._sight.place(project, entity), unique_ids(ids)
         if wanted:
             found = self._by_id(wanted, place, after)
         else:
-            found = scan(self.ports, EvaluationRun, "by_project", *place, after=after)
-        return window(filter(_matcher(evaluations, models, sources), found), limit, offset)
+            found = iter_index_live(self.runtime, EvaluationRun, "by_project", *place, after=after)
+        return slice_listing(filter(_matcher(evaluations, models, sources), found), limit, offset)
 
     def status(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunStatus:
         """A run and how many of its rows are done. Raises `NotFound`."""
         place = self._sight.maybe_place(project, entity)
-        return self.ports.store.read(lambda snapshot: run_status(snapshot, self._found(snapshot, run_id, place)))
+        return self.runtime.store.read(lambda snapshot: run_status(snapshot, self._found(snapshot, run_id, place)))
 
     def results(self, query: ResultQuery, *, project: str, entity: str | None = None) -> Results:
         """The rows of runs of a project, joined by their digests: filtered, sorted, counted, a page of them.
 
         Runs that are not there are told as `missing`. Raises `InvalidInput`, `Forbidden`.
         """
-        check_window(query.limit, query.offset)
-        place, ids = self._sight.place(project, entity), few(query.run_ids)
+        check_slice(query.limit, query.offset)
+        place, ids = self._sight.place(project, entity), unique_ids(query.run_ids)
         runs = [run for run_id in ids for run in self._by_id([run_id], place, None)]
-        return query_results(self.ports, runs, query)
+        return query_results(self.runtime, runs, query)
 
     def lineage(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunLineage:
         """What a run was rescored from, what was rescored from it, and the checkpoint that it judged.
@@ -131,7 +131,7 @@ class Evaluations(Evaluating, Comparing):
         Raises `NotFound`.
         """
         place = self._sight.maybe_place(project, entity)
-        return self.ports.store.read(
+        return self.runtime.store.read(
             lambda snapshot: run_lineage(snapshot, self.principal, self._found(snapshot, run_id, place))
         )
 
@@ -140,10 +140,10 @@ class Evaluations(Evaluating, Comparing):
 
         What belongs to a run goes first, in small steps, so that this can be repeated after a crash.
         """
-        place, left, deleted = self._sight.place(project, entity), few(ids), 0
-        event_ids, now = {run_id: self.ports.ids() for run_id in left}, self.ports.clock.now()
+        place, left, deleted = self._sight.place(project, entity), unique_ids(ids), 0
+        event_ids, now = {run_id: self.runtime.ids() for run_id in left}, self.runtime.clock.now()
         while left:
-            gone, left = self.ports.store.transact(partial(self._delete_some, left, place, event_ids, now))
+            gone, left = self.runtime.store.transact(partial(self._delete_some, left, place, event_ids, now))
             for work in gone:
                 self._drop_work(work)
             deleted += len(gone)
@@ -164,9 +164,9 @@ class Evaluations(Evaluating, Comparing):
         Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` for a summary that is no JSON object.
         """
         _check_summary(summary)
-        place, now = self._sight.maybe_place(project, entity), self.ports.clock.now()
+        place, now = self._sight.maybe_place(project, entity), self.runtime.clock.now()
         step = partial(self._finish, run_id, place, summary, now)
-        while (finished := self.ports.store.transact(step)) is None:
+        while (finished := self.runtime.store.transact(step)) is None:
             pass  # a step closes some of the open predictions
         return finished
 
@@ -193,7 +193,7 @@ class Evaluations(Evaluating, Comparing):
     def _create(self, tx: Tx, run: EvaluationRun) -> EvaluationRun:
         source = run.source_evaluation_run_id
         known = None if source is None else self._sight.see(tx, EvaluationRun, source, None) is not None
-        references = References(self.ports.settings.reference_mode, self.principal)
+        references = References(self.runtime.settings.reference_mode, self.principal)
         problems = [
             references.problem(tx, ("evaluation",), ObjectKind.EVALUATION, run.evaluation),
             references.problem(tx, ("model",), ObjectKind.MODEL, run.model),
@@ -206,11 +206,11 @@ class Evaluations(Evaluating, Comparing):
         tx.add(run)
         return run
 
-    def _found(self, snapshot: Snapshot, run_id: str, place: Place | None) -> EvaluationRun:
+    def _found(self, snapshot: Snapshot, run_id: str, place: Namespace | None) -> EvaluationRun:
         return self._sight.find(snapshot, EvaluationRun, "Evaluation run", run_id, place)
 
     def _finish(
-        self, run_id: str, place: Place | None, summary: Mapping[str, Any] | None, now: datetime, tx: Tx
+        self, run_id: str, place: Namespace | None, summary: Mapping[str, Any] | None, now: datetime, tx: Tx
     ) -> EvaluationRun | None:
         """The run, completed; None while there are open predictions to close."""
         run = self._found(tx, run_id, place)
@@ -224,7 +224,7 @@ class Evaluations(Evaluating, Comparing):
         return tx.get(EvaluationRun, run_id)  # as it is kept: frozen to its depth
 
     def _delete_some(
-        self, ids: Sequence[str], place: Place, event_ids: Mapping[str, str], now: datetime, tx: Tx
+        self, ids: Sequence[str], place: Namespace, event_ids: Mapping[str, str], now: datetime, tx: Tx
     ) -> tuple[Sequence[EndedWork], Sequence[str]]:
         """The work on the runs that went in this step, and which are left."""
         gone: tuple[EndedWork, ...] = ()
@@ -242,7 +242,7 @@ class Evaluations(Evaluating, Comparing):
         self, state: RunState, run_id: str, reason: str, project: str | None, entity: str | None
     ) -> EvaluationRun:
         _checked_reason(reason)
-        place, now = self._sight.maybe_place(project, entity), self.ports.clock.now()
+        place, now = self._sight.maybe_place(project, entity), self.runtime.clock.now()
 
         def step(tx: Tx) -> EvaluationRun:
             before = self._found(tx, run_id, place)
@@ -252,13 +252,13 @@ class Evaluations(Evaluating, Comparing):
                 tx.replace(after)
             return after
 
-        return self.ports.store.transact(step)
+        return self.runtime.store.transact(step)
 
     # ---- in batches
 
-    def _by_id(self, ids: Sequence[str], place: Place, after: EvaluationRun | None) -> Iterator[EvaluationRun]:
+    def _by_id(self, ids: Sequence[str], place: Namespace, after: EvaluationRun | None) -> Iterator[EvaluationRun]:
         see = self._sight.see
-        seen = self.ports.store.read(lambda snapshot: [see(snapshot, EvaluationRun, run_id, place) for run_id in ids])
+        seen = self.runtime.store.read(lambda snapshot: [see(snapshot, EvaluationRun, run_id, place) for run_id in ids])
         found = sorted((run for run in seen if run is not None), key=_cursor)
         return (run for run in found if after is None or _cursor(run) > _cursor(after))
 

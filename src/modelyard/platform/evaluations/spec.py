@@ -17,16 +17,16 @@ from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json import checked_dumps
-from modelyard.platform.evaluations.job import Crew
-from modelyard.platform.evaluations.model_under_test import PlatformModel
+from modelyard.platform.evaluations.job import LocalCallables
+from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import evaluation_ref
-from modelyard.platform.evaluations.row import Limits, check_takes
+from modelyard.platform.evaluations.row import RunLimits, check_takes
 from modelyard.platform.evaluations.scorers import NamedScorer, at_work
-from modelyard.platform.jobs.requester import asked_by
-from modelyard.platform.paging import maybe
-from modelyard.platform.runtime import Ports
-from modelyard.platform.scope import Place
+from modelyard.platform.jobs.requester import requester_spec
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import Namespace
 from modelyard.protocols import Tx
 
 T = TypeVar("T")
@@ -64,13 +64,13 @@ _SEED_BYTES = 6
 
 
 @attrs.frozen
-class Order:
+class RunSpec:
     """A run and its job, still to be stored, and the functions that it needs."""
 
-    ports: Ports
+    runtime: Runtime
     run: EvaluationRun
     job: Job
-    crew: Crew
+    crew: LocalCallables
 
     def check_portable(self) -> None:
         """Raise `InvalidInput` when it needs functions of the caller's, which no worker has."""
@@ -87,8 +87,8 @@ class Order:
         """Store it by `step`; the rows that it brought go again where that fails."""
         with ExitStack() as undone:
             if "artifact" in self.job.spec:
-                undone.callback(self.ports.artifacts.remove, self.job.spec["artifact"])
-            kept = self.ports.store.transact(step)
+                undone.callback(self.runtime.artifacts.remove, self.job.spec["artifact"])
+            kept = self.runtime.store.transact(step)
             undone.pop_all()
         return kept
 
@@ -97,67 +97,67 @@ class Order:
 
 
 def order_of(
-    ports: Ports,
+    runtime: Runtime,
     principal: Principal,
     evaluation: OneObject,
     model: OneModel,
     scorers: Sequence[NamedScorer],
-    place: Place,
+    place: Namespace,
     options: Mapping[str, Any],
-) -> Order:
+) -> RunSpec:
     """The order of one model, still without rows.
 
     Raises `InvalidInput`, `ModelNotFound`, `Forbidden`, `StorageFull`.
     """
-    ports.require_room()
+    runtime.require_room()
     seed = options.get("seed")
     work = {name: options[name] for name in options if name in _WORK or name == "trials"}
     chat = {name: options[name] for name in options if name not in work and name != "seed"}
-    limits = _limits({**work, "seed": _fresh_seed(ports) if seed is None else seed})
-    held, ref = _model(ports, principal, model, place, chat, seed)
+    limits = _limits({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
+    held, ref = _model(runtime, principal, model, place, chat, seed)
     spec = {
         "model": held,
         "model_ref": str(ref),
         "options": chat,
         "trials": work.get("trials", 1),
-        **_judged_by(ports, principal, place, scorers, limits, work.get("error_budget")),
+        **_judged_by(runtime, principal, place, scorers, limits, work.get("error_budget")),
     }
-    run_id, now = ports.ids(), ports.clock.now()
+    run_id, now = runtime.ids(), runtime.clock.now()
     run = EvaluationRun(run_id, *place, str(evaluation_ref(evaluation, place)), str(ref), now)
-    job = Job(ports.ids(), JobKind.EVALUATE, *place, run_id, now, spec)
-    return Order(ports, run, job, crew_of(model if held is None else None, scorers))
+    job = Job(runtime.ids(), JobKind.EVALUATE, *place, run_id, now, spec)
+    return RunSpec(runtime, run, job, crew_of(model if held is None else None, scorers))
 
 
 def rescore_order(
-    ports: Ports,
+    runtime: Runtime,
     principal: Principal,
     source: EvaluationRun,
     total: int,
     scorers: Sequence[NamedScorer],
     options: Mapping[str, Any],
-) -> Order:
+) -> RunSpec:
     """The order of a rescoring: a new run, in the place of its source. Raises as `order_of`."""
-    ports.require_room()
+    runtime.require_room()
     if unknown := options.keys() - _WORK:
         raise InvalidInput([Problem((name,), "is no option of a rescoring") for name in sorted(unknown)])
     limits = _limits(options)
     place = (source.entity, source.project)
-    judged_by = _judged_by(ports, principal, place, scorers, limits, options.get("error_budget"))
+    judged_by = _judged_by(runtime, principal, place, scorers, limits, options.get("error_budget"))
     spec = {"source": source.id, "total": total, **judged_by}
-    now = ports.clock.now()
+    now = runtime.clock.now()
     run = EvaluationRun(
-        ports.ids(),
+        runtime.ids(),
         *place,
         _evaluation_with(
-            Objects(ports, principal), source.evaluation, [plain["ref"] for plain in judged_by["scorers"]]
+            Objects(runtime, principal), source.evaluation, [plain["ref"] for plain in judged_by["scorers"]]
         ),
         source.model,
         now,
         source_evaluation_run_id=source.id,
         source_known=True,
     )
-    job = Job(ports.ids(), JobKind.RESCORE, *place, run.id, now, spec)
-    return Order(ports, run, job, crew_of(None, scorers))
+    job = Job(runtime.ids(), JobKind.RESCORE, *place, run.id, now, spec)
+    return RunSpec(runtime, run, job, crew_of(None, scorers))
 
 
 def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
@@ -173,34 +173,34 @@ def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) 
 
 
 def _judged_by(
-    ports: Ports,
+    runtime: Runtime,
     principal: Principal,
-    place: Place,
+    place: Namespace,
     scorers: Sequence[NamedScorer],
-    limits: Limits,
+    limits: RunLimits,
     error_budget: float | None,
 ) -> Mapping[str, Any]:
     """The part of a spec that says who judges and how, by versions that are published.
 
     Every scorer is made once before, so that what is wrong shows now.
     """
-    plain, objects = [scorer.plain(place) for scorer in scorers], Objects(ports, principal)
+    plain, objects = [scorer.plain(place) for scorer in scorers], Objects(runtime, principal)
     for kept, scorer in zip(plain, scorers, strict=True):
-        at_work(ports, principal, place, kept, scorer.function, limits.retries)
+        at_work(runtime, principal, place, kept, scorer.function, limits.retries)
     for scorer in scorers:
         scorer.publish(objects, place)
     return {
         "scorers": plain,
         "limits": attrs.asdict(limits),
         "error_budget": error_budget,
-        "asker": asked_by(ports, principal),
+        "asker": requester_spec(runtime, principal),
     }
 
 
-def crew_of(model: Any, scorers: Sequence[NamedScorer]) -> Crew:
+def crew_of(model: Any, scorers: Sequence[NamedScorer]) -> LocalCallables:
     """The functions among a model and scorers."""
     functions = {scorer.name: scorer.function for scorer in scorers if scorer.function is not None}
-    return Crew(model, functions)
+    return LocalCallables(model, functions)
 
 
 # ---- its parts -----------------------------------------------------------------------------------------------------
@@ -225,10 +225,10 @@ def several(model: OneModel | Sequence[OneModel]) -> Sequence[OneModel]:
 
 
 def _model(
-    ports: Ports,
+    runtime: Runtime,
     principal: Principal,
     model: OneModel,
-    place: Place,
+    place: Namespace,
     chat: Mapping[str, Any],
     seed: int | None,
 ) -> tuple[str | None, ObjectRef]:
@@ -243,22 +243,22 @@ def _model(
         return None, ObjectRef(*place, RefKind.OP, name)
     checked_dumps(chat, at=("options",))
     options = chat if seed is None else {**chat, "seed": seed}
-    resolved = PlatformModel.of(ports, principal, _name_of(ports, model), place, options)
+    resolved = CompletionModel.of(runtime, principal, _name_of(runtime, model), place, options)
     return resolved.request.model, resolved.ref
 
 
-def _name_of(ports: Ports, model: str | CatalogueEntry | Model | Checkpoint) -> str:
+def _name_of(runtime: Runtime, model: str | CatalogueEntry | Model | Checkpoint) -> str:
     if isinstance(model, CatalogueEntry):
         return model.id
     if isinstance(model, Checkpoint):
-        trained = ports.store.read(lambda snapshot: maybe(snapshot, Model, model.model_id))
+        trained = runtime.store.read(lambda snapshot: get_or_none(snapshot, Model, model.model_id))
         if trained is None:
             raise NotFound("Model", model.model_id)
         return f"{trained.entity}/{trained.project}/{trained.name}:step{model.step}"
     return f"{model.entity}/{model.project}/{model.name}" if isinstance(model, Model) else model
 
 
-def _limits(work: Mapping[str, Any]) -> Limits:
+def _limits(work: Mapping[str, Any]) -> RunLimits:
     problems = [
         Problem((name,), f"must be a whole number from {least} to {most}")
         for name, (least, most) in _WHOLE.items()
@@ -271,16 +271,16 @@ def _limits(work: Mapping[str, Any]) -> Limits:
         problems.append(Problem(("error_budget",), "must be a count of rows, or as a float a share from 0.0 to 1.0"))
     if problems:
         raise InvalidInput(problems)
-    names = {field.name for field in attrs.fields(Limits)}
-    return Limits(**{name: value for name, value in work.items() if name in names})
+    names = {field.name for field in attrs.fields(RunLimits)}
+    return RunLimits(**{name: value for name, value in work.items() if name in names})
 
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float)
 
 
-def _fresh_seed(ports: Ports) -> int:
-    return int.from_bytes(ports.randomness(_SEED_BYTES), "big")
+def _fresh_seed(runtime: Runtime) -> int:
+    return int.from_bytes(runtime.randomness(_SEED_BYTES), "big")
 
 
 # ---- what was published ----
@@ -330,7 +330,7 @@ def needs_model(job: Job) -> bool:
     return job.kind is JobKind.EVALUATE and job.spec["model"] is None
 
 
-def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> Crew:
+def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
     """The functions that a job needs, out of those given. Raises `InvalidInput` for one that is missing or changed."""
     given = {scorer.name: scorer for scorer in scorers}
     problems, place = [], (job.entity, job.project)

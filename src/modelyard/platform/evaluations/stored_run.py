@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from modelyard.domain.evaluation.metrics import Judged, WholeJudged
+from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
-from modelyard.platform.paging import BATCH, MANY, Cursor, cursor_at, every, maybe, selected
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import BATCH, MANY, Cursor, cursor_at, get_or_none, iter_columns, iter_index
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 P = TypeVar("P", bound=Prediction | PredictionView)
@@ -27,35 +27,37 @@ class StoredRun:
     Scores are in the order in which they were made.
     """
 
-    ports: Ports
+    runtime: Runtime
     run_id: str
 
-    def whole(self) -> Iterator[WholeJudged]:
+    def whole(self) -> Iterator[FullScoredPrediction]:
         """With everything that is known of them."""
         return self._judged(WHOLE, BATCH)
 
-    def numbers(self, looking: bool = False) -> Iterator[Judged]:
+    def numbers(self, looking: bool = False) -> Iterator[ScoredPrediction]:
         """As much as numbers need. Inputs and outputs are looked up one by one where they are asked for; when
         `looking`, they are read along, so that those of the rows at hand are there.
         """
-        return self._judged(Depth(_Views(self.ports, looking), _score_views), BATCH)
+        return self._judged(Depth(_Views(self.runtime, looking), _score_views), BATCH)
 
-    def values(self) -> Iterator[Judged]:
+    def values(self) -> Iterator[ScoredPrediction]:
         """As much as a comparison needs, which a store has in its indexes: values and errors, not what they took."""
-        return self._judged(Depth(_Views(self.ports, looking=False).glances, _score_glances), MANY)
+        return self._judged(Depth(_Views(self.runtime, looking=False).glances, _score_glances), MANY)
 
     def digests(self) -> Iterator[str]:
         """The digests of its rows, each once, in their order."""
-        for digest, _ in groupby(selected(self.ports, Prediction, ("row_digest",), "by_row", self.run_id), key=_first):
+        for digest, _ in groupby(
+            iter_columns(self.runtime, Prediction, ("row_digest",), "by_row", self.run_id), key=_first
+        ):
             yield digest
 
     def scorers(self) -> Iterator[str]:
         """The scorer of each of its scores, in the order in which they were made."""
-        return map(_first, selected(self.ports, Score, ("scorer",), "by_run", self.run_id))
+        return map(_first, iter_columns(self.runtime, Score, ("scorer",), "by_run", self.run_id))
 
     def _judged(self, depth: "Depth[P, S]", size: int) -> Iterator[tuple[P, Sequence[S]]]:
         after: Cursor | None = None
-        while page := self.ports.store.read(partial(_page, depth, self.run_id, after, size)):
+        while page := self.runtime.store.read(partial(_page, depth, self.run_id, after, size)):
             yield from page
             after = _behind(page[-1])
 
@@ -97,7 +99,7 @@ _values = attrgetter(*_VIEWED)
 class _Views:
     """Reads views of predictions, and looks up what they leave out: in the page at hand, else in the store."""
 
-    ports: Ports
+    runtime: Runtime
     looking: bool
     _at_hand: dict[str, Prediction | None] = attrs.field(factory=dict, init=False)
 
@@ -121,7 +123,7 @@ class _Views:
         if prediction_id not in self._at_hand:
             if len(self._at_hand) > BATCH:
                 self._at_hand = {}
-            found = self.ports.store.read(lambda snapshot: maybe(snapshot, Prediction, prediction_id))
+            found = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, Prediction, prediction_id))
             self._at_hand[prediction_id] = found
         return self._at_hand[prediction_id]
 
@@ -139,7 +141,7 @@ def _score_glances(snapshot: Snapshot, run_id: str, after: Cursor | None, limit:
 # ---- a page --------------------------------------------------------------------------------------------------------
 
 
-def _behind(judged: Judged) -> Cursor:
+def _behind(judged: ScoredPrediction) -> Cursor:
     return cursor_at(Prediction, "by_row", judged[0])
 
 
@@ -188,7 +190,7 @@ def _scores_between(depth: Depth[P, S], snapshot: Snapshot, run_id: str, found: 
 def scores_of(snapshot: Snapshot, prediction: Prediction) -> list[Score]:
     """The scores of one prediction, in the order in which they were made."""
     place = (prediction.run_id, prediction.row_digest, prediction.trial, prediction.id)
-    return sorted(every(snapshot, Score, "by_prediction", *place), key=_made)
+    return sorted(iter_index(snapshot, Score, "by_prediction", *place), key=_made)
 
 
 # ---- single rows ---------------------------------------------------------------------------------------------------
@@ -204,17 +206,17 @@ class RowFinder:
     As long as one row after the other is asked for, more and more of what follows is read at once.
     """
 
-    ports: Ports
+    runtime: Runtime
     run_id: str
-    _ahead: deque[WholeJudged] = attrs.field(factory=deque, init=False)
+    _ahead: deque[FullScoredPrediction] = attrs.field(factory=deque, init=False)
     _after: Cursor | None = attrs.field(default=None, init=False)
     _limit: int = attrs.field(default=FEW, init=False)
     _asked: str = attrs.field(default="", init=False)
 
-    def trials(self, digest: str) -> tuple[WholeJudged, ...]:
+    def trials(self, digest: str) -> tuple[FullScoredPrediction, ...]:
         """The trials of a row; none where the run does not have it."""
         self._go_to(digest)
-        found: list[WholeJudged] = []
+        found: list[FullScoredPrediction] = []
         while self._ahead and self._ahead[0][0].row_digest == digest:
             found.append(self._ahead.popleft())
             if not self._ahead:
@@ -231,7 +233,7 @@ class RowFinder:
             self._read_on()
 
     def _read_on(self) -> None:
-        page = self.ports.store.read(partial(_page, WHOLE, self.run_id, self._after, self._limit))
+        page = self.runtime.store.read(partial(_page, WHOLE, self.run_id, self._after, self._limit))
         self._ahead = deque(page)
         if page:
             self._after, self._limit = _behind(page[-1]), min(2 * self._limit, BATCH)

@@ -7,7 +7,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus
 from modelyard.domain.job import EVALUATION_KINDS, Job, JobProgress, JobStatus
 from modelyard.errors import Conflict
 from modelyard.platform.jobs.leases import latest_job
-from modelyard.platform.paging import maybe
+from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
 INTERRUPTED = "interrupted"
@@ -38,7 +38,7 @@ def end_run(tx: Tx, job: Job) -> None:
     """The run of a job that did not succeed ends with it, in the same transaction."""
     if job.kind not in EVALUATION_KINDS or job.status is JobStatus.SUCCEEDED or job.ended_at is None:
         return
-    run = maybe(tx, EvaluationRun, job.lane)
+    run = get_or_none(tx, EvaluationRun, job.lane)
     if run is not None and run.state is RunState.RUNNING:
         state = RunState.CANCELLED if job.status is JobStatus.CANCELLED else RunState.FAILED
         tx.replace(run.stopped(state, run.reason or job.error_message or state.value, job.ended_at))
@@ -47,7 +47,7 @@ def end_run(tx: Tx, job: Job) -> None:
 def run_status(snapshot: Snapshot, run: EvaluationRun) -> RunStatus:
     """The status of a run: of one that the engine works on, by its job."""
     job = latest_job(snapshot, run.id)
-    progress = None if job is None else maybe(snapshot, JobProgress, job.id)
+    progress = None if job is None else get_or_none(snapshot, JobProgress, job.id)
     if progress is None or progress.total is None:
         return RunStatus(run)
     return RunStatus(run, progress.step, progress.total)

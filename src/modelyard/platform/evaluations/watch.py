@@ -21,10 +21,10 @@ from modelyard.platform.jobs.events import events_behind
 from modelyard.platform.jobs.leases import latest_job
 from modelyard.platform.jobs.queue import announce, files_of, request_cancel
 from modelyard.platform.jobs.runner import never
-from modelyard.platform.jobs.waiting import turns
-from modelyard.platform.paging import check_window, every, maybe, window
-from modelyard.platform.runtime import Ports
-from modelyard.platform.scope import Sight
+from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.paging import check_slice, get_or_none, iter_index, slice_listing
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import ScopedReader
 from modelyard.protocols import Snapshot, Tx
 
 
@@ -39,18 +39,18 @@ class EndedWork:
 class Watching:
     """What a principal may see of the engine's runs: part of `platform.evaluations`."""
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal, self._sight = ports, principal, Sight(principal)
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal, self._sight = runtime, principal, ScopedReader(principal)
 
     def wait(self, run_id: str, timeout: float | None = None) -> EvaluationResult:
         """The result of a run, when it has completed. Where no worker lives, this thread works on it.
 
         Raises `NotFound`, `JobFailed`; and TimeoutError after `timeout` seconds.
         """
-        until = None if timeout is None else self.ports.clock.monotonic() + timeout
+        until = None if timeout is None else self.runtime.clock.monotonic() + timeout
         with closing(self._turns(run_id)) as waiting:
             for _ in waiting:
-                if until is not None and self.ports.clock.monotonic() >= until:
+                if until is not None and self.runtime.clock.monotonic() >= until:
                     break
         if self._job(run_id).ended:
             return self._completed(run_id)
@@ -87,32 +87,32 @@ class Watching:
 
         Where a project is named, the run must lie there. Raises `NotFound`, `InvalidInput`.
         """
-        check_window(limit, offset)
+        check_slice(limit, offset)
         place = self._sight.maybe_place(project, entity)
-        self.ports.store.read(lambda tx: self._sight.find(tx, EvaluationRun, "Evaluation run", run_id, place))
-        return window(self._new_events(run_id, None), limit, offset)
+        self.runtime.store.read(lambda tx: self._sight.find(tx, EvaluationRun, "Evaluation run", run_id, place))
+        return slice_listing(self._new_events(run_id, None), limit, offset)
 
     def result(self, run_id: str) -> EvaluationResult:
         """A run with its rows, as it is now. Raises `NotFound`."""
-        return EvaluationResult(self.ports, self._run(run_id))
+        return EvaluationResult(self.runtime, self._run(run_id))
 
     # ---- how it is ended by others
 
     def _stop_work(self, run_id: str, reason: str) -> bool:
         """Ask the engine to end a run, for a reason; whether it was at work on it, or was to be."""
-        event_id, now = self.ports.ids(), self.ports.clock.now()
+        event_id, now = self.runtime.ids(), self.runtime.clock.now()
 
         def step(tx: Tx) -> Job | None:
-            run, job = maybe(tx, EvaluationRun, run_id), latest_job(tx, run_id)
+            run, job = get_or_none(tx, EvaluationRun, run_id), latest_job(tx, run_id)
             if job is None or job.ended:
                 return None
             if run is not None:
                 tx.replace(attrs.evolve(run, reason=run.reason or reason))
             return request_cancel(tx, job.id, event_id, self.principal.name, now)
 
-        job = self.ports.store.transact(step)
+        job = self.runtime.store.transact(step)
         if job is not None and job.ended:
-            announce(self.ports, job)
+            announce(self.runtime, job)
         return job is not None
 
     def _end_work(self, tx: Tx, run_id: str, event_id: str, now: datetime) -> EndedWork:
@@ -128,28 +128,28 @@ class Watching:
         if job is None or not job.ended:
             return
         if ended.now:
-            announce(self.ports, job)
+            announce(self.runtime, job)
         for name in files_of(job):
-            self.ports.artifacts.remove(name)
+            self.runtime.artifacts.remove(name)
 
     # ---- how it is found and waited for
 
     def _run(self, run_id: str) -> EvaluationRun:
-        return self.ports.store.read(lambda tx: self._sight.find(tx, EvaluationRun, "Evaluation run", run_id, None))
+        return self.runtime.store.read(lambda tx: self._sight.find(tx, EvaluationRun, "Evaluation run", run_id, None))
 
     def _job(self, run_id: str) -> Job:
         """The last job of a run. Raises `NotFound`, and `Conflict` for a run that the engine did not make."""
         self._run(run_id)
-        return self.ports.store.read(lambda snapshot: engine_job(snapshot, run_id))
+        return self.runtime.store.read(lambda snapshot: engine_job(snapshot, run_id))
 
     def _completed(self, run_id: str) -> EvaluationResult:
         run = self._run(run_id)
         if run.state is not RunState.COMPLETED:
             raise JobFailed(run.id, run.state, run.reason or "", "evaluation run")
-        return EvaluationResult(self.ports, run)
+        return EvaluationResult(self.runtime, run)
 
     def _turns(self, run_id: str) -> Generator[None, None, None]:
-        return turns(self.ports, lambda: self._job(run_id))
+        return wait_for_end(self.runtime, lambda: self._job(run_id))
 
     def _events(self, run_id: str, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
         with closing(self._turns(run_id)) as waiting:
@@ -162,15 +162,15 @@ class Watching:
 
     def _new_events(self, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
         """What was recorded of a run behind an event, by one of its jobs after the other. Raises `NotFound`."""
-        jobs = self.ports.store.read(partial(_jobs_behind, run_id, after))
+        jobs = self.runtime.store.read(partial(_jobs_behind, run_id, after))
         for job in jobs:
-            yield from events_behind(self.ports, job.id, after)
+            yield from events_behind(self.runtime, job.id, after)
             after = None
 
 
 def _jobs_behind(run_id: str, after: str | None, snapshot: Snapshot) -> list[Job]:
     """The jobs of a run, the oldest first; from that of an event on. Raises `NotFound`."""
-    jobs = list(every(snapshot, Job, "of_lane", run_id))
+    jobs = list(iter_index(snapshot, Job, "of_lane", run_id))
     if after is None:
         return jobs
     event = snapshot.find(JobEvent, "id", after)

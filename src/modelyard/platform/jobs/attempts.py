@@ -15,11 +15,11 @@ from modelyard.domain.job import (
     JobStatus,
 )
 from modelyard.platform.jobs.queue import crash, requeue
-from modelyard.platform.paging import maybe
+from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx
 
 
-def take_up(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
+def adopt(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
     """The job, held anew in the same attempt: what held it before is fenced off. None unless it is held.
 
     Raises `RecordNotFound`.
@@ -44,7 +44,7 @@ def taken_up(progress: JobProgress, claim: Claim) -> bool:
 
 def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
     """Keep the handle under which the attempt runs, while it goes on."""
-    job = maybe(tx, Job, attempt.id)
+    job = get_or_none(tx, Job, attempt.id)
     if job is not None and goes_on(job, attempt):
         tx.replace(attrs.evolve(job, handle=handle))
 
@@ -53,7 +53,7 @@ def end_attempt(
     tx: Tx, attempt: Job, event_id: str, now: datetime, max_crashes: int, fault: str | None = None
 ) -> Job | None:
     """Give a job back whose process is gone: as crashed where there is a `fault`. None where the attempt had ended."""
-    job = maybe(tx, Job, attempt.id)
+    job = get_or_none(tx, Job, attempt.id)
     if job is None or not goes_on(job, attempt):
         return None
     if fault is None:
@@ -61,9 +61,9 @@ def end_attempt(
     return crash(tx, job, event_id, now, max_crashes, fault)
 
 
-def take_away(tx: Tx, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
+def expire(tx: Tx, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
     """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
-    progress = maybe(tx, JobProgress, seen.job_id)
+    progress = get_or_none(tx, JobProgress, seen.job_id)
     if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
         return None
     return crash(tx, tx.get(Job, seen.job_id), event_id, now, max_crashes)

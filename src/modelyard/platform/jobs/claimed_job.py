@@ -7,23 +7,23 @@ from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Job, JobEvent, JobProgress, NewEvent
 from modelyard.platform.jobs.leases import claim_of
 from modelyard.platform.jobs.queue import record_events
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 
-class Hold:
+class ClaimedJob:
     """A job that this worker has claimed, and its progress as its last write has seen it.
 
     Every write is refused once the claim is lost.
     """
 
-    def __init__(self, ports: Ports, job: Job, progress: JobProgress) -> None:
-        self.ports, self.job, self.progress, self.claim = ports, job, progress, claim_of(progress)
+    def __init__(self, runtime: Runtime, job: Job, progress: JobProgress) -> None:
+        self.runtime, self.job, self.progress, self.claim = runtime, job, progress, claim_of(progress)
         self.cancel_seen: float | None = None
 
     def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:
         """Run a fenced step that answers the job's progress. Raises `LeaseLost`."""
-        self.progress = self.ports.store.transact(step)
+        self.progress = self.runtime.store.transact(step)
         return self.progress
 
     @property
@@ -33,20 +33,20 @@ class Hold:
 
     def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
         """Record one event of a type, durably."""
-        event, now = NewEvent(self.ports.ids(), kind, data, step), self.ports.clock.now()
+        event, now = NewEvent(self.runtime.ids(), kind, data, step), self.runtime.clock.now()
         last_seq = self.progress.last_seq
         progress = self.write(lambda tx: record_events(tx, self.claim, [event], now, total))
-        if self.ports.observer is not None:
+        if self.runtime.observer is not None:
             seq = progress.last_seq if progress.last_seq > last_seq else self._seq_of(kind, step)
-            self.ports.observe(JobEventRecorded(progress.job_id, kind, seq))
+            self.runtime.observe(JobEventRecorded(progress.job_id, kind, seq))
 
     def _seq_of(self, kind: str, step: int) -> int:
         """The place of a step that ran again: that of its first recording."""
-        found = self.ports.store.read(lambda snapshot: snapshot.find(JobEvent, "identity", self.job.id, kind, step))
+        found = self.runtime.store.read(lambda snapshot: snapshot.find(JobEvent, "identity", self.job.id, kind, step))
         assert found is not None
         return found.seq
 
 
-Handler = Callable[[Hold], Generator[None, None, None]]
+Handler = Callable[[ClaimedJob], Generator[None, None, None]]
 """Does a job's work. It yields whenever something was stored, so that it can be stopped there, and ends the job in its
 last write. What it raises fails the job."""

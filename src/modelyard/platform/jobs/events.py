@@ -8,22 +8,24 @@ from modelyard.domain.paging import Order, Page
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import NotFound
 from modelyard.platform.paging import Cursor, cursor_at, read_page
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 EVENTS_AT_ONCE = 100
 
 
-def events_page(ports: Ports, job_id: str, after: str | None, limit: int, order: Order = "asc") -> Page[TrainingEvent]:
+def events_page(
+    runtime: Runtime, job_id: str, after: str | None, limit: int, order: Order = "asc"
+) -> Page[TrainingEvent]:
     """Events of a job by `seq`, behind the event with the id `after`. Raises `NotFound` for an unknown `after`."""
     cursor = None if after is None else partial(_place, job_id, after)
-    return read_page(ports, JobEvent, "by_job", job_id, after=cursor, limit=limit, order=order).map(_face)
+    return read_page(runtime, JobEvent, "by_job", job_id, after=cursor, limit=limit, order=order).map(_face)
 
 
-def events_behind(ports: Ports, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
+def events_behind(runtime: Runtime, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
     """The same, all that there are now, read as they are asked for."""
     while True:
-        page = events_page(ports, job_id, after, EVENTS_AT_ONCE)
+        page = events_page(runtime, job_id, after, EVENTS_AT_ONCE)
         yield from page
         if not page.has_more:
             return

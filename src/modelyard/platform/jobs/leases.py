@@ -9,10 +9,10 @@ from modelyard.domain.job import (
     Job,
     JobProgress,
     JobStatus,
-    Place,
+    QueueState,
 )
 from modelyard.errors import LeaseLost
-from modelyard.platform.paging import maybe
+from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
 # ---- a worker's hold ---------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ from modelyard.protocols import Snapshot, Tx
 def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
     """The oldest job, of one lane or of all, that a worker may claim."""
     where = ("by_place",) if lane is None else ("by_lane", lane)
-    found = snapshot.page(Job, *where, Place.READY, limit=1)
+    found = snapshot.page(Job, *where, QueueState.READY, limit=1)
     return found[0] if found else None
 
 
@@ -36,7 +36,7 @@ def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> tup
     job = attrs.evolve(
         job,
         status=JobStatus.RUNNING,
-        place=Place.CLAIMED,
+        place=QueueState.CLAIMED,
         handle="",
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
@@ -53,7 +53,7 @@ def claim_of(progress: JobProgress) -> Claim:
 
 def fenced(tx: Tx, claim: Claim) -> JobProgress:
     """The job's progress, if the claim still holds. Raises `LeaseLost`."""
-    progress = maybe(tx, JobProgress, claim.job_id)
+    progress = get_or_none(tx, JobProgress, claim.job_id)
     if progress is None:
         raise LeaseLost(f"job {claim.job_id} is gone")
     if not progress.held or (progress.epoch, progress.worker_id) != (claim.epoch, claim.worker_id):

@@ -2,15 +2,15 @@
 
 import attrs
 
-from modelyard.domain.job import Job, JobProgress, Place
+from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.errors import StoreError
 from modelyard.platform.jobs.attempts import end_attempt, goes_on, note_handle, taken_up
-from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import MAX_CLAIMED, Runner
-from modelyard.platform.jsonable import storable
-from modelyard.platform.paging import maybe
-from modelyard.platform.runtime import Ports, log
+from modelyard.platform.jsonable import truncate_for_storage
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime, log
 from modelyard.protocols import Executor, Snapshot
 
 LEASES_TO_BEGIN = 10
@@ -18,7 +18,7 @@ LEASES_TO_BEGIN = 10
 
 
 @attrs.define(eq=False)
-class _Watch:
+class MonitoredProcess:
     """One attempt under watch. `hold` is this worker's own claim, which began it; None for another worker's.
 
     `dispensable` is since when the job has needed its process no more, `fault` how that has ended.
@@ -27,37 +27,37 @@ class _Watch:
     attempt: Job
     handle: str
     since: float
-    hold: Hold | None = None
+    hold: ClaimedJob | None = None
     dispensable: float | None = None
     fault: str | None = None
 
 
-class Watcher:
+class ProcessMonitor:
     """Looks after what an executor runs outside of this process. Not thread-safe: a worker looks from one thread."""
 
-    def __init__(self, ports: Ports, executor: Executor, runner: Runner) -> None:
-        self.ports, self.executor, self._runner = ports, executor, runner
-        self._watches: list[_Watch] = []
+    def __init__(self, runtime: Runtime, executor: Executor, runner: Runner) -> None:
+        self.runtime, self.executor, self._runner = runtime, executor, runner
+        self._watches: list[MonitoredProcess] = []
 
     # ---- what is watched
 
-    def add(self, hold: Hold, handle: str) -> None:
+    def add(self, hold: ClaimedJob, handle: str) -> None:
         """Watch a job that was just submitted. Its handle is kept, so that another worker finds it again."""
-        self._watches.append(_Watch(hold.job, handle, self.ports.clock.monotonic(), hold))
+        self._watches.append(MonitoredProcess(hold.job, handle, self.runtime.clock.monotonic(), hold))
         try:
-            self.ports.store.transact(lambda tx: note_handle(tx, hold.job, handle), durable=False)
+            self.runtime.store.transact(lambda tx: note_handle(tx, hold.job, handle), durable=False)
         except StoreError:
             log.warning("the handle of job %s could not be kept", hold.job.id, exc_info=True)
 
     def reattach(self) -> None:
         """Watch what a worker that is gone has left running, or dead."""
-        claimed = self.ports.store.read(
-            lambda snapshot: snapshot.page(Job, "by_place", Place.CLAIMED, limit=MAX_CLAIMED)
+        claimed = self.runtime.store.read(
+            lambda snapshot: snapshot.page(Job, "by_place", QueueState.CLAIMED, limit=MAX_CLAIMED)
         )
-        now = self.ports.clock.monotonic()
+        now = self.runtime.clock.monotonic()
         for job in claimed:
             if job.handle and self.executor.reattach(job.handle):
-                self._watches.append(_Watch(job, job.handle, now))
+                self._watches.append(MonitoredProcess(job, job.handle, now))
 
     # ---- looking
 
@@ -71,12 +71,12 @@ class Watcher:
             elif self._must_go(watch):
                 self.executor.cancel(watch.handle)
 
-    def _must_go(self, watch: _Watch) -> bool:
+    def _must_go(self, watch: MonitoredProcess) -> bool:
         """Whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""
-        job, progress = self.ports.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
+        job, progress = self.runtime.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
         if job is None or progress is None or not (job.ended or goes_on(job, watch.attempt)):
             return True
-        now, lease = self.ports.clock.monotonic(), self.ports.settings.lease
+        now, lease = self.runtime.clock.monotonic(), self.runtime.settings.lease
         if job.ended or progress.cancelled_by:
             watch.dispensable = now if watch.dispensable is None else watch.dispensable
             return now - watch.dispensable >= lease
@@ -85,16 +85,16 @@ class Watcher:
         watch.fault = f"its process did not begin within {LEASES_TO_BEGIN * lease:g} seconds"
         return True
 
-    def _settle(self, watch: _Watch, fault: str | None) -> None:
-        event_id, now, most = self.ports.ids(), self.ports.clock.now(), self.ports.settings.max_crashes
-        reason = None if fault is None else storable(fault)
-        job = self.ports.store.transact(lambda tx: end_attempt(tx, watch.attempt, event_id, now, most, reason))
+    def _settle(self, watch: MonitoredProcess, fault: str | None) -> None:
+        event_id, now, most = self.runtime.ids(), self.runtime.clock.now(), self.runtime.settings.max_crashes
+        reason = None if fault is None else truncate_for_storage(fault)
+        job = self.runtime.store.transact(lambda tx: end_attempt(tx, watch.attempt, event_id, now, most, reason))
         self._forget(watch)
         if job is not None:
             log.warning("job %s was given back by its worker: %s", job.id, reason or "the worker stops")
-            announce(self.ports, job)
+            announce(self.runtime, job)
 
-    def _forget(self, watch: _Watch) -> None:
+    def _forget(self, watch: MonitoredProcess) -> None:
         self._watches.remove(watch)
         if watch.hold is not None:
             self._runner.drop(watch.hold)
@@ -115,4 +115,4 @@ class Watcher:
 
 
 def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:
-    return maybe(snapshot, Job, job_id), maybe(snapshot, JobProgress, job_id)
+    return get_or_none(snapshot, Job, job_id), get_or_none(snapshot, JobProgress, job_id)

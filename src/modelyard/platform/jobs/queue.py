@@ -22,7 +22,7 @@ from modelyard.domain.job import (
     JobProgress,
     JobStatus,
     NewEvent,
-    Place,
+    QueueState,
     SupersededEvent,
     check_transition,
 )
@@ -30,7 +30,7 @@ from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.errors import Conflict, RateLimited
 from modelyard.platform.evaluations.transactions import end_run, resumable
 from modelyard.platform.jobs.leases import fenced
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 TICK = timedelta(microseconds=1)
@@ -63,7 +63,7 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
         raise RateLimited(f"{max_queued} jobs wait already; cancel some, or wait for them to end", QUEUE_RETRY_AFTER)
     previous = tx.page(Job, "by_entity", job.entity, limit=1, descending=True)
     created_at = later(job.created_at, previous)
-    place = Place.WAITING if head(tx, job.lane) else Place.READY
+    place = QueueState.WAITING if head(tx, job.lane) else QueueState.READY
     job = attrs.evolve(job, created_at=created_at, place=place)
     tx.add(job)
     tx.add(JobProgress(job.id, created_at))
@@ -106,7 +106,7 @@ def _request(job: Job) -> str:
 
 def head(snapshot: Snapshot, lane: str) -> Job | None:
     """The lane's job that is claimed or ready: None when no job of the lane is left to do."""
-    for place in (Place.CLAIMED, Place.READY):
+    for place in (QueueState.CLAIMED, QueueState.READY):
         if found := snapshot.page(Job, "by_lane", lane, place, limit=1):
             return found[0]
     return None
@@ -190,17 +190,17 @@ def end(tx: Tx, job: Job, status: JobStatus, event: NewEvent, now: datetime, mes
     """End a job: its status, the event that tells it and the next of its lane, all at once. Raises `Conflict`."""
     check_transition(job.status, status)
     progress = _record(tx, tx.get(JobProgress, job.id), [event], now, held=False)
-    done = attrs.evolve(job, status=status, place=Place.DONE, ended_at=progress.updated_at, error_message=message)
+    done = attrs.evolve(job, status=status, place=QueueState.DONE, ended_at=progress.updated_at, error_message=message)
     tx.replace(done)
     end_run(tx, done)
-    if job.place is not Place.WAITING:
+    if job.place is not QueueState.WAITING:
         _promote(tx, job.lane)
     return done
 
 
 def _promote(tx: Tx, lane: str) -> None:
-    for following in tx.page(Job, "by_lane", lane, Place.WAITING, limit=1):
-        tx.replace(attrs.evolve(following, place=Place.READY))
+    for following in tx.page(Job, "by_lane", lane, QueueState.WAITING, limit=1):
+        tx.replace(attrs.evolve(following, place=QueueState.READY))
 
 
 def succeed(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
@@ -246,7 +246,7 @@ def requeue(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
         return cancel(tx, job, event_id, progress.cancelled_by, now)
     check_transition(job.status, JobStatus.QUEUED)
     tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
-    job = attrs.evolve(job, status=JobStatus.QUEUED, place=Place.READY)
+    job = attrs.evolve(job, status=JobStatus.QUEUED, place=QueueState.READY)
     tx.replace(job)
     return job
 
@@ -278,14 +278,14 @@ def files_of(job: Job) -> list[str]:
     return [*own, *(file["artifact"] for file in job.resume.values())]
 
 
-def announce(ports: Ports, job: Job) -> Job:
+def announce(runtime: Runtime, job: Job) -> Job:
     """Tell the observer that a job's status changed, and drop the files of one that has ended."""
-    ports.observe(JobChanged(job.id, job.kind, job.status))
+    runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
-        for last in ports.store.read(
+        for last in runtime.store.read(
             lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
         ):
-            ports.observe(JobEventRecorded(job.id, last.type, last.seq))
+            runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
         for name in () if resumable(job) else files_of(job):
-            ports.artifacts.remove(name)
+            runtime.artifacts.remove(name)
     return job

@@ -8,13 +8,13 @@ import attrs
 from modelyard.domain.identity import ApiKey, Limits, Principal, Scope
 from modelyard.domain.job import Job
 from modelyard.errors import EvaluationError
-from modelyard.platform.paging import maybe
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
 
 
-def asked_by(ports: Ports, principal: Principal) -> Mapping[str, Any]:
+def requester_spec(runtime: Runtime, principal: Principal) -> Mapping[str, Any]:
     """What a job keeps of its asker: of an API key the id, to look it up again at work; of others all that they may."""
-    if principal.key_id and _api_key(ports, principal.key_id) is not None:
+    if principal.key_id and _api_key(runtime, principal.key_id) is not None:
         return {"key_id": principal.key_id}
     scope = principal.scope
     projects = None if scope.projects is None else sorted(scope.projects)
@@ -26,22 +26,22 @@ def asked_by(ports: Ports, principal: Principal) -> Mapping[str, Any]:
     }
 
 
-def asker_of(ports: Ports, job: Job) -> Principal:
+def requester_principal(runtime: Runtime, job: Job) -> Principal:
     """For whom to do a job: whoever holds the API key now, or whoever asked as they were. Raises `EvaluationError`."""
     asker = job.spec["asker"]
     if "scope" not in asker:
-        return _holder(ports, asker["key_id"])
+        return _holder(runtime, asker["key_id"])
     entity, projects = asker["scope"]["entity"], asker["scope"]["projects"]
     scope = Scope(entity, None if projects is None else frozenset(projects))
     return Principal(asker["name"], job.entity, scope, asker["key_id"], Limits(**asker["limits"]))
 
 
-def _holder(ports: Ports, key_id: str) -> Principal:
-    key = _api_key(ports, key_id)
-    if key is None or not key.alive(ports.clock.now()):
+def _holder(runtime: Runtime, key_id: str) -> Principal:
+    key = _api_key(runtime, key_id)
+    if key is None or not key.alive(runtime.clock.now()):
         raise EvaluationError("the key that asked for this run is no longer valid; ask for it with another")
     return key.principal()
 
 
-def _api_key(ports: Ports, key_id: str) -> ApiKey | None:
-    return ports.store.read(lambda snapshot: maybe(snapshot, ApiKey, key_id))
+def _api_key(runtime: Runtime, key_id: str) -> ApiKey | None:
+    return runtime.store.read(lambda snapshot: get_or_none(snapshot, ApiKey, key_id))

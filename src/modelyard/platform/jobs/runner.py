@@ -8,14 +8,14 @@ from datetime import datetime
 from modelyard.domain.events import LeaseTaken
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress
 from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError, TrainingError
-from modelyard.platform.job_types import HANDLERS
-from modelyard.platform.jobs.attempts import take_away, take_up
-from modelyard.platform.jobs.claimed_job import Handler, Hold
+from modelyard.platform.job_types import JOB_TYPES
+from modelyard.platform.jobs.attempts import adopt, expire
+from modelyard.platform.jobs.claimed_job import ClaimedJob, Handler
 from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
 from modelyard.platform.jobs.queue import announce, crash, fail, requeue
-from modelyard.platform.jsonable import storable
+from modelyard.platform.jsonable import truncate_for_storage
 from modelyard.platform.periodic import Periodic
-from modelyard.platform.runtime import Ports, log
+from modelyard.platform.runtime import Runtime, log
 from modelyard.protocols import Tx
 
 MAX_CLAIMED = 1000
@@ -38,55 +38,55 @@ class Runner:
     """Runs jobs under the name `id`. Thread-safe; starts no thread but the one of `beating`."""
 
     def __init__(
-        self, ports: Ports, handlers: Mapping[JobKind, Handler] = HANDLERS, interrupted: End = requeue
+        self, runtime: Runtime, handlers: Mapping[JobKind, Handler] = JOB_TYPES, interrupted: End = requeue
     ) -> None:
         """`interrupted` is what becomes of a job whose run is broken off: it goes back into the queue."""
-        self.ports, self.id = ports, ports.ids()
+        self.runtime, self.id = runtime, runtime.ids()
         self._handlers, self._interrupted = handlers, interrupted
-        self._holds: dict[Claim, Hold] = {}
+        self._holds: dict[Claim, ClaimedJob] = {}
         self._lock = threading.Lock()
 
     @property
-    def holds(self) -> tuple[Hold, ...]:
+    def holds(self) -> tuple[ClaimedJob, ...]:
         """The jobs that it runs now."""
         with self._lock:
             return tuple(self._holds.values())
 
     # ---- claiming and running
 
-    def claim(self, lane: str | None = None) -> Hold | None:
+    def claim(self, lane: str | None = None) -> ClaimedJob | None:
         """A hold on the oldest ready job, of one lane or of all; None when there is none."""
-        store, now = self.ports.store, self.ports.clock.now()
+        store, now = self.runtime.store, self.runtime.clock.now()
         if store.read(lambda snapshot: ready(snapshot, lane)) is None:
             return None
         claimed = store.transact(lambda tx: claim(tx, self.id, now, lane))
         if claimed is None:
             return None
         hold = self.hold(*claimed)
-        announce(self.ports, hold.job)
+        announce(self.runtime, hold.job)
         return hold
 
-    def take_up(self, job_id: str) -> Hold | None:
+    def take_up(self, job_id: str) -> ClaimedJob | None:
         """A hold on a job that a worker has claimed and handed to this process; None where no worker holds it now.
 
         Whoever held it before writes nothing more. Raises `RecordNotFound`.
         """
-        taken = self.ports.store.transact(lambda tx: take_up(tx, job_id))
+        taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id))
         return None if taken is None else self.hold(*taken)
 
-    def hold(self, job: Job, progress: JobProgress) -> Hold:
+    def hold(self, job: Job, progress: JobProgress) -> ClaimedJob:
         """A hold on a job that was claimed under this runner's id."""
-        hold = Hold(self.ports, job, progress)
+        hold = ClaimedJob(self.runtime, job, progress)
         with self._lock:
             self._holds[hold.claim] = hold
         return hold
 
-    def run(self, hold: Hold, stop: Callable[[], bool] = never) -> None:
+    def run(self, hold: ClaimedJob, stop: Callable[[], bool] = never) -> None:
         """Run a claimed job to its end, or back into the queue. Raises nothing but an interrupt."""
         for _ in self.steps(hold, stop):
             pass
 
-    def steps(self, hold: Hold, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
+    def steps(self, hold: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
         """The same, yielding whenever something was stored. Closing the iterator gives the job back."""
         try:
             with closing(self._handler(hold.job.kind)(hold)) as items:
@@ -117,71 +117,73 @@ class Runner:
             raise TrainingError(f"this worker runs no {kind} jobs; start one that does")
         return self._handlers[kind]
 
-    def give_back(self, hold: Hold) -> None:
+    def give_back(self, hold: ClaimedJob) -> None:
         """Return a claimed job that was not begun."""
         self._settle(hold, requeue)
         self.drop(hold)
 
-    def drop(self, hold: Hold) -> None:
+    def drop(self, hold: ClaimedJob) -> None:
         """Show no more that a job is alive: its run is over."""
         with self._lock:
             self._holds.pop(hold.claim, None)
 
-    def _settle(self, hold: Hold, end: End) -> None:
+    def _settle(self, hold: ClaimedJob, end: End) -> None:
         """Write how the run ended, unless the job was lost. A store that refuses leaves it to be taken over."""
-        event_id, now = self.ports.ids(), self.ports.clock.now()
+        event_id, now = self.runtime.ids(), self.runtime.clock.now()
         try:
-            job = self.ports.store.transact(lambda tx: end(tx, held(tx, hold.claim), event_id, now))
+            job = self.runtime.store.transact(lambda tx: end(tx, held(tx, hold.claim), event_id, now))
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
         except StoreError:
             log.exception("the end of job %s could not be written", hold.job.id)
         else:
-            announce(self.ports, job)
+            announce(self.runtime, job)
 
     def _crash(self, tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
-        return crash(tx, job, event_id, now, self.ports.settings.max_crashes)
+        return crash(tx, job, event_id, now, self.runtime.settings.max_crashes)
 
     # ---- showing that one lives
 
     def beat(self) -> None:
         """Show that the jobs of this runner are alive; end those that do not heed a cancellation within the lease."""
-        holds, now = {hold.claim: hold for hold in self.holds}, self.ports.clock.now()
-        for progress in self.ports.store.transact(lambda tx: _beats(tx, tuple(holds), now), durable=False):
+        holds, now = {hold.claim: hold for hold in self.holds}, self.runtime.clock.now()
+        for progress in self.runtime.store.transact(lambda tx: _beats(tx, tuple(holds), now), durable=False):
             hold = holds[claim_of(progress)]
             if progress.cancelled_by and self._unheeded(hold):
                 self._settle(hold, requeue)
 
-    def _unheeded(self, hold: Hold) -> bool:
-        now = self.ports.clock.monotonic()
+    def _unheeded(self, hold: ClaimedJob) -> bool:
+        now = self.runtime.clock.monotonic()
         if hold.cancel_seen is None:
             hold.cancel_seen = now
-        return now - hold.cancel_seen >= self.ports.settings.lease
+        return now - hold.cancel_seen >= self.runtime.settings.lease
 
     def beating(self) -> Periodic:
         """Beats from a thread of its own, which no step of a job can hold up, as long as the context lasts."""
-        seconds = self.ports.settings.lease / BEATS_PER_LEASE
-        return Periodic(self.ports.clock, seconds, self.beat, "modelyard-heartbeat")
+        seconds = self.runtime.settings.lease / BEATS_PER_LEASE
+        return Periodic(self.runtime.clock, seconds, self.beat, "modelyard-heartbeat")
 
     # ---- taking over
 
     def take_over(self) -> None:
         """Give the jobs of workers that stood still for the lease back to the queue."""
-        claimed = self.ports.store.read(lambda snapshot: snapshot.page(JobProgress, "by_held", True, limit=MAX_CLAIMED))
+        claimed = self.runtime.store.read(
+            lambda snapshot: snapshot.page(JobProgress, "by_held", True, limit=MAX_CLAIMED)
+        )
         marks = {progress.job_id: (progress.epoch, progress.beat) for progress in claimed}
-        still = self.ports.stillness.seconds("jobs", marks, self.ports.clock.monotonic())
+        still = self.runtime.liveness.idle_seconds("jobs", marks, self.runtime.clock.monotonic())
         mine = {hold.claim for hold in self.holds}
         for progress in claimed:
-            if claim_of(progress) not in mine and still[progress.job_id] >= self.ports.settings.lease:
+            if claim_of(progress) not in mine and still[progress.job_id] >= self.runtime.settings.lease:
                 self._take_away(progress)
 
     def _take_away(self, seen: JobProgress) -> None:
-        event_id, now = self.ports.ids(), self.ports.clock.now()
-        most = self.ports.settings.max_crashes
-        job = self.ports.store.transact(lambda tx: take_away(tx, seen, event_id, now, most))
+        event_id, now = self.runtime.ids(), self.runtime.clock.now()
+        most = self.runtime.settings.max_crashes
+        job = self.runtime.store.transact(lambda tx: expire(tx, seen, event_id, now, most))
         if job is not None:
-            self.ports.observe(LeaseTaken(job.id, seen.worker_id))
-            announce(self.ports, job)
+            self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
+            announce(self.runtime, job)
 
 
 def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress]:
@@ -200,4 +202,4 @@ def sentence(error: Exception) -> str:
     text = str(error) or type(error).__name__
     if not isinstance(error, ModelyardError):
         text = f"the job failed with {type(error).__name__}: {text}; look into the worker's log, then start a new job"
-    return storable(text)
+    return truncate_for_storage(text)

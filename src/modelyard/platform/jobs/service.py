@@ -8,8 +8,8 @@ from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
 from modelyard.errors import NotFound
 from modelyard.platform.jobs.leases import latest_job
 from modelyard.platform.jobs.queue import announce, request_cancel
-from modelyard.platform.paging import Cursor, cursor_at, listed_entity, listed_index, maybe, read_page
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 
@@ -19,12 +19,12 @@ class Jobs:
     [(job.kind, job.status) for job in platform.jobs.list()]
     """
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     def get(self, id: str) -> JobSummary:
         """A job by its id; or, by the id of an evaluation run, the last job on it. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: _summary(snapshot, self._found(snapshot, id)))
+        return self.runtime.store.read(lambda snapshot: _summary(snapshot, self._found(snapshot, id)))
 
     def list(
         self,
@@ -42,25 +42,25 @@ class Jobs:
         entity = listed_entity(self.principal, entity, project)
         index, *where = listed_index(entity, project)
         cursor = None if after is None else partial(self._place, index, after)
-        page = read_page(self.ports, Job, index, *where, after=cursor, limit=limit, order=order, keep=self._sees)
-        return self.ports.store.read(lambda snapshot: page.map(partial(_summary, snapshot)))
+        page = read_page(self.runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=self._sees)
+        return self.runtime.store.read(lambda snapshot: page.map(partial(_summary, snapshot)))
 
     def cancel(self, id: str) -> JobSummary:
         """End a job: at once while it waits, at its next step or row while it runs. Idempotent. Raises `NotFound`."""
-        event_id, now = self.ports.ids(), self.ports.clock.now()
+        event_id, now = self.runtime.ids(), self.runtime.clock.now()
 
         def step(tx: Tx) -> tuple[Job, Job, JobSummary]:
             before = self._found(tx, id)
             job = request_cancel(tx, before.id, event_id, self.principal.name, now)
             return before, job, _summary(tx, job)
 
-        before, job, answer = self.ports.store.transact(step)
+        before, job, answer = self.runtime.store.transact(step)
         if job.status is not before.status:
-            announce(self.ports, job)
+            announce(self.runtime, job)
         return answer
 
     def _found(self, snapshot: Snapshot, id: str) -> Job:
-        job = maybe(snapshot, Job, id) or latest_job(snapshot, id)
+        job = get_or_none(snapshot, Job, id) or latest_job(snapshot, id)
         if job is None or not self._sees(job) or (job.id != id and job.kind not in EVALUATION_KINDS):
             raise NotFound("Job", id)
         return job
@@ -74,4 +74,4 @@ class Jobs:
 
 def _summary(snapshot: Snapshot, job: Job) -> JobSummary:
     """A job in short; one that was read just before its entity was erased looks untouched."""
-    return JobSummary.of(job, maybe(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))
+    return JobSummary.of(job, get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))

@@ -3,37 +3,37 @@
 from collections.abc import Callable, Generator
 
 from modelyard.domain.job import Job
-from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import alive
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 
 FIRST_PAUSE = 0.005
 
 
-def turns(ports: Ports, look: Callable[[], Job]) -> Generator[None, None, None]:
+def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[None, None, None]:
     """Yields whenever something may have happened to the job that `look` finds, for the last time after its end.
 
     Closing it gives a job that it runs back to the queue.
     """
-    runner, first = Runner(ports), min(FIRST_PAUSE, ports.settings.poll)
+    runner, first = Runner(runtime), min(FIRST_PAUSE, runtime.settings.poll)
     pause = first
     while True:
         job = look()
         yield
         if job.ended:
             return
-        hold = _next_of_lane(ports, runner, job.lane)
+        hold = _next_of_lane(runtime, runner, job.lane)
         if hold is None:
-            ports.clock.sleep(pause)
-            pause = min(2 * pause, ports.settings.poll)
+            runtime.clock.sleep(pause)
+            pause = min(2 * pause, runtime.settings.poll)
         else:
             with runner.beating():
                 yield from runner.steps(hold)
             pause = first
 
 
-def _next_of_lane(ports: Ports, runner: Runner, lane: str) -> Hold | None:
+def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | None:
     """What this thread is to run: the job or one ahead of it, unless a worker is there for that."""
     runner.take_over()
-    return None if alive(ports) else runner.claim(lane)
+    return None if alive(runtime) else runner.claim(lane)

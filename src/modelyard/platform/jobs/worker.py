@@ -8,11 +8,11 @@ import attrs
 
 from modelyard.domain.job import WorkerRecord
 from modelyard.errors import RecordNotFound, StoreError
-from modelyard.platform.jobs.claimed_job import Hold
-from modelyard.platform.jobs.process_monitor import Watcher
+from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.process_monitor import ProcessMonitor
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
 from modelyard.platform.periodic import Periodic
-from modelyard.platform.runtime import Ports, log
+from modelyard.platform.runtime import Runtime, log
 from modelyard.protocols import Executor, Tx
 
 MAX_WORKERS = 1000
@@ -30,14 +30,16 @@ class Worker:
     Without entering it, `run_next` and `run_until_idle` run jobs in the calling thread.
     """
 
-    def __init__(self, ports: Ports, executor: Executor, concurrency: int = 1) -> None:
-        self.ports, self.executor, self.concurrency = ports, executor, concurrency
-        self._runner = Runner(ports)
-        self._watcher = Watcher(ports, executor, self._runner)
+    def __init__(self, runtime: Runtime, executor: Executor, concurrency: int = 1) -> None:
+        self.runtime, self.executor, self.concurrency = runtime, executor, concurrency
+        self._runner = Runner(runtime)
+        self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
-        self._loop = Periodic(ports.clock, ports.settings.poll, self.look, "modelyard-worker")
-        self._pulse = Periodic(ports.clock, ports.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat")
-        self._record = WorkerRecord(self._runner.id, 0, ports.clock.now())
+        self._loop = Periodic(runtime.clock, runtime.settings.poll, self.look, "modelyard-worker")
+        self._pulse = Periodic(
+            runtime.clock, runtime.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat"
+        )
+        self._record = WorkerRecord(self._runner.id, 0, runtime.clock.now())
 
     @property
     def id(self) -> str:
@@ -65,7 +67,7 @@ class Worker:
 
     def start(self) -> None:
         """Announce itself, and take jobs from now on."""
-        self.ports.store.transact(self._announce, durable=False)
+        self.runtime.store.transact(self._announce, durable=False)
         self._watcher.reattach()
         self._pulse.start()
         self._loop.start()
@@ -74,12 +76,12 @@ class Worker:
     def stop(self) -> None:
         """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
-        self._loop.stop(self.ports.settings.lease)
+        self._loop.stop(self.runtime.settings.lease)
         self.executor.close()
         self._watcher.stop()
-        self._pulse.stop(self.ports.settings.lease)
+        self._pulse.stop(self.runtime.settings.lease)
         try:
-            self.ports.store.transact(lambda tx: tx.remove(WorkerRecord, self.id))
+            self.runtime.store.transact(lambda tx: tx.remove(WorkerRecord, self.id))
         except RecordNotFound:
             return
         except StoreError:
@@ -94,7 +96,7 @@ class Worker:
 
     def beat(self) -> None:
         """Show that the worker and its jobs are alive."""
-        self.ports.store.transact(self._announce, durable=False)
+        self.runtime.store.transact(self._announce, durable=False)
         self._runner.beat()
 
     def _announce(self, tx: Tx) -> None:
@@ -107,7 +109,7 @@ class Worker:
 
     def look(self) -> None:
         """One round: take over from the dead, and take as many jobs as there is room for."""
-        forget_dead(self.ports)
+        forget_dead(self.runtime)
         self._runner.take_over()
         self._watcher.look()
         while not self._stopping.is_set() and len(self._runner.holds) < self.concurrency:
@@ -115,7 +117,7 @@ class Worker:
             if hold is None or not self._submit(hold):
                 return
 
-    def _submit(self, hold: Hold) -> bool:
+    def _submit(self, hold: ClaimedJob) -> bool:
         try:
             handle = self.executor.submit(hold.claim, lambda _: self._run(hold))
         except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
@@ -126,7 +128,7 @@ class Worker:
             self._watcher.add(hold, handle)
         return True
 
-    def _run(self, hold: Hold) -> None:
+    def _run(self, hold: ClaimedJob) -> None:
         try:
             self._runner.run(hold, self._stopping.is_set)
         finally:
@@ -136,23 +138,23 @@ class Worker:
 # ---- who is alive ------------------------------------------------------------------------------------------------
 
 
-def alive(ports: Ports) -> bool:
+def alive(runtime: Runtime) -> bool:
     """Whether some worker that has announced itself is alive, as far as this platform has seen."""
-    return any(still < ports.settings.lease for _, still in _workers(ports))
+    return any(still < runtime.settings.lease for _, still in _workers(runtime))
 
 
-def forget_dead(ports: Ports) -> None:
+def forget_dead(runtime: Runtime) -> None:
     """Remove the records of workers that stood still for the lease; one that wakes up announces itself again."""
-    for seen, still in _workers(ports):
-        if still >= ports.settings.lease:
-            ports.store.transact(partial(_forget, seen))
+    for seen, still in _workers(runtime):
+        if still >= runtime.settings.lease:
+            runtime.store.transact(partial(_forget, seen))
 
 
-def _workers(ports: Ports) -> list[tuple[WorkerRecord, float]]:
+def _workers(runtime: Runtime) -> list[tuple[WorkerRecord, float]]:
     """The announced workers, and for how many seconds each has stood still."""
-    found = ports.store.read(lambda snapshot: snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS))
+    found = runtime.store.read(lambda snapshot: snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS))
     beats = {worker.id: worker.beat for worker in found}
-    still = ports.stillness.seconds("workers", beats, ports.clock.monotonic())
+    still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())
     return [(worker, still[worker.id]) for worker in found]
 
 

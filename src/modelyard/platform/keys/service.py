@@ -9,7 +9,7 @@ import attrs
 
 from modelyard.domain.identity import ApiKey, NewKey, Principal, check_name
 from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem, RecordNotFound, Unauthenticated
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Authenticator, Snapshot, Tx
 
 MAX_NAME = 128
@@ -28,13 +28,13 @@ class Keys:
     new.secret      # shown once; the store keeps its digest
     """
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     @property
     def blocking(self) -> bool:
         """Whether looking a key up may wait."""
-        return self.ports.store.blocking
+        return self.runtime.store.blocking
 
     @property
     def longest(self) -> int:
@@ -56,10 +56,10 @@ class Keys:
 
         No key can mint one that outdoes it: in scope, in limits, or in time. Raises `InvalidInput`, `Forbidden`.
         """
-        now = self.ports.clock.now()
-        secret = secret_of(self.ports.randomness(SECRET_BYTES))
+        now = self.runtime.clock.now()
+        secret = secret_of(self.runtime.randomness(SECRET_BYTES))
         key = ApiKey(
-            id=self.ports.ids(),
+            id=self.runtime.ids(),
             prefix=secret_prefix(secret),
             digest=secret_digest(secret),
             name=name,
@@ -71,7 +71,7 @@ class Keys:
             concurrent_requests=concurrent_requests,
         )
         _check(key)
-        self.ports.store.transact(lambda tx: self._add(tx, key))
+        self.runtime.store.transact(lambda tx: self._add(tx, key))
         return NewKey(key, secret)
 
     def list(self, entity: str | None = None) -> tuple[ApiKey, ...]:
@@ -83,12 +83,12 @@ class Keys:
 
     def get(self, id: str) -> ApiKey:
         """One key. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: self._found(snapshot, id))
+        return self.runtime.store.read(lambda snapshot: self._found(snapshot, id))
 
     def revoke(self, id: str) -> ApiKey:
         """End a key for ever; idempotent. Raises `NotFound`."""
-        now = self.ports.clock.now()
-        return self.ports.store.transact(lambda tx: self._revoke(tx, id, now))
+        now = self.runtime.clock.now()
+        return self.runtime.store.transact(lambda tx: self._revoke(tx, id, now))
 
     def authenticate(self, secret: str) -> Principal:
         """Who stands behind a secret.
@@ -97,8 +97,8 @@ class Keys:
         expired. Limits and scope are read now, not when the key was made.
         """
         digest = secret_digest(secret)
-        key = self.ports.store.read(lambda snapshot: snapshot.find(ApiKey, "digest", digest))
-        if key is None or not key.alive(self.ports.clock.now()):
+        key = self.runtime.store.read(lambda snapshot: snapshot.find(ApiKey, "digest", digest))
+        if key is None or not key.alive(self.runtime.clock.now()):
             raise Unauthenticated("this API key is not valid; send one that is neither revoked nor expired")
         return key.principal()
 
@@ -134,7 +134,7 @@ class Keys:
 
     def _all(self, entity: str | None) -> Iterable[ApiKey]:
         index, where = ("all", ()) if entity is None else ("by_entity", (entity,))
-        return self.ports.store.read(lambda snapshot: list(chain.from_iterable(_pages(snapshot, index, where))))
+        return self.runtime.store.read(lambda snapshot: list(chain.from_iterable(_pages(snapshot, index, where))))
 
     def _sees(self, key: ApiKey) -> bool:
         return self.principal.scope.holds(key.scope)

@@ -9,11 +9,11 @@ from modelyard.domain.base_model import Tuning
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, check_entry
 from modelyard.errors import Conflict, InvalidInput, MissingExtra, RecordConflict
 from modelyard.formats.model_folder import Progress, read_base_folder
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 
 
 def add_base_model(
-    ports: Ports,
+    runtime: Runtime,
     path: str | os.PathLike[str],
     id: str,
     *,
@@ -29,25 +29,25 @@ def add_base_model(
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             raise MissingExtra(package, "torch")
-    base = read_base_folder(path, progress).base_model(id, name or id, tuning, ports.clock.now(), pricing.texts)
+    base = read_base_folder(path, progress).base_model(id, name or id, tuning, runtime.clock.now(), pricing.texts)
     check_entry(base.entry((), ()))
-    offered = ports.base_models
+    offered = runtime.base_models
     if offered is None:
         raise InvalidInput.at(
             "backend", msg="was given by the host, who must put a LocalBackend of this base model into it instead"
         )
     known = next((one for one in offered if one.id == id), None)
     if known is not None and attrs.evolve(known, created_at=base.created_at) == base:
-        return _entry(ports, id)
-    if known is not None or any(entry.id == id for entry in ports.backend.entries()):
+        return _entry(runtime, id)
+    if known is not None or any(entry.id == id for entry in runtime.backend.entries()):
         raise Conflict(f"a model {id!r} is offered already; choose another id")
     try:
-        ports.store.transact(lambda tx: tx.add(base))
+        runtime.store.transact(lambda tx: tx.add(base))
     except RecordConflict:
         raise Conflict(f"a base model {id!r} is kept in this store already; choose another id") from None
     offered.append(base)
-    return _entry(ports, id)
+    return _entry(runtime, id)
 
 
-def _entry(ports: Ports, id: str) -> CatalogueEntry:
-    return next(entry for entry in ports.backend.entries() if entry.id == id)
+def _entry(runtime: Runtime, id: str) -> CatalogueEntry:
+    return next(entry for entry in runtime.backend.entries() if entry.id == id)

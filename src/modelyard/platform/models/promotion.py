@@ -22,8 +22,8 @@ from modelyard.platform.evaluations.compare import check_not_worse
 from modelyard.platform.evaluations.references import evaluation_ref, held, versions_of
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.lineage import runs_on
-from modelyard.platform.paging import Cursor, cursor_at, maybe, read_page
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import Cursor, cursor_at, get_or_none, read_page
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.evaluations.comparison import ComparisonReport
 
@@ -35,7 +35,7 @@ Pair = tuple[EvaluationRun, EvaluationRun]
 
 
 def verdict(
-    ports: Ports, principal: Principal, model: Model, step: int, current: int | None, require: NotWorse
+    runtime: Runtime, principal: Principal, model: Model, step: int, current: int | None, require: NotWorse
 ) -> Mapping[str, Any]:
     """The numbers with which the checkpoint of a step meets a requirement, beside that of the step `current`.
 
@@ -43,9 +43,9 @@ def verdict(
     """
     if current is None:
         return {"outcome": "there was nothing to compare with"}
-    evaluations = Evaluations(ports, principal)
+    evaluations = Evaluations(runtime, principal)
     if require.evaluation is not None:
-        pair = ports.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
+        pair = runtime.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
     else:
         pair = _named(evaluations, require.runs or (), model, (step, current))
     candidate, baseline = pair
@@ -194,7 +194,7 @@ class Promotions(ModelView):
 
     def aliases(self, model: Model | str) -> tuple[Alias, ...]:
         """The aliases of a model, by name, with the steps that they point to. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: tuple(aliases_of(snapshot, self._named(snapshot, model).id)))
+        return self.runtime.store.read(lambda snapshot: tuple(aliases_of(snapshot, self._named(snapshot, model).id)))
 
     def promotions(
         self,
@@ -206,9 +206,9 @@ class Promotions(ModelView):
         order: Order = "asc",
     ) -> Page[Promotion]:
         """Every change of an alias, in order, also of one that was removed. `after` is the id of one."""
-        found = self.ports.store.read(lambda snapshot: self._named(snapshot, model))
+        found = self.runtime.store.read(lambda snapshot: self._named(snapshot, model))
         cursor = None if after is None else partial(_place, found.id, alias, after)
-        return read_page(self.ports, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
+        return read_page(self.runtime, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
 
     def _judged(self, model: Model | str, step: int, alias: str, require: NotWorse | None) -> "_Judged":
         """What is to be promoted, with the numbers with which it meets what is required."""
@@ -216,16 +216,16 @@ class Promotions(ModelView):
             return _Judged(step)
         if not isinstance(require, NotWorse):
             raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
-        found, now = self.ports.store.read(lambda snapshot: self._pointed(snapshot, model, step, alias))
+        found, now = self.runtime.store.read(lambda snapshot: self._pointed(snapshot, model, step, alias))
         if now is not None and now.step == step:
             return _Judged(step)
         current = None if now is None else now.step
-        return _Judged(step, current, verdict(self.ports, self.principal, found, step, current, require))
+        return _Judged(step, current, verdict(self.runtime, self.principal, found, step, current, require))
 
     def _pointed(self, snapshot: Snapshot, model: Model | str, step: int, alias: str) -> tuple[Model, Alias | None]:
         found = self._named(snapshot, model)
         found_checkpoint(snapshot, found, step)
-        return found, maybe(snapshot, Alias, found.id, alias)
+        return found, get_or_none(snapshot, Alias, found.id, alias)
 
     def _changed(
         self,
@@ -236,7 +236,7 @@ class Promotions(ModelView):
         judged: "_Judged | None" = None,
     ) -> Promotion:
         check_alias(alias)
-        id_, now, by = self.ports.ids(), self.ports.clock.now(), self.principal.key_id or self.principal.name
+        id_, now, by = self.runtime.ids(), self.runtime.clock.now(), self.principal.key_id or self.principal.name
 
         def act(tx: Tx) -> Promotion:
             found = self._named(tx, model)
@@ -244,12 +244,12 @@ class Promotions(ModelView):
             place = (found.id, found.entity, found.project, alias)
             return make(tx, found, Promotion(id_, *place, 0, change, step, current, by, now, verdict=numbers))
 
-        return self.ports.store.transact(act)
+        return self.runtime.store.transact(act)
 
 
 def _place(model_id: str, alias: str, promotion_id: str, snapshot: Snapshot) -> Cursor:
     """The cursor behind a change of an alias. Raises `NotFound`."""
-    promotion = maybe(snapshot, Promotion, promotion_id)
+    promotion = get_or_none(snapshot, Promotion, promotion_id)
     if promotion is None or (promotion.model_id, promotion.alias) != (model_id, alias):
         raise NotFound("Promotion", promotion_id)
     return cursor_at(Promotion, "by_alias", promotion)

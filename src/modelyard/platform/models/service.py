@@ -15,7 +15,7 @@ from modelyard.domain.retention import Retention
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training_data import read_groups
-from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import found_checkpoint
 from modelyard.platform.checkpoints.retention import enforce, set_retention
 from modelyard.platform.checkpoints.transactions import (
@@ -32,7 +32,7 @@ from modelyard.platform.checkpoints.transactions import (
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.lineage import checkpoint_lineage
 from modelyard.platform.models.promotion import Promotions
-from modelyard.platform.paging import everything, listed_entity, listed_index, maybe, read_page
+from modelyard.platform.paging import accept_all, get_or_none, listed_entity, listed_index, read_page
 from modelyard.platform.training.data import GroupData, Means, groups_of, store_groups
 from modelyard.platform.training.lookup import model_plot
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
@@ -72,8 +72,8 @@ class Models(Promotions):
 
     def base_models(self) -> tuple[str, ...]:
         """The ids of the models that training can start from: those that are served here and that a trainer trains."""
-        trainers = self.ports.trainers
-        served = {entry.id for entry in self.ports.backend.entries()}
+        trainers = self.runtime.trainers
+        served = {entry.id for entry in self.runtime.backend.entries()}
         return tuple(sorted(model for model in served if any(trainer.trains(model) for trainer in trainers)))
 
     def create(
@@ -89,9 +89,9 @@ class Models(Promotions):
         for field, value in {"name": name, "project": project, "entity": entity}.items():
             check_name(value, field)
         self._check_base(base_model)
-        model = Model(self.ports.ids(), entity, project, name, base_model, self.ports.clock.now())
-        checkpoint_id = self.ports.ids()
-        return self.ports.store.transact(lambda tx: create(tx, model, checkpoint_id, return_existing))
+        model = Model(self.runtime.ids(), entity, project, name, base_model, self.runtime.clock.now())
+        checkpoint_id = self.runtime.ids()
+        return self.runtime.store.transact(lambda tx: create(tx, model, checkpoint_id, return_existing))
 
     def _check_base(self, base_model: str) -> None:
         known = self.base_models()
@@ -101,13 +101,13 @@ class Models(Promotions):
 
     def get(self, model: Model | str) -> Model:
         """One model, by id or name. Raises `NotFound`, `Forbidden`."""
-        return self.ports.store.read(lambda snapshot: self._named(snapshot, model))
+        return self.runtime.store.read(lambda snapshot: self._named(snapshot, model))
 
     def find(self, project: str, name: str, *, entity: str | None = None) -> Model | None:
         """The model of this name, or None. Raises `Forbidden`."""
         entity = self.principal.entity if entity is None else entity
         self.principal.require(entity, project)
-        return self.ports.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
+        return self.runtime.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
 
     def list(
         self,
@@ -125,8 +125,8 @@ class Models(Promotions):
         entity = listed_entity(self.principal, entity, project)
         index, *where = listed_index(entity, project)
         cursor = None if after is None else partial(model_place, index, self.principal.scope, entity, after)
-        keep = everything if self.principal.scope.projects is None else self._sees
-        return read_page(self.ports, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+        keep = accept_all if self.principal.scope.projects is None else self._sees
+        return read_page(self.runtime, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
 
     def delete(self, model: Model | str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
@@ -146,23 +146,23 @@ class Models(Promotions):
         """The checkpoints of a model by step. `after` is the id of one, which may have been deleted since."""
         model_id = self.get(model).id
         cursor = None if after is None else partial(checkpoint_place, model_id, after)
-        return read_page(self.ports, Checkpoint, "by_model", model_id, after=cursor, limit=limit, order=order)
+        return read_page(self.runtime, Checkpoint, "by_model", model_id, after=cursor, limit=limit, order=order)
 
     def checkpoint(self, model: Model | str, step: int) -> Checkpoint:
         """The checkpoint of a step. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
+        return self.runtime.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
 
     def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
         """Where a checkpoint comes from (job, data, parent), which aliases point to it and which runs judged it.
 
         Raises `NotFound`.
         """
-        return self.ports.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
+        return self.runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
     def plot(self, model: Model | str) -> Plot:
         """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
         found = self.get(model)
-        return model_plot(self.ports, found.id, f"{found.entity}/{found.project}/{found.name}")
+        return model_plot(self.runtime, found.id, f"{found.entity}/{found.project}/{found.name}")
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
@@ -172,7 +172,7 @@ class Models(Promotions):
         asked = tuple(dict.fromkeys(steps))
         if len(asked) > MAX_STEPS:
             raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
-        gone = self.ports.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), asked))
+        gone = self.runtime.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), asked))
         self._remove_files(artifacts_of(gone))
         deleted = {checkpoint.step for checkpoint in gone}
         return DeletedCheckpoints(len(gone), tuple(step for step in asked if step not in deleted))
@@ -182,7 +182,7 @@ class Models(Promotions):
         files = self.checkpoint(model, step).files
         if name not in files:
             raise NotFound("File", name)
-        return self.ports.artifacts.open(files[name]["artifact"])
+        return self.runtime.artifacts.open(files[name]["artifact"])
 
     # ---- retention
 
@@ -205,11 +205,13 @@ class Models(Promotions):
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()
         policy = Retention(self.get(model).id, keep_last, best, metric, lower_is_better, seconds)
-        return self.ports.store.transact(lambda tx: self._retain(tx, policy))
+        return self.runtime.store.transact(lambda tx: self._retain(tx, policy))
 
     def retention(self, model: Model | str) -> Retention | None:
         """The policy that was set for a model, or None. Raises `NotFound`."""
-        return self.ports.store.read(lambda snapshot: maybe(snapshot, Retention, self._named(snapshot, model).id))
+        return self.runtime.store.read(
+            lambda snapshot: get_or_none(snapshot, Retention, self._named(snapshot, model).id)
+        )
 
     def apply_retention(self, model: Model | str) -> tuple[int, ...]:
         """Remove the checkpoints that no rule keeps, and answer their steps. Raises `NotFound`."""
@@ -221,11 +223,11 @@ class Models(Promotions):
 
     def pin(self, model: Model | str, step: int) -> Checkpoint:
         """Keep the checkpoint of a step whatever else is removed, until it is unpinned. Raises `NotFound`."""
-        return self.ports.store.transact(lambda tx: self._pin(tx, model, step, pinned=True))
+        return self.runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=True))
 
     def unpin(self, model: Model | str, step: int) -> Checkpoint:
         """Leave the checkpoint of a step to the rules again. Raises `NotFound`."""
-        return self.ports.store.transact(lambda tx: self._pin(tx, model, step, pinned=False))
+        return self.runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=False))
 
     # ---- logs
 
@@ -238,11 +240,11 @@ class Models(Promotions):
         found, means = self.get(model), Means()
         check_name(split, "split")
         if isinstance(groups, StoredArtifact):
-            with self.ports.artifacts.open(groups.name) as file:
+            with self.runtime.artifacts.open(groups.name) as file:
                 count = sum(1 for _ in means.over(read_groups(file)))
             return self._log(found, split, groups, count, means)
-        stored, count = store_groups(self.ports.artifacts, means.over(groups_of(groups)))
-        with kept_only_if_named(self.ports.artifacts, stored):
+        stored, count = store_groups(self.runtime.artifacts, means.over(groups_of(groups)))
+        with remove_unless_recorded(self.runtime.artifacts, stored):
             return self._log(found, split, stored, count, means)
 
     def logs(
@@ -258,14 +260,14 @@ class Models(Promotions):
         model_id = self.get(model).id
         index, *where = ("by_model", model_id) if split is None else ("by_split", model_id, split)
         cursor = None if after is None else partial(log_place, index, model_id, after)
-        return read_page(self.ports, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
+        return read_page(self.runtime, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
 
     def logged(self, log_id: str) -> Iterator[TrajectoryGroup]:
         """The groups of one log, read as they are asked for. Raises `NotFound`."""
-        log = self.ports.store.read(lambda snapshot: maybe(snapshot, TrajectoryLog, log_id))
+        log = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, TrajectoryLog, log_id))
         if log is None or not self.principal.scope.covers(log.entity, log.project):
             raise NotFound("Log", log_id)
-        with self.ports.artifacts.open(log.artifact) as file:
+        with self.runtime.artifacts.open(log.artifact) as file:
             yield from read_groups(file)
 
     # ---- steps
@@ -281,8 +283,8 @@ class Models(Promotions):
         return set_retention(tx, policy)
 
     def _enforce(self, model: Model | str) -> Sequence[Checkpoint]:
-        now = self.ports.clock.now()
-        return self.ports.store.transact(lambda tx: enforce(tx, self._named(tx, model), now))
+        now = self.runtime.clock.now()
+        return self.runtime.store.transact(lambda tx: enforce(tx, self._named(tx, model), now))
 
     def _pin(self, tx: Tx, model: Model | str, step: int, pinned: bool) -> Checkpoint:
         checkpoint = attrs.evolve(found_checkpoint(tx, self._named(tx, model), step), pinned=pinned)
@@ -291,7 +293,7 @@ class Models(Promotions):
 
     def _log(self, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means) -> TrajectoryLog:
         log = TrajectoryLog(
-            self.ports.ids(),
+            self.runtime.ids(),
             model.id,
             model.entity,
             model.project,
@@ -302,18 +304,18 @@ class Models(Promotions):
             means.trajectories,
             means.reward,
             means.metrics,
-            self.ports.clock.now(),
+            self.runtime.clock.now(),
         )
-        return self.ports.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
+        return self.runtime.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
 
     def _delete_some(self, model_id: str) -> Gone:
-        event_ids, now = [self.ports.ids() for _ in range(JOBS_AT_ONCE)], self.ports.clock.now()
-        gone = self.ports.store.transact(lambda tx: delete_some(tx, self._named(tx, model_id), event_ids, now))
+        event_ids, now = [self.runtime.ids() for _ in range(JOBS_AT_ONCE)], self.runtime.clock.now()
+        gone = self.runtime.store.transact(lambda tx: delete_some(tx, self._named(tx, model_id), event_ids, now))
         for job in gone.jobs:
-            announce(self.ports, job)
+            announce(self.runtime, job)
         self._remove_files(gone.files)
         return gone
 
     def _remove_files(self, names: Iterable[str]) -> None:
         for name in names:
-            self.ports.artifacts.remove(name)
+            self.runtime.artifacts.remove(name)

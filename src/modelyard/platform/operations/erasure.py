@@ -16,37 +16,37 @@ from modelyard.domain.usage import RateWindow
 from modelyard.errors import RecordNotFound
 from modelyard.platform.jobs.queue import files_of
 from modelyard.platform.models.service import Models
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 # How many records one step removes: the store is held for milliseconds, not for the whole deletion.
 BATCH = 200
 
 
-def erase_entity(ports: Ports, entity: str) -> int:
+def erase_entity(runtime: Runtime, entity: str) -> int:
     """Delete every record of `entity` and its files; returns how many records went.
 
     Models go first, by their own use case, which cancels their jobs, once no alias holds them any more. Every step can
     be repeated after a crash.
     """
-    models = Models(ports, Principal("host", entity, Scope(None)))
-    removed = sum(_erase_all(ports, record, entity) for record in alias.RECORDS)
-    while found := ports.store.read(lambda snapshot: snapshot.page(Model, "by_entity", entity)):
+    models = Models(runtime, Principal("host", entity, Scope(None)))
+    removed = sum(_erase_all(runtime, record, entity) for record in alias.RECORDS)
+    while found := runtime.store.read(lambda snapshot: snapshot.page(Model, "by_entity", entity)):
         for model in found:
             models.delete(model.id)
     for record in RECORDS:
         if "by_entity" in record.indexes:
-            removed += _erase_all(ports, record, entity)
+            removed += _erase_all(runtime, record, entity)
     return removed
 
 
-def _erase_all(ports: Ports, record: Record, entity: str) -> int:
+def _erase_all(runtime: Runtime, record: Record, entity: str) -> int:
     removed = 0
     while True:
-        gone = ports.store.transact(lambda tx: _erase_batch(tx, record, entity))
+        gone = runtime.store.transact(lambda tx: _erase_batch(tx, record, entity))
         for value in gone:
             for name in artifacts_of(value):
-                ports.artifacts.remove(name)
+                runtime.artifacts.remove(name)
         removed += len(gone)
         if len(gone) < BATCH:
             return removed

@@ -7,10 +7,10 @@ from typing import TypeVar
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, Place
+from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
 from modelyard.platform.jobs.worker import alive
-from modelyard.platform.runtime import Ports, log
+from modelyard.platform.runtime import Runtime, log
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
 
@@ -55,8 +55,8 @@ class SystemCheck:
 class Health:
     """The platform's own view of how it is."""
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     def check(self) -> str:
         """ "ok": the platform answers."""
@@ -65,10 +65,10 @@ class Health:
     def system_check(self) -> SystemCheck:
         """Try every part. A part that fails is told, not raised; the worker's fails when none is alive."""
         api, _ = self._tried(self.check)
-        store, facts = self._tried(self.ports.store.check)
+        store, facts = self._tried(self.runtime.store.check)
         artifacts, _ = self._tried(self._check_artifacts)
         worker, _ = self._tried(self._require_worker)
-        queue, oldest = self._tried(lambda: self.ports.store.read(_oldest_queued))
+        queue, oldest = self._tried(lambda: self.runtime.store.read(_oldest_queued))
         known = facts or {}
         return SystemCheck(
             api=api,
@@ -79,13 +79,13 @@ class Health:
             version=__version__,
             store_engine=_text(known.get("engine")),
             store_version=_text(known.get("version")),
-            durability=self.ports.store.durability,
+            durability=self.runtime.store.durability,
             warning=_text(known.get("warning")),
             oldest_queued_s=self._age(oldest),
         )
 
     def _tried(self, part: Callable[[], T]) -> tuple[CheckResult, T | None]:
-        clock = self.ports.clock
+        clock = self.runtime.clock
         began = clock.monotonic()
         try:
             value = part()
@@ -95,17 +95,17 @@ class Health:
         return CheckResult(True, clock.monotonic() - began), value
 
     def _check_artifacts(self) -> None:
-        self.ports.artifacts.check()
-        self.ports.require_room()
+        self.runtime.artifacts.check()
+        self.runtime.require_room()
 
     def _require_worker(self) -> None:
-        if not alive(self.ports):
+        if not alive(self.runtime):
             raise NoWorker("no worker is alive, so training jobs wait; start one: modelyard work --store FILE")
 
     def _age(self, since: datetime | None) -> float | None:
         if since is None:
             return None
-        return max(0.0, (self.ports.clock.now() - since).total_seconds())
+        return max(0.0, (self.runtime.clock.now() - since).total_seconds())
 
 
 def _words(failure: Exception) -> str:
@@ -114,7 +114,11 @@ def _words(failure: Exception) -> str:
 
 
 def _oldest_queued(snapshot: Snapshot) -> datetime | None:
-    first = [job for place in (Place.READY, Place.WAITING) for job in snapshot.page(Job, "by_place", place, limit=1)]
+    first = [
+        job
+        for place in (QueueState.READY, QueueState.WAITING)
+        for job in snapshot.page(Job, "by_place", place, limit=1)
+    ]
     return min((job.created_at for job in first), default=None)
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectVersion
-from modelyard.domain.job import Job, JobProgress, Place
+from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.models import Checkpoint, TrajectoryLog
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
 from modelyard.platform.evaluations.transactions import resumable
 from modelyard.platform.operations.erasure import artifacts_of
-from modelyard.platform.paging import every
-from modelyard.platform.runtime import Ports, log
+from modelyard.platform.paging import iter_index
+from modelyard.platform.runtime import Runtime, log
 from modelyard.protocols import Snapshot
 
 NAMING = (
@@ -50,32 +50,32 @@ class Missing:
 
 
 @attrs.frozen
-class Swept:
+class OrphanReport:
     """How many artifacts without a record were removed, and which records have lost theirs."""
 
     removed: int
     missing: tuple[Missing, ...] = ()
 
 
-def sweep(ports: Ports, grace: float = GRACE) -> Swept:
+def collect_orphans(runtime: Runtime, grace: float = GRACE) -> OrphanReport:
     """Remove the orphans among the artifacts, and find the records without theirs.
 
     Takes `grace` seconds where there are any of either, a lease at least.
     """
-    first = _look(ports)
+    first = _look(runtime)
     if not first.orphans and not first.missing:
-        return Swept(0)
-    ports.clock.sleep(max(grace, ports.settings.lease))
-    second = _look(ports)
+        return OrphanReport(0)
+    runtime.clock.sleep(max(grace, runtime.settings.lease))
+    second = _look(runtime)
     missing = tuple(sorted(first.missing & second.missing, key=attrs.astuple))
     for one in missing:
         log.warning("%s %s of %s has lost its artifact %s", one.kind, one.id, one.entity, one.artifact)
     if first.running.items() & second.running.items():
-        return Swept(0, missing)
+        return OrphanReport(0, missing)
     orphans = first.orphans & second.orphans
     for name in orphans:
-        ports.artifacts.remove(name)
-    return Swept(len(orphans), missing)
+        runtime.artifacts.remove(name)
+    return OrphanReport(len(orphans), missing)
 
 
 @attrs.frozen
@@ -89,10 +89,10 @@ class _Look:
     running: Mapping[str, tuple[int, int]]
 
 
-def _look(ports: Ports) -> _Look:
+def _look(runtime: Runtime) -> _Look:
     """The files first and then the records: a record that came in between is seen, a file that did is not."""
-    kept = frozenset(ports.artifacts.names())
-    return ports.store.read(lambda snapshot: _compared(kept, snapshot))
+    kept = frozenset(runtime.artifacts.names())
+    return runtime.store.read(lambda snapshot: _compared(kept, snapshot))
 
 
 def _compared(kept: frozenset[str], snapshot: Snapshot) -> _Look:
@@ -107,12 +107,12 @@ def _compared(kept: frozenset[str], snapshot: Snapshot) -> _Look:
 
 def _naming(snapshot: Snapshot) -> Iterator[Any]:
     for cls, index in NAMING:
-        yield from every(snapshot, cls, index)
-    for place in Place:
-        jobs = every(snapshot, Job, "by_place", place)
+        yield from iter_index(snapshot, cls, index)
+    for place in QueueState:
+        jobs = iter_index(snapshot, Job, "by_place", place)
         yield from (job for job in jobs if not job.ended or resumable(job))
 
 
 def _running(snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:
-    held = every(snapshot, JobProgress, "by_held", True)
+    held = iter_index(snapshot, JobProgress, "by_held", True)
     return {progress.job_id: (progress.epoch, progress.last_seq) for progress in held}

@@ -14,8 +14,8 @@ from modelyard.off_loop import in_executor
 from modelyard.platform.jobs.events import events_behind, events_page
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.jobs.runner import never
-from modelyard.platform.jobs.waiting import turns
-from modelyard.platform.runtime import Ports
+from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.lookup import SHOWN, found_job, job_plot, shown, shown_job
 from modelyard.protocols import Tx
 from modelyard.report.line_plot import Plot
@@ -34,15 +34,15 @@ class JobHandle:
         checkpoint = job.result()
     """
 
-    def __init__(self, ports: Ports, principal: Principal, job_id: str) -> None:
-        self.ports, self.principal, self.id = ports, principal, job_id
+    def __init__(self, runtime: Runtime, principal: Principal, job_id: str) -> None:
+        self.runtime, self.principal, self.id = runtime, principal, job_id
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
 
     def refresh(self) -> TrainingJob:
         """The job as it is now. Raises `NotFound`."""
-        return shown_job(self.ports, self.principal, self.id)
+        return shown_job(self.runtime, self.principal, self.id)
 
     @property
     def status(self) -> JobStatus:
@@ -56,7 +56,7 @@ class JobHandle:
 
     def cancel(self) -> TrainingJob:
         """End it: at once while it waits, at its next step while it runs. Idempotent; one that has ended stays so."""
-        return cancel_job(self.ports, self.principal, self.id)
+        return cancel_job(self.runtime, self.principal, self.id)
 
     # ---- waiting
 
@@ -65,12 +65,12 @@ class JobHandle:
 
         Raises `JobFailed`; and TimeoutError after `timeout` seconds.
         """
-        until = None if timeout is None else self.ports.clock.monotonic() + timeout
+        until = None if timeout is None else self.runtime.clock.monotonic() + timeout
         with closing(self._turns()) as turns, progress_bar(self.id) if progress else nullcontext() as show:
             for _ in turns:
                 if show is not None:
                     self._show(show)
-                if until is not None and self.ports.clock.monotonic() >= until:
+                if until is not None and self.runtime.clock.monotonic() >= until:
                     break
         job = self.refresh()
         if job.status not in ENDED:
@@ -82,7 +82,7 @@ class JobHandle:
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Checkpoint:
         """Its checkpoint, once it has succeeded. Raises `JobFailed`, TimeoutError, and `NotFound` if it was deleted."""
         job = self.wait(timeout, progress=progress)
-        found = self.ports.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
+        found = self.runtime.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
         if found is None:
             raise NotFound("Checkpoint", f"step {job.step}")
         return found
@@ -92,14 +92,14 @@ class JobHandle:
     def plot(self) -> Plot:
         """Its loss and, for RL, its reward, step by step: to `save`, or shown by a notebook."""
         job = self.refresh()
-        return job_plot(self.ports, self.id, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+        return job_plot(self.runtime, self.id, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()
 
     def _show(self, show: Show) -> None:
         job = self.refresh()
-        latest = events_page(self.ports, self.id, None, 1, "desc").items
+        latest = events_page(self.runtime, self.id, None, 1, "desc").items
         numbers = latest[0].data if latest else {}
         show(job.progress, job.total, {name: numbers[name] for name in SHOWN if name in numbers})
 
@@ -137,7 +137,7 @@ class JobHandle:
     def _events(self, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
         with closing(self._turns()) as turns:
             for _ in turns:
-                for event in events_behind(self.ports, self.id, after):
+                for event in events_behind(self.runtime, self.id, after):
                     yield event
                     after = event.id
                 if stop():
@@ -145,7 +145,9 @@ class JobHandle:
 
     def _turns(self) -> Generator[None, None, None]:
         """Yields whenever something may have happened, for the last time after the job's end."""
-        return turns(self.ports, lambda: self.ports.store.read(lambda tx: found_job(tx, self.principal, self.id)))
+        return wait_for_end(
+            self.runtime, lambda: self.runtime.store.read(lambda tx: found_job(tx, self.principal, self.id))
+        )
 
 
 def _standing(job: TrainingJob) -> str:
@@ -154,16 +156,16 @@ def _standing(job: TrainingJob) -> str:
     return f"{job.status.value}, step {job.progress} of {job.total}"
 
 
-def cancel_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
+def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
     """Cancel a training job in the principal's name. Raises `NotFound`."""
-    event_id, now = ports.ids(), ports.clock.now()
+    event_id, now = runtime.ids(), runtime.clock.now()
 
     def step(tx: Tx) -> tuple[Job, Job, TrainingJob]:
         before = found_job(tx, principal, job_id)
         job = request_cancel(tx, job_id, event_id, principal.name, now)
         return before, job, shown(tx, [job], now)[0]
 
-    before, job, answer = ports.store.transact(step)
+    before, job, answer = runtime.store.transact(step)
     if job.status is not before.status:
-        announce(ports, job)
+        announce(runtime, job)
     return answer

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress, JobStatus, Place
+from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress, JobStatus, QueueState
 from modelyard.domain.training import GRADIENT_STEP, TrainingJob
 from modelyard.errors import NotFound
-from modelyard.platform.paging import Cursor, cursor_at, maybe
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import Cursor, cursor_at, get_or_none
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.line_plot import Panel, Plot, Point, Series
 
@@ -24,7 +24,7 @@ def visible(principal: Principal) -> Callable[[Job], bool]:
 
 def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
     """The training job. Raises `NotFound`."""
-    job = maybe(snapshot, Job, job_id)
+    job = get_or_none(snapshot, Job, job_id)
     if job is None or not visible(principal)(job):
         raise NotFound("Training job", job_id)
     return job
@@ -36,7 +36,10 @@ def shown(snapshot: Snapshot, jobs: Iterable[Job], now: datetime) -> tuple[Train
     head = _queue_head(snapshot) if any(job.status is JobStatus.QUEUED for job in jobs) else ()
     return tuple(
         TrainingJob.of(
-            job, maybe(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at), now, _position(head, job)
+            job,
+            get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
+            now,
+            _position(head, job),
         )
         for job in jobs
     )
@@ -46,7 +49,7 @@ def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
     """The places of the first `MAX_AHEAD` jobs that wait, in the order in which one worker would run them."""
     places = [
         cursor_at(Job, "by_place", job)
-        for place in (Place.READY, Place.WAITING)
+        for place in (QueueState.READY, QueueState.WAITING)
         for job in snapshot.page(Job, "by_place", place, limit=MAX_AHEAD)
     ]
     return sorted(places)[:MAX_AHEAD]
@@ -57,49 +60,49 @@ def _position(head: Sequence[Cursor], job: Job) -> int | None:
     return bisect_left(head, cursor_at(Job, "by_place", job)) if job.status is JobStatus.QUEUED else None
 
 
-def shown_job(ports: Ports, principal: Principal, job_id: str) -> TrainingJob:
+def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
     """The training job as it is now. Raises `NotFound`."""
-    now = ports.clock.now()
-    return ports.store.read(lambda snapshot: shown(snapshot, [found_job(snapshot, principal, job_id)], now)[0])
+    now = runtime.clock.now()
+    return runtime.store.read(lambda snapshot: shown(snapshot, [found_job(snapshot, principal, job_id)], now)[0])
 
 
 SHOWN = ("loss", "reward")
 _PAGE = 500
 
 
-def job_plot(ports: Ports, job_id: str, title: str) -> Plot:
+def job_plot(runtime: Runtime, job_id: str, title: str) -> Plot:
     """The loss and, where there is one, the reward of each optimizer step of a job."""
-    return _plot(title, ports, [job_id])
+    return _plot(title, runtime, [job_id])
 
 
-def model_plot(ports: Ports, model_id: str, title: str) -> Plot:
+def model_plot(runtime: Runtime, model_id: str, title: str) -> Plot:
     """The same of all jobs that made a checkpoint of the model, in their order, steps counted on from job to job."""
-    return _plot(title, ports, _jobs_behind(ports, model_id))
+    return _plot(title, runtime, _jobs_behind(runtime, model_id))
 
 
-def _plot(title: str, ports: Ports, job_ids: Iterable[str]) -> Plot:
+def _plot(title: str, runtime: Runtime, job_ids: Iterable[str]) -> Plot:
     """Read once for each line: the lines are as short as the plot is wide, the events may be millions."""
     ids = tuple(job_ids)
-    lines = [Series.of(name, _points(ports, ids, name)) for name in SHOWN]
+    lines = [Series.of(name, _points(runtime, ids, name)) for name in SHOWN]
     drawn = [Panel(line.name, (line,)) for line in lines if line.points or line.name == SHOWN[0]]
     return Plot(title, "optimizer step", tuple(drawn))
 
 
-def _points(ports: Ports, job_ids: Iterable[str], name: str) -> Iterator[Point]:
+def _points(runtime: Runtime, job_ids: Iterable[str], name: str) -> Iterator[Point]:
     before = 0
     for job_id in job_ids:
         last = 0
-        for event in _steps(ports, job_id):
+        for event in _steps(runtime, job_id):
             last = event.step
             if name in event.data:
                 yield before + event.step, event.data[name]
         before += last
 
 
-def _steps(ports: Ports, job_id: str) -> Iterator[JobEvent]:
+def _steps(runtime: Runtime, job_id: str) -> Iterator[JobEvent]:
     """The gradient steps of a job, a page at a time."""
     seq = 0
-    while page := ports.store.read(lambda snapshot, seq=seq: _behind(snapshot, job_id, seq)):  # type: ignore[misc]
+    while page := runtime.store.read(lambda snapshot, seq=seq: _behind(snapshot, job_id, seq)):  # type: ignore[misc]
         yield from (event for event in page if event.type == GRADIENT_STEP)
         seq = page[-1].seq
 
@@ -108,11 +111,11 @@ def _behind(snapshot: Snapshot, job_id: str, seq: int) -> list[JobEvent]:
     return snapshot.page(JobEvent, "by_job", job_id, after=(seq,), limit=_PAGE)
 
 
-def _jobs_behind(ports: Ports, model_id: str) -> list[str]:
+def _jobs_behind(runtime: Runtime, model_id: str) -> list[str]:
     """The jobs of a model that have made a step of theirs, oldest first."""
     found: list[str] = []
     after = None
-    while page := ports.store.read(
+    while page := runtime.store.read(
         lambda snapshot, after=after: snapshot.page(Job, "of_lane", model_id, after=after, limit=_PAGE)  # type: ignore[misc]
     ):
         found += [job.id for job in page if "checkpoint_id" in job.result]

@@ -5,7 +5,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from modelyard.domain.completion import Choice, CompletionRequest, Message
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.platform.chat.request import Messages, Options, asked, messages_of
+from modelyard.platform.chat.request import CompletionOptions, Messages, build_request, messages_of
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.flow import arun, run
 
@@ -24,14 +24,14 @@ class Rollout:
     """
 
     def __init__(
-        self, chat: Chat, *, team: str | None = None, project: str | None = None, **options: Unpack[Options]
+        self, chat: Chat, *, team: str | None = None, project: str | None = None, **options: Unpack[CompletionOptions]
     ) -> None:
         self._chat, self._options = chat, options
         self._attribution = chat.principal.attribution(team, project)
         self._items: list[Message | SampledChoice] = []
-        self._tools = asked(cast("Options", {**options, "messages": "?"}), streamed=False).tools
+        self._tools = build_request(cast("CompletionOptions", {**options, "messages": "?"}), streamed=False).tools
 
-    def ask(self, messages: Messages = (), /, **options: Unpack[Options]) -> Choice:
+    def ask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
         """The model's next turn, after what is said to it: a text of the user's, or messages, such as a tool's answer.
 
         `options` hold for this turn alone. Raises as `chat.complete` does; then nothing was said.
@@ -40,7 +40,7 @@ class Rollout:
         answer = run(self._chat.flow(self._request(said, options), self._attribution, details=True))
         return self._keep(said, answer.completion.choices[0])
 
-    async def aask(self, messages: Messages = (), /, **options: Unpack[Options]) -> Choice:
+    async def aask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
         """The same, without blocking the event loop."""
         said = messages_of(messages) if messages else ()
         answer = await arun(self._chat.flow(self._request(said, options), self._attribution, details=True))
@@ -50,9 +50,11 @@ class Rollout:
         """The conversation so far, and what it was worth."""
         return Trajectory((History(tuple(self._items), self._tools),), reward, metrics or {})
 
-    def _request(self, said: tuple[Message, ...], options: Options) -> CompletionRequest:
+    def _request(self, said: tuple[Message, ...], options: CompletionOptions) -> CompletionRequest:
         messages = (*[_spoken(item) for item in self._items], *said)
-        return asked(cast("Options", {**self._options, **options, "messages": messages, "n": 1}), streamed=False)
+        return build_request(
+            cast("CompletionOptions", {**self._options, **options, "messages": messages, "n": 1}), streamed=False
+        )
 
     def _keep(self, said: tuple[Message, ...], choice: Choice) -> Choice:
         self._items += [*said, SampledChoice.of(choice)]

@@ -31,10 +31,10 @@ from modelyard.errors import (
 from modelyard.formats.training_data import read_examples, read_groups
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.checkpoints.transactions import artifacts_of
-from modelyard.platform.jobs.claimed_job import Hold
+from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import held
 from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
-from modelyard.platform.runtime import Ports, log
+from modelyard.platform.runtime import Runtime, log
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
 T = TypeVar("T")
@@ -43,9 +43,9 @@ Files = Mapping[str, Any]
 """File names to `{"artifact", "size", "digest"}`."""
 
 
-def train(hold: Hold) -> Generator[None, None, None]:
+def train(hold: ClaimedJob) -> Generator[None, None, None]:
     """Do the work of an RL or SFT job. Yields after each item that was stored."""
-    start = hold.ports.store.transact(lambda tx: _begin(tx, hold.claim))
+    start = hold.runtime.store.transact(lambda tx: _begin(tx, hold.claim))
     hold.job = start.job
     run = _Run(hold, start)
     items = run.items()
@@ -117,20 +117,20 @@ def _data_of(tx: Tx, job: Job) -> str:
 class _Run:
     """One attempt: what was stored last, and which files no record names yet."""
 
-    def __init__(self, hold: Hold, start: _Start) -> None:
-        self.ports, self.hold, self.start = hold.ports, hold, start
+    def __init__(self, hold: ClaimedJob, start: _Start) -> None:
+        self.runtime, self.hold, self.start = hold.runtime, hold, start
         self.ended = False
         self._started = False
         self._loose: list[str] = []
         self._saved = start.job.resume
-        resume = _intact(self.ports, self._saved)
+        resume = _intact(self.runtime, self._saved)
         self._last_step = start.job.resume_step if resume else 0
-        self._context = _context(self.ports, start, resume, self._last_step)
+        self._context = _context(self.runtime, start, resume, self._last_step)
 
     def items(self) -> Iterator[TrainItem]:
         """The trainer at work. Raises `TrainingError`."""
-        spec, artifacts, name = self.start.job.spec, self.ports.artifacts, self.start.artifact
-        trainer = _trainer_for(self.ports, self.start.model.base_model)
+        spec, artifacts, name = self.start.job.spec, self.runtime.artifacts, self.start.artifact
+        trainer = _trainer_for(self.runtime, self.start.model.base_model)
         with trainer_border():
             if self.start.job.kind is JobKind.RL:
                 config = RLConfig.resolve(spec["config"])
@@ -166,7 +166,7 @@ class _Run:
     def _store_state(self, item: SavedState) -> None:
         if item.number != self._last_step:
             raise TrainingError(f"the trainer saved step {item.number} after {self._last_step}; correct the trainer")
-        files, now = self._put(item.files), self.ports.clock.now()
+        files, now = self._put(item.files), self.runtime.clock.now()
         self.hold.write(lambda tx: save_resume(tx, self.hold.claim, item.number, files, now))
         self._loose = [file["artifact"] for file in self._saved.values()]
         self._saved = files
@@ -174,7 +174,7 @@ class _Run:
 
     def _store_checkpoint(self, item: Trained) -> None:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
-        checkpoint_id, event_id, now = self.ports.ids(), self.ports.ids(), self.ports.clock.now()
+        checkpoint_id, event_id, now = self.runtime.ids(), self.runtime.ids(), self.runtime.clock.now()
 
         def step(tx: Tx) -> tuple[Job, Sequence[Checkpoint]]:
             job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
@@ -187,17 +187,17 @@ class _Run:
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
             return succeed(tx, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
 
-        self.hold.job, gone = self.ports.store.transact(step)
+        self.hold.job, gone = self.runtime.store.transact(step)
         self.ended = True
         if self.hold.job.status is JobStatus.SUCCEEDED:
             self._loose = list(artifacts_of(gone))
-        announce(self.ports, self.hold.job)
+        announce(self.runtime, self.hold.job)
 
     def _put(self, files: Mapping[str, Iterable[bytes]]) -> Files:
         kept = {}
         for name, chunks in files.items():
             with trainer_border():
-                stored = self.ports.artifacts.put(chunks)
+                stored = self.runtime.artifacts.put(chunks)
             self._loose.append(stored.name)
             kept[name] = {"artifact": stored.name, "size": stored.size, "digest": stored.digest}
         return kept
@@ -205,7 +205,7 @@ class _Run:
     def remove_loose_files(self) -> None:
         """Remove the files that no record names."""
         for name in self._loose:
-            self.ports.artifacts.remove(name)
+            self.runtime.artifacts.remove(name)
         self._loose.clear()
 
 
@@ -243,26 +243,26 @@ def _finite(metrics: Mapping[str, Any], where: str) -> Mapping[str, float]:
 # ---- what the trainer is given -----------------------------------------------------------------------------------
 
 
-def _trainer_for(ports: Ports, base_model: str) -> Trainer:
-    for trainer in ports.trainers:
+def _trainer_for(runtime: Runtime, base_model: str) -> Trainer:
+    for trainer in runtime.trainers:
         if trainer.trains(base_model):
             return trainer
     raise TrainingError(f"no trainer of this worker trains {base_model!r}; start a worker with one that does")
 
 
-def _context(ports: Ports, start: _Start, resume: Files, resume_step: int) -> TrainContext:
+def _context(runtime: Runtime, start: _Start, resume: Files, resume_step: int) -> TrainContext:
     parent = start.parent.files if start.parent else {}
     reference = start.reference.files if start.reference else {}
     return TrainContext(
         base_model=start.model.base_model,
         seed=start.job.spec["seed"],
         parent_files=frozenset(parent),
-        parent=opener(ports.artifacts, parent),
+        parent=opener(runtime.artifacts, parent),
         resume_step=resume_step,
         resume_files=frozenset(resume),
-        resume=opener(ports.artifacts, resume) if resume else None,
+        resume=opener(runtime.artifacts, resume) if resume else None,
         reference_files=frozenset(reference),
-        reference=opener(ports.artifacts, reference) if reference else None,
+        reference=opener(runtime.artifacts, reference) if reference else None,
     )
 
 
@@ -277,10 +277,10 @@ def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
     return open_file
 
 
-def _intact(ports: Ports, files: Files) -> Files:
+def _intact(runtime: Runtime, files: Files) -> Files:
     """The saved state, or nothing where a file of it is gone or altered: then the job begins anew."""
     try:
-        whole = all(_digest_of(ports.artifacts, file["artifact"]) == file["digest"] for file in files.values())
+        whole = all(_digest_of(runtime.artifacts, file["artifact"]) == file["digest"] for file in files.values())
     except ArtifactMissing:
         whole = False
     return files if whole else {}

@@ -17,12 +17,12 @@ from modelyard.domain.training_config import AssistantTurns, BatchSize, RLConfig
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.fields import below
 from modelyard.formats.training_data import read_examples
-from modelyard.platform.artifacts import kept_only_if_named
+from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs.events import events_page
 from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files_of
-from modelyard.platform.paging import Cursor, cursor_at, listed_entity, listed_index, maybe, read_page
-from modelyard.platform.runtime import Ports
+from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import (
     ExampleData,
     GroupData,
@@ -45,8 +45,8 @@ class Training:
     checkpoint = job.result()
     """
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     # ---- asking for a job
 
@@ -69,7 +69,7 @@ class Training:
         has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
         `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
         """
-        self.ports.require_room()
+        self.runtime.require_room()
         ask = partial(self._ask, JobKind.SFT, key=check_idempotency_key(idempotency_key))
         rates = (
             learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
@@ -79,7 +79,7 @@ class Training:
         if isinstance(data, str) and "://" in data:
             return ask(target, config, *self._dataset_named(target, config, data))
         stored, rows = self._keep_examples(data)
-        with kept_only_if_named(self.ports.artifacts, stored):
+        with remove_unless_recorded(self.runtime.artifacts, stored):
             _check_rows(config, rows)
             return ask(target, config, {**_own(stored), "rows": rows})
 
@@ -97,7 +97,7 @@ class Training:
         writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
         `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`, `StorageFull`.
         """
-        self.ports.require_room()
+        self.runtime.require_room()
         ask = partial(self._ask, JobKind.RL, key=check_idempotency_key(idempotency_key))
         unknown = sorted(options.keys() - {*(field.name for field in attrs.fields(RLConfig)), "loss_fn"})
         if unknown:
@@ -105,8 +105,8 @@ class Training:
         config, target = RLConfig.resolve(options), self._model(model)
         if isinstance(groups, StoredArtifact):
             return ask(target, config, _own(groups))
-        stored, _ = store_groups(self.ports.artifacts, groups_of(groups))
-        with kept_only_if_named(self.ports.artifacts, stored):
+        stored, _ = store_groups(self.runtime.artifacts, groups_of(groups))
+        with remove_unless_recorded(self.runtime.artifacts, stored):
             return ask(target, config, _own(stored))
 
     # ---- datasets
@@ -118,21 +118,21 @@ class Training:
 
         Raises `InvalidInput`, `Forbidden`, `StorageFull`.
         """
-        self.ports.require_room()
+        self.runtime.require_room()
         entity = self.principal.entity if entity is None else entity
         self.principal.require(entity, project)
         for field, value in {"name": name, "project": project, "entity": entity}.items():
             check_name(value, field)
         stored, rows = self._keep_examples(data)
-        with kept_only_if_named(self.ports.artifacts, stored):
+        with remove_unless_recorded(self.runtime.artifacts, stored):
             _check_not_empty(rows)
             place = (entity, project, name)
             asked = Dataset(
-                self.ports.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self.ports.clock.now()
+                self.runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self.runtime.clock.now()
             )
-            dataset = self.ports.store.transact(lambda tx: add_version(tx, asked))
+            dataset = self.runtime.store.transact(lambda tx: add_version(tx, asked))
         if dataset.id != asked.id:
-            self.ports.artifacts.remove(stored.name)
+            self.runtime.artifacts.remove(stored.name)
         return dataset
 
     # ---- reading and cancelling
@@ -140,22 +140,22 @@ class Training:
     def job(self, job_id: str) -> JobHandle:
         """The handle of a job. Raises `NotFound`."""
         self.get(job_id)
-        return JobHandle(self.ports, self.principal, job_id)
+        return JobHandle(self.runtime, self.principal, job_id)
 
     def get(self, job_id: str) -> TrainingJob:
         """One job. Raises `NotFound`."""
-        return shown_job(self.ports, self.principal, job_id)
+        return shown_job(self.runtime, self.principal, job_id)
 
     def events(
         self, job_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
     ) -> Page[TrainingEvent]:
         """Events of a job, behind the one with the id `after`. Raises `NotFound`."""
         self.get(job_id)
-        return events_page(self.ports, job_id, after, limit, order)
+        return events_page(self.runtime, job_id, after, limit, order)
 
     def cancel(self, job_id: str) -> TrainingJob:
         """End a job: at once while it waits, at its next step while it runs. Idempotent. Raises `NotFound`."""
-        return cancel_job(self.ports, self.principal, job_id)
+        return cancel_job(self.runtime, self.principal, job_id)
 
     def list(
         self,
@@ -187,26 +187,26 @@ class Training:
 
         index, *where = _index(entity, project, lane, status)
         cursor = None if after is None else partial(self._place, index, after)
-        page = read_page(self.ports, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
-        now = self.ports.clock.now()
-        return Page(self.ports.store.read(lambda snapshot: shown(snapshot, page, now)), page.has_more)
+        page = read_page(self.runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+        now = self.runtime.clock.now()
+        return Page(self.runtime.store.read(lambda snapshot: shown(snapshot, page, now)), page.has_more)
 
     # ---- how a job is made
 
     def _model(self, model: Model | str) -> Model:
-        return self.ports.store.read(lambda snapshot: named_model(snapshot, self.principal, model))
+        return self.runtime.store.read(lambda snapshot: named_model(snapshot, self.principal, model))
 
     def _keep_examples(self, data: ExampleData | str | os.PathLike[str]) -> tuple[StoredArtifact, int]:
         if not isinstance(data, str | os.PathLike):
-            return store_examples(self.ports.artifacts, examples_of(data))
+            return store_examples(self.runtime.artifacts, examples_of(data))
         if self.principal.scope.entity is not None:
             raise InvalidInput.at("data", msg="only the host may name a file; send a dataset's URL")
         with open(data, "rb") as file:
-            return store_examples(self.ports.artifacts, read_examples(file))
+            return store_examples(self.runtime.artifacts, read_examples(file))
 
     def _dataset_named(self, model: Model, config: SFTConfig, url: str) -> tuple[Mapping[str, Any], str]:
         """The data of a job on a dataset, and the fingerprint of its request."""
-        dataset = self.ports.store.read(lambda snapshot: self._dataset(snapshot, url))
+        dataset = self.runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
         self._check_readable(dataset)
         _check_rows(config, dataset.rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
@@ -216,7 +216,7 @@ class Training:
         """Raise `InvalidInput` naming the line of a dataset that could not be read when it came."""
         if dataset.rows:
             return
-        with self.ports.artifacts.open(dataset.artifact) as file:
+        with self.runtime.artifacts.open(dataset.artifact) as file:
             try:
                 for _ in read_examples(file):
                     pass
@@ -244,28 +244,28 @@ class Training:
         *,
         key: str | None,
     ) -> JobHandle:
-        seed = int.from_bytes(self.ports.randomness(SEED_BYTES), "big")
+        seed = int.from_bytes(self.runtime.randomness(SEED_BYTES), "big")
         spec = {"config": attrs.asdict(config), "seed": seed, **data}
         place = (model.entity, model.project, model.id)
-        asked = Job(self.ports.ids(), kind, *place, self.ports.clock.now(), spec, fingerprint, key)
-        job = self.ports.store.transact(lambda tx: self._enqueue(tx, asked))
+        asked = Job(self.runtime.ids(), kind, *place, self.runtime.clock.now(), spec, fingerprint, key)
+        job = self.runtime.store.transact(lambda tx: self._enqueue(tx, asked))
         if job.id == asked.id:
-            announce(self.ports, job)
+            announce(self.runtime, job)
         else:
             for name in files_of(asked):
-                self.ports.artifacts.remove(name)
-        return JobHandle(self.ports, self.principal, job.id)
+                self.runtime.artifacts.remove(name)
+        return JobHandle(self.runtime, self.principal, job.id)
 
     def _enqueue(self, tx: Tx, job: Job) -> Job:
         known = asked_before(tx, job)
         if known is not None:
             return known
-        if maybe(tx, Model, job.lane) is None:
+        if get_or_none(tx, Model, job.lane) is None:
             raise NotFound("Model", job.lane)
         step = job.spec["config"].get("kl_penalty_reference_step")
         if step is not None and tx.find(Checkpoint, "step", job.lane, step) is None:
             raise InvalidInput.at("kl_penalty_reference_step", msg=f"the model has no checkpoint of step {step}")
-        return enqueue(tx, job, self.ports.settings.max_queued_jobs)
+        return enqueue(tx, job, self.runtime.settings.max_queued_jobs)
 
     def _lane(self, model: Model | str) -> str:
         if isinstance(model, Model):

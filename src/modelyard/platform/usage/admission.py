@@ -15,7 +15,7 @@ from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageTotal, day_of, empty_total
 from modelyard.errors import BudgetExceeded, RateLimited, RecordConflict, RecordNotFound
 from modelyard.platform.flow import Call, Flow, Transact
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 STILL = 15 * 60.0
@@ -29,24 +29,24 @@ _NOTHING = Decimal(0)
 # ---- admission -------------------------------------------------------------------------------------------------
 
 
-def admitted(ports: Ports, admission: Admission, limits: Limits) -> Flow[Admission | None]:
+def admitted(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admission | None]:
     """Let a request in. Returns what it holds, or None where it holds nothing.
 
     `admission` says who asks and what may be spent at most. What a dead process left behind is given back when the
     request would be refused otherwise. Raises `RateLimited`, `BudgetExceeded`.
     """
-    store, now = ports.store, ports.clock.monotonic()
-    ports.memory.running.add(admission.id)
+    store, now = runtime.store, runtime.clock.monotonic()
+    runtime.cache.running.add(admission.id)
     try:
         try:
             held = yield Transact(store, lambda tx: admit(tx, admission, limits, now), durable=False)
         except (RateLimited, BudgetExceeded):
-            left = yield Call(lambda: left_behind(ports, admission.entity), store.blocking)
+            left = yield Call(lambda: left_behind(runtime, admission.entity), store.blocking)
             if not left:
                 raise
             held = yield Transact(store, lambda tx: _admit_instead(tx, left, admission, limits, now), durable=False)
     except BaseException:
-        ports.memory.running.discard(admission.id)
+        runtime.cache.running.discard(admission.id)
         raise
     return held  # type: ignore[no-any-return]
 
@@ -151,12 +151,12 @@ def _count(tx: Tx, entry: LedgerEntry) -> None:
 # ---- what the dead left behind ------------------------------------------------------------------------------------
 
 
-def left_behind(ports: Ports, entity: str) -> list[Admission]:
+def left_behind(runtime: Runtime, entity: str) -> list[Admission]:
     """Admissions of other processes that this platform has watched for longer than `STILL`."""
-    found = ports.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", entity, limit=_WATCHED))
-    others = {admission.id: admission for admission in found if admission.id not in ports.memory.running}
-    now = ports.clock.monotonic()
-    seconds = ports.stillness.seconds(f"admissions of {entity}", dict.fromkeys(others, 0), now)
+    found = runtime.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", entity, limit=_WATCHED))
+    others = {admission.id: admission for admission in found if admission.id not in runtime.cache.running}
+    now = runtime.clock.monotonic()
+    seconds = runtime.liveness.idle_seconds(f"admissions of {entity}", dict.fromkeys(others, 0), now)
     return [others[id_] for id_, still in seconds.items() if still > STILL]
 
 

@@ -25,7 +25,7 @@ from modelyard.domain.usage import (
     total_of,
 )
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RecordNotFound
-from modelyard.platform.runtime import Ports
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import budget_id, find_budget
 from modelyard.protocols import Snapshot, Tx
 
@@ -45,8 +45,8 @@ class Ledger:
     platform.usage.set_budget("25.00", entity="acme")
     """
 
-    def __init__(self, ports: Ports, principal: Principal) -> None:
-        self.ports, self.principal = ports, principal
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self.runtime, self.principal = runtime, principal
 
     # ---- reading
 
@@ -64,12 +64,12 @@ class Ledger:
             cursor = None if after is None else view.behind(snapshot, after)
             return list(islice(view.rows(snapshot, LedgerEntry, cursor, limit + 1), limit + 1))
 
-        return Page.cut(self.ports.store.read(query), limit)
+        return Page.cut(self.runtime.store.read(query), limit)
 
     def entry(self, id: str) -> LedgerEntry:
         """The row of one completion, by the completion's id. Raises `NotFound`."""
         view = self._view(None, None)
-        return self.ports.store.read(lambda snapshot: view.row(snapshot, id))
+        return self.runtime.store.read(lambda snapshot: view.row(snapshot, id))
 
     def total(
         self,
@@ -89,13 +89,13 @@ class Ledger:
         if unknown or isinstance(by, str):
             raise InvalidInput.at("by", msg=f"must be a list of some of {', '.join(SUM_BY)}")
         view, period = self._view(team, project), Period.of(since, until)
-        return self.ports.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
+        return self.runtime.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
 
     def budget(self, *, entity: str | None = None, key_id: str | None = None) -> Budget | None:
         """The budget of an entity, or of one key of it; None where there is none. Raises `Forbidden`."""
         entity = self.principal.entity if entity is None else entity
         self.principal.require(entity)
-        return self.ports.store.read(lambda snapshot: find_budget(snapshot, budget_id(entity, key_id)))
+        return self.runtime.store.read(lambda snapshot: find_budget(snapshot, budget_id(entity, key_id)))
 
     # ---- budgets
 
@@ -107,13 +107,13 @@ class Ledger:
         self._require_host()
         amount = _amount(limit)
         entity = self.principal.entity if entity is None else check_name(entity, "entity")
-        return self.ports.store.transact(lambda tx: _set_budget(tx, amount, entity, key_id))
+        return self.runtime.store.transact(lambda tx: _set_budget(tx, amount, entity, key_id))
 
     def remove_budget(self, *, entity: str | None = None, key_id: str | None = None) -> None:
         """Let it spend without limit again, and forget what was spent. Idempotent. Only the host may."""
         self._require_host()
         entity = self.principal.entity if entity is None else entity
-        self.ports.store.transact(lambda tx: _remove_budget(tx, budget_id(entity, key_id)))
+        self.runtime.store.transact(lambda tx: _remove_budget(tx, budget_id(entity, key_id)))
 
     def _require_host(self) -> None:
         if self.principal.scope.entity is not None:

@@ -11,10 +11,10 @@ from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 from modelyard.domain.evaluation.metrics import (
-    Judged,
+    FullScoredPrediction,
     Metric,
     Row,
-    WholeJudged,
+    ScoredPrediction,
     merged,
     metric_names,
     rows,
@@ -44,7 +44,7 @@ def run_lines(run: Reader, format: Format) -> Iterator[bytes]:
     return _json_lines(map(_run_object, run.whole())) if format == "jsonl" else _csv(_run_table(run))
 
 
-def _run_object(judged: WholeJudged) -> dict[str, Any]:
+def _run_object(judged: FullScoredPrediction) -> dict[str, Any]:
     prediction, scores = judged
     return {
         "row_digest": prediction.row_digest,
@@ -94,7 +94,7 @@ def _run_table(run: Reader) -> Iterator[Sequence[Any]]:
         yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
 
 
-def _scorer_errors(judged: Judged) -> str | None:
+def _scorer_errors(judged: ScoredPrediction) -> str | None:
     """What went wrong with the scorers, one a line."""
     failed = [one for one in trial_readings(judged) if one.outcome is Outcome.SCORER_ERROR]
     names = metric_names(one.metric for one in failed)

@@ -27,7 +27,7 @@ _TOLERANCE = 1.0
 """Seconds after which a turnstile that a frozen process may hold is passed by."""
 
 
-class Turnstile:
+class FairLock:
     """A lock file beside a database. `patience` is how many seconds a caller waits before it gives up."""
 
     def __init__(self, path: str, patience: float) -> None:

@@ -14,7 +14,7 @@ from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.stores.sqlite.backup import back_up
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, connect, create_file, value_of
 from modelyard.stores.sqlite.errors import store_errors
-from modelyard.stores.sqlite.fair_lock import Turnstile
+from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.group_commit import GroupCommit
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
 from modelyard.stores.sqlite.rows import Plan, plans_of
@@ -67,7 +67,7 @@ class SqliteStore:
     def _open(self, opened: ExitStack, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
         _inspect(self._path, migrations, self._patience)
         create_file(self._path)
-        turnstile = opened.enter_context(closing(Turnstile(f"{self._path}-turn", self._patience)))
+        turnstile = opened.enter_context(closing(FairLock(f"{self._path}-turn", self._patience)))
         connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
         turnstile.enter(lambda: _write_ahead(connection))
         _migrate(connection, turnstile, plans, migrations)
@@ -160,9 +160,7 @@ def _write_ahead(connection: Any) -> None:
         raise StoreError(f"the file system allows no write-ahead log (journal mode {mode}); use a local disk")
 
 
-def _migrate(
-    connection: Any, turnstile: Turnstile, plans: Mapping[type, Plan], migrations: Sequence[Migration]
-) -> None:
+def _migrate(connection: Any, turnstile: FairLock, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
     database = Database(connection, execute_plugins=False, recursive_triggers=False)
     connection.execute("PRAGMA synchronous=FULL")
     if turnstile.enter(lambda: up_to_date(database, plans.values(), migrations)):

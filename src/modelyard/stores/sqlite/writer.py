@@ -9,7 +9,7 @@ from typing import Any
 
 from modelyard.errors import StoreBusy
 from modelyard.stores.sqlite.errors import SqliteError, fault_of
-from modelyard.stores.sqlite.fair_lock import Turnstile
+from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.group_commit import Call
 from modelyard.stores.sqlite.rows import Plan
 from modelyard.stores.sqlite.tx import SqliteTx
@@ -21,7 +21,7 @@ class Writer:
     Not thread-safe: whoever leads a group has it alone. `unsynced` says that acknowledged records wait for a sync.
     """
 
-    def __init__(self, connection: Any, plans: Mapping[type, Plan], turnstile: Turnstile, power: bool) -> None:
+    def __init__(self, connection: Any, plans: Mapping[type, Plan], turnstile: FairLock, power: bool) -> None:
         self._connection = connection
         self._execute = connection.cursor().execute
         self._plans = plans

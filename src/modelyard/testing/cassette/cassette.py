@@ -18,9 +18,9 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, Clock, ServedModel
-from modelyard.testing.cassette.file import Tape
+from modelyard.testing.cassette.file import CassetteFile
 from modelyard.testing.cassette.matching import Match
-from modelyard.testing.cassette.player import Deck, Mode, Take
+from modelyard.testing.cassette.player import Mode, Player, RecordingSession
 from modelyard.testing.cassette.redaction import Redactor
 
 AnyBackend = Backend | AsyncBackend
@@ -52,15 +52,15 @@ def use_cassette(
         raise InvalidInput.at("mode", msg=f"must be 'none', 'new' or 'all', not {mode!r}")
     if mode != "none" and backend is None:
         raise InvalidInput.at("backend", msg=f"is needed to record: mode={mode!r}")
-    deck = Deck(_tape(Path(path), mode), mode, Match(match, ignore), Redactor(redact), clock)
+    deck = Player(_tape(Path(path), mode), mode, Match(match, ignore), Redactor(redact), clock)
     return _face(deck, None if mode == "none" else backend)
 
 
-def _tape(path: Path, mode: Mode) -> Tape:
+def _tape(path: Path, mode: Mode) -> CassetteFile:
     if mode != "none":
-        return Tape.opened(path, anew=mode == "all")
+        return CassetteFile.opened(path, anew=mode == "all")
     try:
-        return Tape(path)
+        return CassetteFile(path)
     except FileNotFoundError:
         hint = "record it once with mode='new', or by pytest --yard-record=new"
         raise NotFound("cassette", str(path), hint) from None
@@ -72,7 +72,7 @@ def _tape(path: Path, mode: Mode) -> Tape:
 class _Face:
     """What every kind of backend has. `real` is None where nothing is recorded."""
 
-    def __init__(self, deck: Deck, real: Any) -> None:
+    def __init__(self, deck: Player, real: Any) -> None:
         self._deck, self._real = deck, real
 
     @property
@@ -107,7 +107,7 @@ class _Synchronous(_Face):
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Answer."""
         found = self._deck.find(request, model, self._real)
-        if isinstance(found, Take):
+        if isinstance(found, RecordingSession):
             yield from _recorded(found, self._real.stream(request, model))
             return
         for seconds, delta in self._deck.replayed(found):
@@ -122,7 +122,7 @@ class _Asynchronous(_Face):
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """Answer."""
         found = self._deck.find(request, model, self._real)
-        if isinstance(found, Take):
+        if isinstance(found, RecordingSession):
             async with aclosing(_arecorded(found, self._real.astream(request, model))) as deltas:
                 async for delta in deltas:
                     yield delta
@@ -137,7 +137,7 @@ class _Either(_Synchronous, _Asynchronous):
     """Replays and records both."""
 
 
-def _face(deck: Deck, real: Any) -> AnyBackend:
+def _face(deck: Player, real: Any) -> AnyBackend:
     if real is None or (hasattr(real, "stream") and hasattr(real, "astream")):
         return _Either(deck, real)
     return _Synchronous(deck, real) if hasattr(real, "stream") else _Asynchronous(deck, real)
@@ -146,7 +146,7 @@ def _face(deck: Deck, real: Any) -> AnyBackend:
 # ---- recording ---------------------------------------------------------------------------------------------------
 
 
-def _recorded(take: Take, deltas: Iterator[Delta]) -> Iterator[Delta]:
+def _recorded(take: RecordingSession, deltas: Iterator[Delta]) -> Iterator[Delta]:
     try:
         for delta in deltas:
             if take.add(delta):
@@ -160,7 +160,7 @@ def _recorded(take: Take, deltas: Iterator[Delta]) -> Iterator[Delta]:
     yield from take.held
 
 
-async def _arecorded(take: Take, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta, None]:
+async def _arecorded(take: RecordingSession, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta, None]:
     try:
         async for delta in deltas:
             if take.add(delta):

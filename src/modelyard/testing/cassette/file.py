@@ -55,7 +55,7 @@ class Recording:
     line: int = 0
 
 
-class Tape:
+class CassetteFile:
     """A cassette's file. Whoever opens it anew empties it; what is read stays as it is in the file.
 
     Raises FileNotFoundError, `StoreCorrupt` naming the line that cannot be read, `StoreTooNew`.
@@ -69,7 +69,7 @@ class Tape:
             self._read(number, line)
 
     @classmethod
-    def opened(cls, path: Path, anew: bool) -> "Tape":
+    def opened(cls, path: Path, anew: bool) -> "CassetteFile":
         """The tape of a file that need not be there yet, without what it holds when it is recorded anew."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:

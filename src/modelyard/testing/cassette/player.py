@@ -11,7 +11,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import NoAnswerPrepared
 from modelyard.protocols import Clock, ServedModel
-from modelyard.testing.cassette.file import Offer, Recording, Tape, Timed
+from modelyard.testing.cassette.file import CassetteFile, Offer, Recording, Timed
 from modelyard.testing.cassette.matching import Match, in_words
 from modelyard.testing.cassette.redaction import Redactor, without_prompt_ids
 from modelyard.testing.cassette.request_key import Asked, asked_by
@@ -22,10 +22,10 @@ Mode = Literal["none", "new", "all"]
 _DECIMALS = 4
 
 
-class Deck:
+class Player:
     """The tape with what was played of it. Thread-safe."""
 
-    def __init__(self, tape: Tape, mode: Mode, match: Match, redactor: Redactor, clock: Clock | None) -> None:
+    def __init__(self, tape: CassetteFile, mode: Mode, match: Match, redactor: Redactor, clock: Clock | None) -> None:
         self.tape, self.mode, self.clock = tape, mode, clock
         self._match, self._redactor = match, redactor
         self._keys = [match.key(recording.asked) for recording in tape.recordings]
@@ -53,7 +53,7 @@ class Deck:
         counted: int | None = None if real is None else real.prompt_tokens(request, model)
         return counted
 
-    def find(self, request: CompletionRequest, model: ServedModel, real: Any) -> "Recording | Take":
+    def find(self, request: CompletionRequest, model: ServedModel, real: Any) -> "Recording | RecordingSession":
         """The recording that answers, or the take of one to be made. Raises `NoAnswerPrepared`."""
         prompt_tokens = self.prompt_tokens(request, model, real)
         plain = asked_by(request, model.entry, prompt_tokens)
@@ -64,9 +64,9 @@ class Deck:
             return found
         if real is None:
             raise NoAnswerPrepared.at("messages", msg=self._missing(asked, step))
-        return Take(self, request.n, Recording(asked, prompt_tokens, (), step), asked != plain)
+        return RecordingSession(self, request.n, Recording(asked, prompt_tokens, (), step), asked != plain)
 
-    def keep(self, take: "Take", left_early: bool) -> None:
+    def keep(self, take: "RecordingSession", left_early: bool) -> None:
         """Write a take down, as one that was played."""
         deltas = self._redactor.deltas([timed.delta for timed in take.taken])
         if take.secretive:
@@ -112,10 +112,10 @@ class Deck:
 _ADVICE = "record it with mode='new', or compare less with ignore= or match="
 
 
-class Take:
+class RecordingSession:
     """An answer while it is recorded. What comes when it is complete is `held` until it is written down."""
 
-    def __init__(self, deck: Deck, choices: int, recording: Recording, secretive: bool) -> None:
+    def __init__(self, deck: Player, choices: int, recording: Recording, secretive: bool) -> None:
         self.recording, self.secretive = recording, secretive
         self.taken: list[Timed] = []
         self.held: list[Delta] = []
@@ -124,7 +124,7 @@ class Take:
         self._began = self._clock.monotonic()
 
     def add(self, delta: Delta) -> bool:
-        """Take a delta; returns whether the reader may have it now."""
+        """RecordingSession a delta; returns whether the reader may have it now."""
         self.taken.append(Timed(round(self._clock.monotonic() - self._began, _DECIMALS), delta))
         self._open -= delta.finish_reason is not None
         if self._open <= 0:

@@ -165,15 +165,15 @@ class Faults:
             raise ValueError("give the clock to Faults(clock=...), so that both go by the same")
         opened = open_platform(path, **arguments)
         life, make = opened._life, opened._life.executor
-        ports = attrs.evolve(
-            opened.ports,
-            store=self.store(opened.ports.store),
-            artifacts=self.artifacts(opened.ports.artifacts),
-            backend=self.backend(opened.ports.backend),
-            trainers=tuple(self.trainer(trainer) for trainer in opened.ports.trainers),
+        runtime = attrs.evolve(
+            opened.runtime,
+            store=self.store(opened.runtime.store),
+            artifacts=self.artifacts(opened.runtime.artifacts),
+            backend=self.backend(opened.runtime.backend),
+            trainers=tuple(self.trainer(trainer) for trainer in opened.runtime.trainers),
         )
         life.executor = lambda threads: self.executor(make(threads))
-        return Platform(ports, opened.principal, life)
+        return Platform(runtime, opened.principal, life)
 
     def _kept(self) -> Store:
         if self._store is None:

@@ -6,8 +6,8 @@ from itertools import count
 from modelyard.domain.job import Claim, Job, JobProgress
 from modelyard.domain.training import Example, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.platform.jobs.attempts import take_away, take_up
-from modelyard.platform.paging import every
+from modelyard.platform.jobs.attempts import adopt, expire
+from modelyard.platform.paging import iter_index
 from modelyard.protocols import Executor, Ids, Snapshot, Step, Store, TrainContext, Trainer, TrainItem
 from modelyard.testing.faults.kinds import Killed, Slow
 from modelyard.testing.faults.schedule import FaultPlan
@@ -67,17 +67,17 @@ class FaultyTrainer:
         """The job is held on by a claim that nobody has: whoever runs it writes nothing more."""
         store = self._store()
         held = store.read(lambda snapshot: _held(snapshot, seed))
-        store.transact(lambda tx: take_up(tx, held.job_id))
+        store.transact(lambda tx: adopt(tx, held.job_id))
 
     def _take_away(self, seed: int) -> None:
         store, event_id, now = self._store(), self._ids(), self._plan.clock.now()
         held = store.read(lambda snapshot: _held(snapshot, seed))
-        store.transact(lambda tx: take_away(tx, held, event_id, now, MOST_CRASHES))
+        store.transact(lambda tx: expire(tx, held, event_id, now, MOST_CRASHES))
 
 
 def _held(snapshot: Snapshot, seed: int) -> JobProgress:
     """The running job of this seed, which is all that a trainer knows of it."""
-    running = every(snapshot, JobProgress, "by_held", True)
+    running = iter_index(snapshot, JobProgress, "by_held", True)
     return next(one for one in running if snapshot.get(Job, one.job_id).spec.get("seed") == seed)
 
 

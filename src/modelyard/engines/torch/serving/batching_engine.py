@@ -18,11 +18,11 @@ from modelyard.domain.completion import FinishReason
 from modelyard.engines.torch.cuda_graphs import NewRecorder
 from modelyard.engines.torch.lora import AdapterBank, LoraShape
 from modelyard.engines.torch.network import Network, out_of_memory
-from modelyard.engines.torch.serving.cache_slots import Rows, bound
-from modelyard.engines.torch.serving.forward import Passes, side_by_side
-from modelyard.engines.torch.serving.leader import Follower, Lead
+from modelyard.engines.torch.serving.cache_slots import CacheSlots, bound
+from modelyard.engines.torch.serving.forward import ForwardPass, side_by_side
+from modelyard.engines.torch.serving.leader import LeaderElection, Waiter
 from modelyard.engines.torch.serving.sampler import Sampler
-from modelyard.engines.torch.serving.separate_caches import Apart
+from modelyard.engines.torch.serving.separate_caches import SeparateCaches
 from modelyard.engines.torch.serving.sequence import Sampled, Sequence, State
 from modelyard.errors import BackendError, Overloaded, QueueFull
 
@@ -46,16 +46,16 @@ class Engine:
         recorder: NewRecorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
-        self.rows: Rows | Apart
-        self._passes: Passes | Apart
+        self.rows: CacheSlots | SeparateCaches
+        self._passes: ForwardPass | SeparateCaches
         if network.in_rows:
-            self.rows = Rows(network, rows, memory)
-            self._passes = Passes(network, bank, self.rows, rows, recorder)
+            self.rows = CacheSlots(network, rows, memory)
+            self._passes = ForwardPass(network, bank, self.rows, rows, recorder)
         else:
-            self.rows = self._passes = Apart(network, bank, rows, memory)
+            self.rows = self._passes = SeparateCaches(network, bank, rows, memory)
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()
-        self._lead = Lead()
+        self._lead = LeaderElection()
         self._changed: list[Sequence] = []
         self._sampler: Sampler | None = None
 
@@ -84,7 +84,7 @@ class Engine:
         """Return when it has more than `seen` tokens or has ended."""
         while not _news(sequence, seen):
             woken = threading.Event()
-            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), woken.set)):
+            if self._lead.follow(sequence, Waiter(partial(_news, sequence, seen), woken.set)):
                 woken.wait()
             else:
                 self._try_to_lead(sequence, seen)
@@ -95,7 +95,7 @@ class Engine:
         while not _news(sequence, seen):
             woken = asyncio.Event()
             wake = partial(loop.call_soon_threadsafe, woken.set)
-            if self._lead.follow(sequence, Follower(partial(_news, sequence, seen), wake, on_loop=True)):
+            if self._lead.follow(sequence, Waiter(partial(_news, sequence, seen), wake, on_loop=True)):
                 await woken.wait()
                 continue
             leading = loop.run_in_executor(None, self._try_to_lead_tasks)

@@ -25,7 +25,7 @@ KEPT_SHARE = 4
 _BLOCK = 64
 
 
-class Rows:
+class CacheSlots:
     """Up to `most` running sequences within `memory` bytes: the longer the longest of them is, the fewer.
 
     None reserves what it may come to need: rows become longer when one of them is full, and then those that no longer
@@ -157,7 +157,7 @@ class Rows:
             self._kept.move_to_end(source)
 
     def _known(self, slot: int) -> Iterator[tuple[int, Tokens[list[int]], int]]:
-        """Rows whose adapter is this one, the tokens in them, in parts, and of how many of these they hold the keys."""
+        """Slots with this adapter, the tokens in them, in parts, and of how many of these they hold the keys."""
         for row, one in enumerate(self.running):
             if one.slot == slot and one.cached:
                 yield row, (one.prompt, one.answer), one.cached

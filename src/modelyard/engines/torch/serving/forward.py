@@ -1,4 +1,4 @@
-"""Passes of sequences in the rows of a cache through the network: what comes in is tokens, what comes out is logits."""
+"""Forward passes of cached sequences through the network: tokens in, logits out."""
 
 from collections.abc import Sequence as Many
 
@@ -7,7 +7,7 @@ import torch
 from modelyard.engines.torch.cuda_graphs import NewRecorder, RecordedDecoding
 from modelyard.engines.torch.lora import AdapterBank
 from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.serving.cache_slots import Rows
+from modelyard.engines.torch.serving.cache_slots import CacheSlots
 from modelyard.engines.torch.serving.sequence import Sequence
 
 PREFILL_TOKENS = 2048
@@ -19,13 +19,13 @@ def side_by_side(rows: int, tokens: int) -> bool:
     return rows * tokens <= PREFILL_TOKENS
 
 
-class Passes:
+class ForwardPass:
     """Reads and goes on with sequences that have a row, up to `most`, each with the adapter in its slot of the bank.
     With a `recorder`, passes of one token a row are recorded and replayed. Logits are sequences x vocabulary.
     """
 
     def __init__(
-        self, network: Network, bank: AdapterBank, rows: Rows, most: int, recorder: NewRecorder | None
+        self, network: Network, bank: AdapterBank, rows: CacheSlots, most: int, recorder: NewRecorder | None
     ) -> None:
         self._network, self._bank, self._rows = network, bank, rows
         self._recorded = recorder and RecordedDecoding(network, bank, rows.cache, most, recorder)

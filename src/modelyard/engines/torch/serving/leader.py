@@ -11,7 +11,7 @@ Wake = Callable[[], object]
 
 
 @attrs.frozen(eq=False)
-class Follower:
+class Waiter:
     """Who waits while another leads: woken when it is `ready`, or when it is to lead. `on_loop` tells that it is a task
     of an event loop, which needs a free thread to lead.
     """
@@ -21,7 +21,7 @@ class Follower:
     on_loop: bool = False
 
 
-class Lead:
+class LeaderElection:
     """Only a running thread holds the lead, never one that is still to come: those who wait for it on threads of the
     same executor would keep that one from coming.
 
@@ -32,8 +32,8 @@ class Lead:
         self._lock = threading.Lock()
         self._leader: int | None = None
         self._claims: deque[tuple[threading.Event, int]] = deque()
-        self._threads: dict[Hashable, Follower] = {}
-        self._tasks: dict[Hashable, Follower] = {}
+        self._threads: dict[Hashable, Waiter] = {}
+        self._tasks: dict[Hashable, Waiter] = {}
 
     @property
     def followed(self) -> bool:
@@ -69,7 +69,7 @@ class Lead:
             self.hand_over()
             raise
 
-    def follow(self, key: Hashable, follower: Follower) -> bool:
+    def follow(self, key: Hashable, follower: Waiter) -> bool:
         """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead. A task waits in any
         case, for a thread that it is to start then.
         """
@@ -106,14 +106,14 @@ class Lead:
             pass
         return True
 
-    def _heir(self) -> Follower | None:
+    def _heir(self) -> Waiter | None:
         """One who is to look again. Threads come first: a task may have to wait for one of theirs."""
         with self._lock:
             followers = self._threads or self._tasks
             return None if self._leader is not None or not followers else followers.pop(next(iter(followers)))
 
 
-def _taken_out(followers: dict[Hashable, Follower], keys: Sequence[Hashable]) -> list[Follower]:
+def _taken_out(followers: dict[Hashable, Waiter], keys: Sequence[Hashable]) -> list[Waiter]:
     ready = [key for key in keys if key in followers and followers[key].ready()]
     return [followers.pop(key) for key in dict.fromkeys(ready)]
 

@@ -15,7 +15,7 @@ from modelyard.engines.torch.serving.sequence import Sequence
 _SAMPLE = 32
 
 
-class Apart:
+class SeparateCaches:
     """Up to `most` running sequences, whose caches take up to `memory` bytes, as `Rows`; and passes, as `Passes`."""
 
     def __init__(self, network: Network, bank: AdapterBank, most: int, memory: int) -> None:

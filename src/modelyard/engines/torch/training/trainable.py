@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from modelyard.engines.torch.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, Around, LoraShape, put_in, tensor_bytes
+from modelyard.engines.torch.lora import CONFIG_FILE, PREFIX, WEIGHTS_FILE, LoraLinear, LoraShape, put_in, tensor_bytes
 from modelyard.engines.torch.network import FULL_FILE
 from modelyard.errors import TrainingError
 
@@ -83,7 +83,7 @@ def all_weights(model: nn.Module) -> Trained:
 # ---- an adapter --------------------------------------------------------------------------------------------------
 
 
-class TrainedLinear(Around):
+class TrainedLinear(LoraLinear):
     """base(x) + scale x (x A^T) B^T, in which A and B learn. B begins at 0, so that nothing is changed at first."""
 
     def __init__(self, base: nn.Linear, shape: LoraShape, generator: torch.Generator) -> None:

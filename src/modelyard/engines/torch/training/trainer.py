@@ -56,13 +56,13 @@ class LocalTrainer:
         return any(base.id == base_model for base in self._base_models)
 
     def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        """Imitate examples: see `modelyard.trainers.loop.imitate`."""
+        """Imitate examples: see `modelyard.trainers.loop.run_sft`."""
         with self._untouched(context, copies=0) as (learner, trained):
             _begin(learner, trained, context)
-            yield from loop.imitate(learner, config, data, context.resume_step, self._save_every)
+            yield from loop.run_sft(learner, config, data, context.resume_step, self._save_every)
 
     def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        """Learn from rewards: see `modelyard.trainers.loop.reinforce`."""
+        """Learn from rewards: see `modelyard.trainers.loop.run_rl`."""
         before = config.precalculate_logprobs
         compared = bool(config.kl_penalty_coef) or config.kl_penalty_reference_step is not None
         with self._untouched(context, copies=before + compared) as (learner, trained):
@@ -71,7 +71,7 @@ class LocalTrainer:
                 _weights(trained, context.reference_files, context.reference) if compared else None,
             )
             _begin(learner, trained, context)
-            yield from loop.reinforce(learner, config, data, policies, context.resume_step, self._save_every)
+            yield from loop.run_rl(learner, config, data, policies, context.resume_step, self._save_every)
 
     @contextmanager
     def _untouched(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, Trained]]:
