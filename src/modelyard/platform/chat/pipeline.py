@@ -49,9 +49,9 @@ def run_completion(
 ) -> Flow[CompletionResult]:
     """Answer a request and book it on `attribution`.
 
-    A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. Everything
-    that can fail before the first token fails before the `StreamStarted`. `details` asks for log-probabilities and
-    token ids where the backend has them. Who goes away meanwhile pays for what was produced.
+    A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. What can
+    fail before the first token fails before the `StreamStarted`. `details` asks for log-probabilities and token ids
+    where the backend has them. A caller who leaves early pays for what was produced.
 
     Raises `ModelNotFound`, `Forbidden`, `InvalidInput` and its subclasses, `BudgetExceeded`, `RateLimited`,
     `BackendError`, `StoreError`.
