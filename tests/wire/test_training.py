@@ -20,16 +20,10 @@ from modelyard.domain.training_config import RLConfig
 from modelyard.errors import InvalidInput, UnsupportedParameter
 from modelyard.formats.converter import structure
 from modelyard.formats.training_data import group_of, read_groups
-from modelyard.http.training.request_schemas import (
-    GroupsBody,
-    ModelCreate,
-    RLOptions,
-    options_of,
-    places,
-    rl_request,
-    sft_request,
-)
-from modelyard.http.training.response_schemas import event_object, job_object, model_object, page_object
+from modelyard.http.listing import page_object, problems_at
+from modelyard.http.models.schemas import ModelCreate, model_object
+from modelyard.http.training.schemas import RLOptions, event_object, job_object, options_of, rl_request, sft_request
+from modelyard.http.trajectory_body import GroupsBody
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "training"
 ID = "01a1fdba-3701-7000-9bbe-63a17706fc6b"
@@ -157,7 +151,7 @@ def test_names_have_an_alphabet(name: str) -> None:
 
 
 def moved(*loc: str | int) -> tuple[str | int, ...]:
-    with pytest.raises(UnsupportedParameter) as caught, places("body", "config", data="training_data_url"):
+    with pytest.raises(UnsupportedParameter) as caught, problems_at("body", "config", data="training_data_url"):
         raise UnsupportedParameter.at(*loc, msg="no")
     return caught.value.problems[0].loc
 

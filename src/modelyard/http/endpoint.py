@@ -17,7 +17,7 @@ from modelyard.http.evaluations import run_routes as evaluation
 from modelyard.http.exchange import ANYONE, Exchange, Served, close
 from modelyard.http.health import routes as health
 from modelyard.http.message import FOLLOWING, Headers, Request, Response, headers_of
-from modelyard.http.models import routes as promotion
+from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.router import Router
@@ -33,7 +33,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 def routes() -> tuple[Route, ...]:
     """The route table of all interfaces."""
-    trained = (*training.ROUTES, *promotion.ROUTES)
+    trained = (*models.ROUTES, *training.ROUTES)
     runs = (*evaluation.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*runs, *evaluation_job.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
     base = (*catalogue.ROUTES, *completion.ROUTES, *trained, *judging, *health.ROUTES)

@@ -149,3 +149,9 @@ class Route:
     @is_flow.default
     def _generates(self) -> bool:
         return inspect.isgeneratorfunction(self.handler)
+
+
+def documented_route(interface: Interface, auth: Auth, method: str, path: str, handler: Handler, **more: Any) -> Route:
+    """Declare a route, described by the first line of its handler's docstring unless `summary` is given."""
+    more.setdefault("summary", (handler.__doc__ or "").partition("\n")[0])
+    return Route(method, path, interface, auth, handler, **more)

@@ -10,7 +10,7 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure
 from modelyard.http.evaluations.run_schemas import wire_places
 from modelyard.http.message import Response, dump
-from modelyard.http.route import Auth, Call, Handler, Interface, Parameter, Route
+from modelyard.http.route import Auth, Call, Handler, Interface, Parameter, Route, documented_route
 
 T = TypeVar("T")
 
@@ -92,5 +92,4 @@ def _lines(items: Iterable[T], shown: Callable[[T], Mapping[str, Any]]) -> bytes
 
 def evaluation_route(method: str, path: str, handler: Handler, **more: Any) -> Route:
     """A route of this interface, below the place in its path, summed up by its handler's docstring."""
-    summary = more.pop("summary", None) or (handler.__doc__ or "").partition("\n")[0]
-    return Route(method, PLACE + path, Interface.BASE, Auth.BASIC, handler, summary=summary, **more)
+    return documented_route(Interface.BASE, Auth.BASIC, method, PLACE + path, handler, **more)

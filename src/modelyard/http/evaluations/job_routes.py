@@ -1,6 +1,6 @@
 """The routes of evaluations that workers do (specification 4.5)."""
 
-from typing import Any
+from functools import partial
 
 import attrs
 
@@ -22,9 +22,9 @@ from modelyard.http.evaluations.job_schemas import (
 from modelyard.http.evaluations.object_schemas import parse_object_query
 from modelyard.http.evaluations.run_routes import RUNS
 from modelyard.http.evaluations.run_schemas import Success
+from modelyard.http.listing import problems_at
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
-from modelyard.http.training.request_schemas import places
+from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
 from modelyard.platform.jobs.worker import alive
 
 
@@ -34,7 +34,7 @@ def evaluate_model(call: Call) -> Response:
     place = _place(call, body.project_id)
     check_references(body)
     _check_can_run(call)
-    with places("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
+    with problems_at("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
         run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **place)
     return json_response({"call_id": run.id})
 
@@ -46,7 +46,7 @@ def rescore(call: Call) -> Response:
     check_references(body)
     source = call.platform.evaluations.get(body.source_evaluation_run_id, **place)
     _check_can_run(call)
-    with places("body", scorers="scorer_refs"):
+    with problems_at("body", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
     return json_response({"call_id": run.id, "evaluation_run_id": run.id})
 
@@ -93,9 +93,7 @@ def _check_can_run(call: Call) -> None:
         )
 
 
-def _route(path: str, handler: Handler, **more: Any) -> Route:
-    summary = (handler.__doc__ or "").partition("\n")[0]
-    return Route("POST", path, Interface.BASE, Auth.BASIC, handler, Body.CONTROL, summary=summary, **more)
+_route = partial(documented_route, Interface.BASE, Auth.BASIC, "POST", body=Body.CONTROL)
 
 
 ROUTES: tuple[Route, ...] = (

@@ -1,26 +1,179 @@
-"""The routes of aliases: promoting checkpoints, and taking that back."""
+"""The routes of models, their checkpoints, logs and aliases (specification 4.3)."""
 
-from typing import Any
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import BinaryIO
 
+from modelyard.domain.models import Model
 from modelyard.domain.paging import Page
 from modelyard.domain.promotion import check_alias
+from modelyard.errors import InvalidInput, NotFound
+from modelyard.formats.converter import structure
+from modelyard.formats.json_stream import CHUNK
+from modelyard.formats.training_data import read_groups
+from modelyard.http.listing import NAMESPACE, PAGING, page_object, paging, problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.models.schemas import (
     AliasPage,
+    CheckpointFiles,
+    CheckpointPage,
+    CheckpointsDelete,
+    CheckpointsDeleted,
+    LogCreate,
+    Logged,
+    ModelCreate,
+    ModelDeleted,
     PromotionCreate,
     PromotionObject,
     PromotionPage,
+    TrainableModel,
+    TrainableModelPage,
     alias_object,
+    checkpoint_object,
+    files_object,
+    model_object,
     promotion_asked,
     promotion_object,
 )
-from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
-from modelyard.http.training.request_schemas import places
-from modelyard.http.training.response_schemas import page_object
-from modelyard.http.training.routes import MODEL, PAGING, paging
+from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
+from modelyard.http.trajectory_body import read_groups_body
 
+MODELS = "/v1/preview/models"
+MODEL = f"{MODELS}/{{model_id}}"
+CHECKPOINTS = f"{MODEL}/checkpoints"
+FILES = f"{CHECKPOINTS}/{{step}}/files"
 ALIASES = f"{MODEL}/aliases"
 ALIAS = f"{ALIASES}/{{alias}}"
+
+_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+# ---- models ------------------------------------------------------------------------------------------------------
+
+
+def create_model(call: Call) -> Response:
+    """Create a model, or return the one that has its name."""
+    body = structure(ModelCreate, call.body, "body")
+    with problems_at("body"):
+        model = call.platform.models.create(
+            body.name,
+            project=body.project,
+            base_model=body.base_model,
+            entity=body.entity,
+            return_existing=body.return_existing,
+        )
+    return json_response(model_object(model))
+
+
+def list_models(call: Call) -> Response:
+    """List models in the order of their creation."""
+    with problems_at("query"):
+        page = call.platform.models.list(entity=call.one("entity"), project=call.one("project"), **paging(call))
+    return json_response(page_object(page, model_object))
+
+
+def show_model(call: Call) -> Response:
+    """Show a model."""
+    return json_response(model_object(call.platform.models.get(call.params["model_id"])))
+
+
+def delete_model(call: Call) -> Response:
+    """Delete a model with its checkpoints, logs and files; its jobs end, and stay readable."""
+    gone = call.platform.models.delete(call.params["model_id"])
+    return json_response(
+        {"model_id": gone.model_id, "deleted_checkpoints": gone.deleted_checkpoints, "deleted_run": gone.deleted_run}
+    )
+
+
+def list_base_models(call: Call) -> Response:
+    """List the ids of the models that training can start from."""
+    return json_response(list(call.platform.models.base_models()))
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def list_checkpoints(call: Call) -> Response:
+    """List the checkpoints of a model by step."""
+    page = call.platform.models.checkpoints(call.params["model_id"], **paging(call))
+    return json_response(page_object(page, checkpoint_object))
+
+
+def delete_checkpoints(call: Call) -> Response:
+    """Delete checkpoints of a model, all that are named or none."""
+    body = structure(CheckpointsDelete, call.body, "body")
+    with problems_at("body"):
+        gone = call.platform.models.delete_checkpoints(call.params["model_id"], body.steps)
+    return json_response({"deleted_count": gone.deleted_count, "not_found_steps": list(gone.not_found_steps)})
+
+
+def list_files(call: Call) -> Response:
+    """List the files of a checkpoint."""
+    return json_response(files_object(call.platform.models.checkpoint(call.params["model_id"], _step(call))))
+
+
+def download_file(call: Call) -> Response:
+    """Download a file of a checkpoint."""
+    models, model_id, name = call.platform.models, call.params["model_id"], call.params["name"]
+    checkpoint = models.checkpoint(model_id, _step(call))
+    file = FileBody(models.open_file(model_id, checkpoint.step, name))
+    size = str(checkpoint.files[name]["size"])
+    return Response(200, [("content-type", "application/octet-stream"), ("content-length", size)], file)
+
+
+def _step(call: Call) -> int:
+    text = call.params["step"]
+    if not _STEP.fullmatch(text):
+        raise NotFound("Checkpoint", text)
+    return int(text)
+
+
+class FileBody:
+    """A file as the pieces of a body; it is closed at its end, or when the client goes away."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        chunk = b"" if self._file.closed else self._file.read(CHUNK)
+        if not chunk:
+            self.close()
+            raise StopIteration
+        return chunk
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+
+# ---- logs ----------------------------------------------------------------------------------------------------------
+
+
+def log_to_model(call: Call) -> Response:
+    """Keep trajectory groups of a split, such as "val", with their rewards and metrics."""
+    model = call.platform.models.get(call.params["model_id"])
+    body, stored = read_groups_body(call)
+    artifacts = call.platform.runtime.artifacts
+    try:
+        request = structure(LogCreate, body.rest, "body")
+        _check_same_model(request, model)
+        with artifacts.open(stored.name) as file, problems_at("body"):
+            call.platform.models.log(model.id, read_groups(file), request.split)
+    finally:
+        artifacts.remove(stored.name)
+    return json_response({})
+
+
+def _check_same_model(request: LogCreate, model: Model) -> None:
+    if request.model_id is not None and request.model_id.lower() != model.id:
+        raise InvalidInput.at("body", "model_id", msg="is not the model of the path; leave it out")
+
+
+# ---- aliases
 
 
 def list_aliases(call: Call) -> Response:
@@ -32,9 +185,9 @@ def list_aliases(call: Call) -> Response:
 def promote(call: Call) -> Response:
     """Let an alias point to a checkpoint, if that meets what is required; again, nothing changes."""
     body = promotion_asked(call.body)
-    with places("path"):
+    with problems_at("path"):
         alias = check_alias(call.params["alias"])
-    with places("body", "require"):
+    with problems_at("body", "require"):
         require = None if body.require is None else body.require.not_worse()
         made = call.platform.models.promote(call.params["model_id"], body.step, alias, require=require)
     return json_response(promotion_object(made))
@@ -42,14 +195,14 @@ def promote(call: Call) -> Response:
 
 def roll_back(call: Call) -> Response:
     """Let an alias point to where it pointed before."""
-    with places("path"):
+    with problems_at("path"):
         made = call.platform.models.rollback(call.params["model_id"], call.params["alias"])
     return json_response(promotion_object(made))
 
 
 def remove_alias(call: Call) -> Response:
     """Let an alias point to nothing; its history stays."""
-    with places("path"):
+    with problems_at("path"):
         made = call.platform.models.unalias(call.params["model_id"], call.params["alias"])
     return json_response(promotion_object(made))
 
@@ -60,12 +213,26 @@ def list_promotions(call: Call) -> Response:
     return json_response(page_object(page, promotion_object))
 
 
-def _route(method: str, path: str, handler: Handler, **more: Any) -> Route:
-    summary = (handler.__doc__ or "").partition("\n")[0]
-    return Route(method, path, Interface.TRAINING, Auth.BEARER, handler, summary=summary, **more)
-
+_route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
 
 ROUTES: tuple[Route, ...] = (
+    _route("POST", MODELS, create_model, body=Body.CONTROL, request=ModelCreate, response=TrainableModel),
+    _route("GET", MODELS, list_models, query=(*NAMESPACE, *PAGING), response=TrainableModelPage),
+    _route("GET", MODEL, show_model, response=TrainableModel),
+    _route("DELETE", MODEL, delete_model, response=ModelDeleted),
+    _route("GET", CHECKPOINTS, list_checkpoints, query=PAGING, response=CheckpointPage),
+    _route(
+        "DELETE",
+        CHECKPOINTS,
+        delete_checkpoints,
+        body=Body.CONTROL,
+        request=CheckpointsDelete,
+        response=CheckpointsDeleted,
+    ),
+    _route("GET", FILES, list_files, response=CheckpointFiles),
+    _route("GET", f"{FILES}/{{name}}", download_file, media="application/octet-stream"),
+    _route("POST", f"{MODEL}/log", log_to_model, body=Body.DATA, request=LogCreate, response=Logged),
+    _route("GET", "/v1/preview/base-models", list_base_models, response=tuple[str, ...]),
     _route("GET", ALIASES, list_aliases, response=AliasPage),
     _route("PUT", ALIAS, promote, body=Body.CONTROL, request=PromotionCreate, response=PromotionObject),
     _route("DELETE", ALIAS, remove_alias, response=PromotionObject),

@@ -1,4 +1,4 @@
-"""Aliases of checkpoints and their history as the clients of the training interface know them."""
+"""Models, their checkpoints and aliases as the clients of the training interface know them."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -6,12 +6,41 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.constraints import Length, Within
+from modelyard.formats.constraints import ID, NAME, Length, Within
 from modelyard.formats.converter import structure
-from modelyard.http.evaluations.run_schemas import plain
-from modelyard.http.training.response_schemas import Listed, time_text
+from modelyard.http.listing import Listed, time_text
+
+# ---- requests
+
+
+@attrs.frozen
+class ModelCreate:
+    """The body that creates a model. Without `entity` it is the key's default one."""
+
+    project: str = attrs.field(validator=NAME)
+    name: str = attrs.field(validator=NAME)
+    base_model: str = attrs.field(validator=Length(1, 512))
+    entity: str | None = attrs.field(default=None, validator=NAME)
+    return_existing: bool = False
+
+
+@attrs.frozen
+class CheckpointsDelete:
+    """The body that deletes checkpoints, all or none of them."""
+
+    steps: tuple[int, ...] = attrs.field(validator=Length(0, 1000))
+
+
+@attrs.frozen
+class LogCreate:
+    """The body that logs trajectory groups. `model_id`, if there, is that of the path."""
+
+    trajectory_groups: tuple[Mapping[str, Any], ...]
+    split: str = attrs.field(default="train", validator=NAME)
+    model_id: str | None = attrs.field(default=None, validator=ID)
 
 
 @attrs.frozen
@@ -65,6 +94,72 @@ def _unknown(cls: type[attrs.AttrsInstance], value: object, *loc: str) -> list[P
     return [Problem((*loc, name), f"is not known; there is {', '.join(sorted(known))}", "unknown") for name in names]
 
 
+# ---- responses
+
+
+@attrs.frozen
+class TrainableModel:
+    """A model: a name for a line of checkpoints."""
+
+    id: str
+    entity: str
+    project: str
+    name: str
+    base_model: str
+    run_id: str | None
+    created_at: str
+
+
+@attrs.frozen
+class ModelDeleted:
+    """What went with a model."""
+
+    model_id: str
+    deleted_checkpoints: int
+    deleted_run: bool
+
+
+@attrs.frozen
+class CheckpointObject:
+    """A checkpoint; step 0 is the untouched base."""
+
+    id: str
+    step: int
+    metrics: Mapping[str, float]
+    created_at: str
+
+
+@attrs.frozen
+class CheckpointsDeleted:
+    """How many checkpoints went, and which of the steps there were not."""
+
+    deleted_count: int
+    not_found_steps: tuple[int, ...]
+
+
+@attrs.frozen
+class CheckpointFile:
+    """A file of a checkpoint; `digest` is its SHA-256 in hex."""
+
+    name: str
+    size: int
+    digest: str
+
+
+@attrs.frozen
+class CheckpointFiles:
+    """The files of a checkpoint."""
+
+    step: int
+    digest: str
+    files: tuple[CheckpointFile, ...]
+
+
+@attrs.frozen
+class Logged:
+    """The answer to a log: nothing."""
+
+
 @attrs.frozen
 class AliasObject:
     """An alias; its id is its name. `previous_step` is where a rollback leads."""
@@ -107,6 +202,52 @@ class PromotionPage(Listed):
     data: tuple[PromotionObject, ...]
 
 
+@attrs.frozen
+class TrainableModelPage(Listed):
+    """Some models, in the order of their creation."""
+
+    data: tuple[TrainableModel, ...]
+
+
+@attrs.frozen
+class CheckpointPage(Listed):
+    """Some checkpoints, by step."""
+
+    data: tuple[CheckpointObject, ...]
+
+
+def model_object(model: Model) -> Mapping[str, Any]:
+    """A model in the members of `TrainableModel`."""
+    return {
+        "id": model.id,
+        "entity": model.entity,
+        "project": model.project,
+        "name": model.name,
+        "base_model": model.base_model,
+        "run_id": model.run_id,
+        "created_at": time_text(model.created_at),
+    }
+
+
+def checkpoint_object(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """A checkpoint in the members of `CheckpointObject`."""
+    return {
+        "id": checkpoint.id,
+        "step": checkpoint.step,
+        "metrics": dict(checkpoint.metrics),
+        "created_at": time_text(checkpoint.created_at),
+    }
+
+
+def files_object(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """A checkpoint's files in the members of `CheckpointFiles`."""
+    files = [
+        {"name": name, "size": file["size"], "digest": file["digest"]}
+        for name, file in sorted(checkpoint.files.items())
+    ]
+    return {"step": checkpoint.step, "digest": checkpoint.digest, "files": files}
+
+
 def alias_object(alias: Alias) -> Mapping[str, Any]:
     """An alias in the members of `AliasObject`."""
     return {
@@ -130,6 +271,6 @@ def promotion_object(promotion: Promotion) -> Mapping[str, Any]:
         "step": promotion.step,
         "from_step": promotion.from_step,
         "by": promotion.by,
-        "verdict": plain(promotion.verdict) or None,
+        "verdict": promotion.verdict or None,
         "created_at": time_text(promotion.created_at),
     }

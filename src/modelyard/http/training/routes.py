@@ -1,207 +1,35 @@
-"""The routes of the training interface but for its chat completions (specification 4.3)."""
+"""The routes of training jobs and training data (specification 4.3)."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from functools import partial
 
 from modelyard.domain.job import JobStatus
-from modelyard.domain.models import Model
-from modelyard.domain.paging import Order
-from modelyard.errors import InvalidInput, NotFound, NoWorker
-from modelyard.formats.converter import structure
-from modelyard.formats.json_stream import CHUNK, file_chunks
-from modelyard.formats.training_data import read_examples, read_groups
+from modelyard.errors import InvalidInput, NoWorker
+from modelyard.formats.training_data import read_examples
+from modelyard.http.listing import NAMESPACE, PAGING, page_object, paging, problems_at
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, Handler, Interface, Parameter, Route
-from modelyard.http.training.request_schemas import (
-    CheckpointsDelete,
-    GroupsBody,
-    LogCreate,
-    ModelCreate,
+from modelyard.http.route import Auth, Body, Call, Interface, Parameter, Route, documented_route
+from modelyard.http.training.schemas import (
+    DatasetObject,
     RLJobCreate,
     SFTJobCreate,
-    options_of,
-    places,
-    rl_request,
-    sft_request,
-)
-from modelyard.http.training.response_schemas import (
-    CheckpointFiles,
-    CheckpointPage,
-    CheckpointsDeleted,
-    DatasetObject,
-    Logged,
-    ModelDeleted,
-    TrainableModel,
-    TrainableModelPage,
     TrainingEventPage,
     TrainingJobObject,
     TrainingJobPage,
-    checkpoint_object,
     dataset_object,
     event_object,
-    files_object,
     job_object,
-    model_object,
-    page_object,
+    options_of,
+    rl_request,
+    sft_request,
 )
+from modelyard.http.trajectory_body import read_groups_body, spooled
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.jobs.worker import alive
-from modelyard.protocols import StoredArtifact
 
-MODELS = "/v1/preview/models"
-MODEL = f"{MODELS}/{{model_id}}"
-CHECKPOINTS = f"{MODEL}/checkpoints"
-FILES = f"{CHECKPOINTS}/{{step}}/files"
 JOBS = "/v1/preview/training-jobs"
 JOB = f"{JOBS}/{{training_job_id}}"
-
-DEFAULT_PAGE, MAX_PAGE = 20, 100
-_STEP = re.compile(r"0|[1-9][0-9]{0,17}")
-
-
-# ---- models ------------------------------------------------------------------------------------------------------
-
-
-def create_model(call: Call) -> Response:
-    """Create a model, or return the one that has its name."""
-    body = structure(ModelCreate, call.body, "body")
-    with places("body"):
-        model = call.platform.models.create(
-            body.name,
-            project=body.project,
-            base_model=body.base_model,
-            entity=body.entity,
-            return_existing=body.return_existing,
-        )
-    return json_response(model_object(model))
-
-
-def list_models(call: Call) -> Response:
-    """List models in the order of their creation."""
-    with places("query"):
-        page = call.platform.models.list(entity=call.one("entity"), project=call.one("project"), **paging(call))
-    return json_response(page_object(page, model_object))
-
-
-def show_model(call: Call) -> Response:
-    """Show a model."""
-    return json_response(model_object(call.platform.models.get(call.params["model_id"])))
-
-
-def delete_model(call: Call) -> Response:
-    """Delete a model with its checkpoints, logs and files; its jobs end, and stay readable."""
-    gone = call.platform.models.delete(call.params["model_id"])
-    return json_response(
-        {"model_id": gone.model_id, "deleted_checkpoints": gone.deleted_checkpoints, "deleted_run": gone.deleted_run}
-    )
-
-
-def list_base_models(call: Call) -> Response:
-    """List the ids of the models that training can start from."""
-    return json_response(list(call.platform.models.base_models()))
-
-
-# ---- checkpoints -------------------------------------------------------------------------------------------------
-
-
-def list_checkpoints(call: Call) -> Response:
-    """List the checkpoints of a model by step."""
-    page = call.platform.models.checkpoints(call.params["model_id"], **paging(call))
-    return json_response(page_object(page, checkpoint_object))
-
-
-def delete_checkpoints(call: Call) -> Response:
-    """Delete checkpoints of a model, all that are named or none."""
-    body = structure(CheckpointsDelete, call.body, "body")
-    with places("body"):
-        gone = call.platform.models.delete_checkpoints(call.params["model_id"], body.steps)
-    return json_response({"deleted_count": gone.deleted_count, "not_found_steps": list(gone.not_found_steps)})
-
-
-def list_files(call: Call) -> Response:
-    """List the files of a checkpoint."""
-    return json_response(files_object(call.platform.models.checkpoint(call.params["model_id"], _step(call))))
-
-
-def download_file(call: Call) -> Response:
-    """Download a file of a checkpoint."""
-    models, model_id, name = call.platform.models, call.params["model_id"], call.params["name"]
-    checkpoint = models.checkpoint(model_id, _step(call))
-    file = FileBody(models.open_file(model_id, checkpoint.step, name))
-    size = str(checkpoint.files[name]["size"])
-    return Response(200, [("content-type", "application/octet-stream"), ("content-length", size)], file)
-
-
-def _step(call: Call) -> int:
-    text = call.params["step"]
-    if not _STEP.fullmatch(text):
-        raise NotFound("Checkpoint", text)
-    return int(text)
-
-
-class FileBody:
-    """A file as the pieces of a body; it is closed at its end, or when the client goes away."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        chunk = b"" if self._file.closed else self._file.read(CHUNK)
-        if not chunk:
-            self.close()
-            raise StopIteration
-        return chunk
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._file.close()
-
-
-# ---- logs ----------------------------------------------------------------------------------------------------------
-
-
-def log_to_model(call: Call) -> Response:
-    """Keep trajectory groups of a split, such as "val", with their rewards and metrics."""
-    model = call.platform.models.get(call.params["model_id"])
-    body, stored = _read_groups(call)
-    artifacts = call.platform.runtime.artifacts
-    try:
-        request = structure(LogCreate, body.rest, "body")
-        _check_same_model(request, model)
-        with artifacts.open(stored.name) as file, places("body"):
-            call.platform.models.log(model.id, read_groups(file), request.split)
-    finally:
-        artifacts.remove(stored.name)
-    return json_response({})
-
-
-def _check_same_model(request: LogCreate, model: Model) -> None:
-    if request.model_id is not None and request.model_id.lower() != model.id:
-        raise InvalidInput.at("body", "model_id", msg="is not the model of the path; leave it out")
-
-
-def _read_groups(call: Call) -> tuple[GroupsBody, StoredArtifact]:
-    """The body without its groups, and the groups as an artifact, which whoever calls keeps or removes."""
-    with _spooled(call) as file:
-        body = GroupsBody(file_chunks(file))
-        return body, call.platform.runtime.artifacts.put(body.lines())
-
-
-@contextmanager
-def _spooled(call: Call) -> Iterator[BinaryIO]:
-    """The raw body as a file, removed afterwards."""
-    assert call.data is not None
-    artifacts = call.platform.runtime.artifacts
-    try:
-        with artifacts.open(call.data.name) as file:
-            yield file
-    finally:
-        artifacts.remove(call.data.name)
 
 
 # ---- jobs ----------------------------------------------------------------------------------------------------------
@@ -209,11 +37,11 @@ def _spooled(call: Call) -> Iterator[BinaryIO]:
 
 def create_rl_job(call: Call) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
-    body, stored = _read_groups(call)
+    body, stored = read_groups_body(call)
     with remove_unless_recorded(call.platform.runtime.artifacts, stored):
         request = rl_request(body.rest)
         _check_can_run(call, request.model_id)
-        with places("body", "experimental_config"):
+        with problems_at("body", "experimental_config"):
             job = call.platform.training.rl(request.model_id.lower(), stored, **options_of(request.experimental_config))
     return json_response(job_object(job.refresh()))
 
@@ -224,7 +52,7 @@ def create_sft_job(call: Call) -> Response:
     _check_can_run(call, request.model_id)
     if "://" not in request.training_data_url:
         raise InvalidInput.at("body", "training_data_url", msg="must be the URL that the upload of a dataset answered")
-    with places("body", "config", data="training_data_url", training_data_url="training_data_url"):
+    with problems_at("body", "config", data="training_data_url", training_data_url="training_data_url"):
         job = call.platform.training.sft(
             request.model_id.lower(), request.training_data_url, **options_of(request.config)
         )
@@ -248,7 +76,7 @@ def show_job(call: Call) -> Response:
 
 def list_jobs(call: Call) -> Response:
     """List training jobs in the order of their creation."""
-    with places("query"):
+    with problems_at("query"):
         page = call.platform.training.list(
             model=call.one("model_id"),
             status=_status(call),
@@ -282,7 +110,7 @@ def cancel_job(call: Call) -> Response:
 
 def upload_dataset(call: Call) -> Response:
     """Keep examples, one JSON object a line, as the next version of a dataset."""
-    with _spooled(call) as file, places("query"):
+    with spooled(call) as file, problems_at("query"):
         project, name = _needed(call, "project"), _needed(call, "name")
         with _rows_in_body():
             dataset = call.platform.training.upload(project, name, read_examples(file), entity=call.one("entity"))
@@ -304,38 +132,10 @@ def _rows_in_body() -> Iterator[None]:
     except InvalidInput as wrong:
         if wrong.problems[0].loc[:1] not in (("line",), ("data",)):
             raise
-        with places("body"):
+        with problems_at("body"):
             raise
 
 
-# ---- paging ----------------------------------------------------------------------------------------------------------
-
-
-def paging(call: Call) -> dict[str, Any]:
-    """The arguments that say which part of a listing is asked for. Raises `InvalidInput`."""
-    return {
-        "after": call.one("after"),
-        "limit": call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE),
-        "order": _order(call),
-    }
-
-
-def _order(call: Call) -> Order:
-    order = call.one("order")
-    if order not in (None, "asc", "desc"):
-        raise InvalidInput.at("query", "order", msg="must be 'asc' or 'desc'", type="literal_error")
-    return "desc" if order == "desc" else "asc"
-
-
-PAGING = (
-    Parameter("after", description="Go on behind the item with this id."),
-    Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE}, "How many."),
-    Parameter("order", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}, "In which order."),
-)
-_PLACE = (
-    Parameter("entity", description="The entity; the key's default one when absent."),
-    Parameter("project", description="Only this project."),
-)
 _DATASET = (
     Parameter("entity", description="The entity; the key's default one when absent."),
     Parameter("project", description="The project.", required=True),
@@ -347,29 +147,9 @@ _JOB_FILTERS = (
 )
 
 
-def _route(method: str, path: str, handler: Handler, **more: Any) -> Route:
-    summary = (handler.__doc__ or "").partition("\n")[0]
-    return Route(method, path, Interface.TRAINING, Auth.BEARER, handler, summary=summary, **more)
-
+_route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
 
 ROUTES: tuple[Route, ...] = (
-    _route("POST", MODELS, create_model, body=Body.CONTROL, request=ModelCreate, response=TrainableModel),
-    _route("GET", MODELS, list_models, query=(*_PLACE, *PAGING), response=TrainableModelPage),
-    _route("GET", MODEL, show_model, response=TrainableModel),
-    _route("DELETE", MODEL, delete_model, response=ModelDeleted),
-    _route("GET", CHECKPOINTS, list_checkpoints, query=PAGING, response=CheckpointPage),
-    _route(
-        "DELETE",
-        CHECKPOINTS,
-        delete_checkpoints,
-        body=Body.CONTROL,
-        request=CheckpointsDelete,
-        response=CheckpointsDeleted,
-    ),
-    _route("GET", FILES, list_files, response=CheckpointFiles),
-    _route("GET", f"{FILES}/{{name}}", download_file, media="application/octet-stream"),
-    _route("POST", f"{MODEL}/log", log_to_model, body=Body.DATA, request=LogCreate, response=Logged),
-    _route("GET", "/v1/preview/base-models", list_base_models, response=tuple[str, ...]),
     _route("POST", JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate, response=TrainingJobObject),
     _route(
         "POST",
@@ -379,7 +159,7 @@ ROUTES: tuple[Route, ...] = (
         request=SFTJobCreate,
         response=TrainingJobObject,
     ),
-    _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *_PLACE, *PAGING), response=TrainingJobPage),
+    _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
     _route("GET", JOB, show_job, response=TrainingJobObject),
     _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),
     _route("POST", f"{JOB}/cancel", cancel_job, response=TrainingJobObject),

@@ -8,11 +8,12 @@ from urllib.parse import quote
 from modelyard.formats.converter import structure
 from modelyard.http.errors import MalformedRequest
 from modelyard.http.route import Call
-from modelyard.http.uploads import response_schemas as answer
-from modelyard.http.uploads.request_schemas import (
+from modelyard.http.uploads import schemas as answer
+from modelyard.http.uploads.schemas import (
     ArtifactCreateVariables,
     ArtifactVariables,
     CommitVariables,
+    Data,
     FilesVariables,
     GraphQLRequest,
     ManifestVariables,
@@ -21,7 +22,6 @@ from modelyard.http.uploads.request_schemas import (
     RunVariables,
     names_of,
 )
-from modelyard.http.uploads.response_schemas import Data
 from modelyard.platform.uploads.service import Uploads
 
 V = TypeVar("V")

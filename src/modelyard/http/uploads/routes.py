@@ -4,14 +4,21 @@ The unmodified client uploads an artifact of one JSON Lines file with it, which 
 operations, two addresses to put things at, and a run's stream, of which nothing is kept.
 """
 
-from typing import Any
+from functools import partial
 
 from modelyard.formats.converter import structure
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, Handler, Interface, Route
+from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
 from modelyard.http.uploads.graphql import FILE, MANIFEST, operation
-from modelyard.http.uploads.request_schemas import GraphQLRequest, Manifest, RunStream
-from modelyard.http.uploads.response_schemas import STREAMED, GraphQLAnswer, Received, StreamAnswer
+from modelyard.http.uploads.schemas import (
+    STREAMED,
+    GraphQLAnswer,
+    GraphQLRequest,
+    Manifest,
+    Received,
+    RunStream,
+    StreamAnswer,
+)
 from modelyard.platform.uploads.service import Uploads
 
 
@@ -46,18 +53,17 @@ def _uploads(call: Call) -> Uploads:
     return Uploads(call.platform.runtime, call.platform.principal)
 
 
-def _route(method: str, path: str, auth: Auth, handler: Handler, **more: Any) -> Route:
-    return Route(method, path, Interface.UPLOADS, auth, handler, summary=(handler.__doc__ or ""), **more)
+_route = partial(documented_route, Interface.UPLOADS)
 
 
 ROUTES: tuple[Route, ...] = (
-    _route("POST", "/graphql", Auth.BASIC, perform, body=Body.CONTROL, request=GraphQLRequest, response=GraphQLAnswer),
-    _route("PUT", FILE, Auth.ADDRESS, put_file, body=Body.DATA, response=Received),
-    _route("PUT", MANIFEST, Auth.ADDRESS, put_manifest, body=Body.CONTROL, request=Manifest, response=Received),
+    _route(Auth.BASIC, "POST", "/graphql", perform, body=Body.CONTROL, request=GraphQLRequest, response=GraphQLAnswer),
+    _route(Auth.ADDRESS, "PUT", FILE, put_file, body=Body.DATA, response=Received),
+    _route(Auth.ADDRESS, "PUT", MANIFEST, put_manifest, body=Body.CONTROL, request=Manifest, response=Received),
     _route(
+        Auth.BASIC,
         "POST",
         "/files/{entity}/{project}/{run}/file_stream",
-        Auth.BASIC,
         take_stream,
         body=Body.CHAT,
         request=RunStream,

@@ -1,0 +1,85 @@
+"""What every listing has in common: the parameters that page through it, the shape of a page, times as strings.
+
+Also where a client finds what was wrong with its values.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import attrs
+
+from modelyard.domain.paging import Order, Page
+from modelyard.errors import InvalidInput
+from modelyard.http.route import Call, Parameter
+
+T = TypeVar("T")
+
+DEFAULT_PAGE, MAX_PAGE = 20, 100
+
+PAGING = (
+    Parameter("after", description="Continue after the item with this id."),
+    Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE}, "How many."),
+    Parameter("order", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}, "In which order."),
+)
+NAMESPACE = (
+    Parameter("entity", description="The entity; the key's default one when absent."),
+    Parameter("project", description="Only this project."),
+)
+
+
+def paging(call: Call) -> dict[str, Any]:
+    """Read which part of a listing is requested, as the arguments of its use case. Raises `InvalidInput`."""
+    return {
+        "after": call.one("after"),
+        "limit": call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE),
+        "order": _order(call),
+    }
+
+
+def _order(call: Call) -> Order:
+    order = call.one("order")
+    if order not in (None, "asc", "desc"):
+        raise InvalidInput.at("query", "order", msg="must be 'asc' or 'desc'", type="literal_error")
+    return "desc" if order == "desc" else "asc"
+
+
+@attrs.frozen
+class Listed:
+    """A page of a listing. `after` = `last_id` asks for the next; both ids are "" where the page is empty."""
+
+    object: Literal["list"]
+    has_more: bool
+    first_id: str
+    last_id: str
+
+
+def page_object(page: Page[T], shown: Callable[[T], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A page as plain JSON data, each item as `shown` shows it."""
+    data = [shown(item) for item in page]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else ("", "")
+    return {"object": "list", "data": data, "has_more": page.has_more, "first_id": first, "last_id": last}
+
+
+def time_text(moment: datetime) -> str:
+    """A time as the interface writes it: in UTC, with microseconds and a Z."""
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+@contextmanager
+def problems_at(*prefix: str, **moved: str) -> Iterator[None]:
+    """Give the problems of a use case the places where the client put the values.
+
+    Everything goes below `prefix`, except that a problem of the argument named in `moved` is one of that body member.
+    """
+    try:
+        yield
+    except InvalidInput as wrong:
+        raise type(wrong)([attrs.evolve(one, loc=_moved(one.loc, prefix, moved)) for one in wrong.problems]) from None
+
+
+def _moved(loc: tuple[str | int, ...], prefix: tuple[str, ...], moved: Mapping[str, str]) -> tuple[str | int, ...]:
+    if loc and loc[0] in moved:
+        return ("body", moved[str(loc[0])], *loc[1:])
+    return loc if loc[:1] in (("body",), ("query",)) else (*prefix, *loc)

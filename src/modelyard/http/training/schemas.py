@@ -1,0 +1,230 @@
+"""Training jobs, their events and training data as the clients of the training interface know them."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import attrs
+
+from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.training import Dataset, TrainingEvent, TrainingJob
+from modelyard.domain.training_config import AssistantTurns, ImportanceSamplingLevel, RLConfig, SFTConfig
+from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.constraints import ID, Length
+from modelyard.formats.converter import structure
+from modelyard.http.listing import Listed, problems_at, time_text
+
+T = TypeVar("T")
+
+# ---- requests
+
+
+@attrs.frozen
+class RLOptions:
+    """How an RL job trains; every option may be null. Options beside these are accepted where they change nothing."""
+
+    learning_rate: float | None = None
+    ppo: bool | None = None
+    loss_fn: Literal["cispo", "ppo"] | None = None
+    epsilon: float | None = None
+    epsilon_high: float | None = None
+    importance_sampling_level: ImportanceSamplingLevel | None = None
+    max_negative_advantage_importance_sampling_weight: float | None = None
+    mask_prob_ratio: bool | None = None
+    kimi_k2_tau: float | None = None
+    advantage_balance: float | None = None
+    scale_rewards: bool | None = None
+    normalize_advantages: bool | None = None
+    precalculate_logprobs: bool | None = None
+    truncated_importance_sampling: float | None = None
+    kl_penalty_coef: float | None = None
+    kl_penalty_reference_step: int | None = None
+    packed_sequence_length: int | None = None
+    allow_training_without_logprobs: bool | None = None
+
+
+@attrs.frozen
+class RLJobCreate:
+    """The body that creates an RL job."""
+
+    model_id: str = attrs.field(validator=ID)
+    trajectory_groups: tuple[Mapping[str, Any], ...]
+    experimental_config: RLOptions | None = None
+
+
+@attrs.frozen
+class SFTOptions:
+    """How an SFT job trains: one learning rate for all batches, or one for each."""
+
+    learning_rate: float | tuple[float, ...] | None = None
+    batch_size: int | Literal["auto"] | None = None
+    assistant_turns: AssistantTurns | None = None
+
+
+@attrs.frozen
+class SFTJobCreate:
+    """The body that creates an SFT job on a dataset, named by its URL."""
+
+    model_id: str = attrs.field(validator=ID)
+    training_data_url: str = attrs.field(validator=Length(1, 1024))
+    config: SFTOptions | None = None
+    experimental_config: Mapping[str, Any] | None = None
+
+
+_WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
+_NEUTRAL_WORDS = {"kl_penalty_source": "current_learner"}
+
+
+def rl_request(body: Any) -> RLJobCreate:
+    """The RL job that is asked for. Raises `InvalidInput` naming every problem, options that we lack among them."""
+    problems = _unhonoured(body, "experimental_config", RLOptions)
+    request = _structured(RLJobCreate, body, problems)
+    with problems_at("body", "experimental_config"):
+        RLConfig.resolve(options_of(request.experimental_config))
+    return request
+
+
+def sft_request(body: Any) -> SFTJobCreate:
+    """The SFT job that is asked for. Raises `InvalidInput` naming every problem, options that we lack among them."""
+    problems = [*_unhonoured(body, "config", SFTOptions), *_unhonoured(body, "experimental_config")]
+    request = _structured(SFTJobCreate, body, problems)
+    with problems_at("body", "config"):
+        SFTConfig.resolve(options_of(request.config))
+    return request
+
+
+def options_of(options: RLOptions | SFTOptions | None) -> dict[str, Any]:
+    """The options that were given, by name."""
+    given = attrs.asdict(options, recurse=False) if options is not None else {}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
+    try:
+        request = structure(cls, body, "body")
+    except InvalidInput as wrong:
+        raise InvalidInput([*wrong.problems, *problems]) from None
+    if problems:
+        raise InvalidInput(problems)
+    return request
+
+
+def _unhonoured(body: Any, name: str, honoured: type | None = None) -> list[Problem]:
+    """The options that would have to change something, but cannot."""
+    options = body.get(name) if isinstance(body, dict) else None
+    if not isinstance(options, dict):
+        return []
+    known = {field.name for field in attrs.fields(honoured)} if honoured is not None else set()
+    message = "is not supported here; leave it out, because without it something else would be trained than was asked"
+    return [
+        Problem(("body", name, option), message, "unsupported_option")
+        for option, value in options.items()
+        if option not in known and not _is_neutral(option, value)
+    ]
+
+
+def _is_neutral(option: str, value: Any) -> bool:
+    if option == "kl_ref_adapter_path":
+        return value is None
+    return option in _WITHOUT_EFFECT or value in (None, 0) or value == _NEUTRAL_WORDS.get(option)
+
+
+# ---- responses
+
+
+@attrs.frozen
+class TrainingJobObject:
+    """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force.
+
+    `queue_position` tells how many jobs wait ahead of one that waits, up to 100.
+    """
+
+    id: str
+    object: Literal["training_job"]
+    kind: JobKind
+    model_id: str
+    status: JobStatus
+    created_at: str
+    training_start: str | None
+    training_end: str | None
+    error_message: str | None
+    step: int | None
+    metrics: Mapping[str, float]
+    attempts: int
+    config: Mapping[str, Any]
+    progress: int
+    total: int | None
+    queue_position: int | None
+    last_heartbeat: str | None
+    estimated_end: str | None
+
+
+@attrs.frozen
+class TrainingEventObject:
+    """An event of a training job. The data of a `gradient_step` are finite numbers."""
+
+    id: str
+    type: Literal["training_started", "gradient_step", "training_ended", "training_failed"]
+    data: Mapping[str, Any]
+    created_at: str
+
+
+@attrs.frozen
+class DatasetObject:
+    """Uploaded training data: the URL by which a job names them, and the SHA-256 of the rows."""
+
+    url: str
+    rows: int
+    digest: str
+
+
+@attrs.frozen
+class TrainingJobPage(Listed):
+    """Some training jobs, in the order of their creation."""
+
+    data: tuple[TrainingJobObject, ...]
+
+
+@attrs.frozen
+class TrainingEventPage(Listed):
+    """Some events of a job, in order."""
+
+    data: tuple[TrainingEventObject, ...]
+
+
+def job_object(job: TrainingJob) -> Mapping[str, Any]:
+    """A training job in the members of `TrainingJobObject`."""
+    return {
+        "id": job.id,
+        "object": "training_job",
+        "kind": job.kind.value,
+        "model_id": job.model_id,
+        "status": job.status.value,
+        "created_at": time_text(job.created_at),
+        "training_start": _maybe_time(job.training_start),
+        "training_end": _maybe_time(job.training_end),
+        "error_message": job.error_message,
+        "step": job.step,
+        "metrics": dict(job.metrics),
+        "attempts": job.attempts,
+        "config": dict(job.config),
+        "progress": job.progress,
+        "total": job.total,
+        "queue_position": job.queue_position,
+        "last_heartbeat": _maybe_time(job.last_heartbeat),
+        "estimated_end": _maybe_time(job.estimated_end),
+    }
+
+
+def event_object(event: TrainingEvent) -> Mapping[str, Any]:
+    """An event in the members of `TrainingEventObject`."""
+    return {"id": event.id, "type": event.type, "data": dict(event.data), "created_at": time_text(event.created_at)}
+
+
+def dataset_object(dataset: Dataset) -> Mapping[str, Any]:
+    """A dataset in the members of `DatasetObject`."""
+    return {"url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
+
+
+def _maybe_time(moment: datetime | None) -> str | None:
+    return None if moment is None else time_text(moment)

@@ -1,0 +1,79 @@
+"""Bodies with trajectory groups, which may be large: read once, a trajectory at a time, into an artifact."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.fields import below
+from modelyard.formats.json_stream import JsonReader, file_chunks
+from modelyard.formats.training_data import dump_group_end, dump_trajectory, group_around, trajectory_of
+from modelyard.http.route import Call
+from modelyard.protocols import StoredArtifact
+
+_GROUPS, _TRAJECTORIES = "trajectory_groups", "trajectories"
+
+
+class GroupsBody:
+    """A JSON body with trajectory groups, read once, a trajectory at a time."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._reader = JsonReader(chunks, at=("body",))
+        self.rest: dict[str, Any] = {}
+        """The other members, once all lines are read; the groups are an empty list in it."""
+
+    def lines(self) -> Iterator[bytes]:
+        """The groups as lines of `formats.training`. Raises `InvalidInput`, naming group, trajectory and field."""
+        for name in self._reader.members():
+            if name == _GROUPS and not self._reader.is_null():
+                self.rest[name] = []
+                for group in self._reader.elements(name):
+                    yield from self._group(group)
+            else:
+                self.rest[name] = self._reader.take(name)
+        self._reader.end()
+
+    def _group(self, group: int) -> Iterator[bytes]:
+        place = (_GROUPS, group)
+        rest: dict[str, Any] = {}
+        found = False
+        for name in self._reader.members(*place):
+            if name == _TRAJECTORIES and not self._reader.is_null():
+                found = True
+                for member in self._reader.elements(*place, name):
+                    yield self._line(lambda data: dump_trajectory(trajectory_of(data)), *place, name, member)
+            else:
+                rest[name] = self._reader.take(*place, name)
+        if not found:
+            raise InvalidInput.at("body", *place, _TRAJECTORIES, msg="is required", type="missing")
+        yield _at(lambda: dump_group_end(group_around((), rest)), *place)
+
+    def _line(self, write: Callable[[Any], bytes], *place: str | int) -> bytes:
+        data = self._reader.take(*place)
+        return _at(lambda: write(data), *place)
+
+
+def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
+    try:
+        return write()
+    except InvalidInput as wrong:
+        raise below(wrong, "body", *place) from None
+
+
+def read_groups_body(call: Call) -> tuple[GroupsBody, StoredArtifact]:
+    """The body without its groups, and the groups as an artifact, which whoever calls keeps or removes."""
+    with spooled(call) as file:
+        body = GroupsBody(file_chunks(file))
+        return body, call.platform.runtime.artifacts.put(body.lines())
+
+
+@contextmanager
+def spooled(call: Call) -> Iterator[BinaryIO]:
+    """The raw body as a file, removed afterwards."""
+    assert call.data is not None
+    artifacts = call.platform.runtime.artifacts
+    try:
+        with artifacts.open(call.data.name) as file:
+            yield file
+    finally:
+        artifacts.remove(call.data.name)
