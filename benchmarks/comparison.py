@@ -30,6 +30,7 @@ from modelyard.domain.evaluation.results import ResultQuery, Sort
 from modelyard.platform.evaluations.result import Rows
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.protocols import Tx
+from modelyard.report.evaluations.comparison import ComparisonReport
 
 ROWS = 100_000
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
@@ -97,15 +98,19 @@ def results(evaluations: Evaluations, runs: Sequence[str], **options: Any) -> in
     return sum(1 for _ in found.rows)
 
 
+def compared(evaluations: Evaluations, runs: Sequence[str]) -> ComparisonReport:
+    return evaluations.compare(baseline=runs[0], candidate=runs[1])
+
+
 def drained(pieces: Iterator[bytes]) -> int:
     return sum(map(len, pieces))
 
 
 BY_SCORE = (Sort(Field("scores.tone")),)
 READ: dict[str, Callable[[Evaluations, Sequence[str]], object]] = {
-    "comparison": lambda evaluations, runs: evaluations.compare(*runs),
-    "comparison as HTML": lambda evaluations, runs: len(evaluations.compare(*runs).html),
-    "comparison as CSV": lambda evaluations, runs: drained(evaluations.compare(*runs).export("csv")),
+    "comparison": compared,
+    "comparison as HTML": lambda evaluations, runs: len(compared(evaluations, runs).html),
+    "comparison as CSV": lambda evaluations, runs: drained(compared(evaluations, runs).export("csv")),
     "report as HTML": lambda evaluations, runs: len(evaluations.report(runs[0]).html),
     "export as JSON Lines": lambda evaluations, runs: drained(evaluations.export(runs[0])),
     "export as CSV": lambda evaluations, runs: drained(evaluations.export(runs[0], "csv")),

@@ -220,7 +220,7 @@ def test_a_comparison_shows_the_means_of_the_reports(platform: Platform) -> None
     given: Answers = [(at, [{**dict.fromkeys(SCORERS), "number": value}]) for at, value in enumerate([1, 0.25, 0])]
     run = evaluated(platform, given, 1)
     mean = platform.evaluations.report(run).metric("number").mean
-    found = platform.evaluations.compare(run, run).metric("number")
+    found = platform.evaluations.compare(baseline=run, candidate=run).metric("number")
     assert (found.baseline, found.candidate) == (mean, mean)
 
 

@@ -77,7 +77,7 @@ def reports(platform: Platform, judged_runs: Any) -> tuple[Any, Any]:
         return judged_runs.add(platform, answers)
 
     one, other = run(0), run(1)
-    return platform.evaluations.report(one), platform.evaluations.compare(one, other)
+    return platform.evaluations.report(one), platform.evaluations.compare(baseline=one, candidate=other)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -120,7 +120,7 @@ def test_text_is_a_table_that_cannot_steer_a_terminal(platform: Platform, judged
     assert "cost" not in text
     assert "30 + 15 tokens, $0.003" in text
     evil = judged_runs.add(platform, [judged_runs.answer("q", scores={"\x1b[2J": 1.0})])
-    both = str(platform.evaluations.report(evil)) + str(platform.evaluations.compare(run, evil))
+    both = str(platform.evaluations.report(evil)) + str(platform.evaluations.compare(baseline=run, candidate=evil))
     assert "\x1b" not in both
 
 
@@ -141,7 +141,7 @@ def test_the_text_of_a_run_names_the_first_errors_and_how_trials_and_rows_were_p
 def test_a_comparison_accounts_for_every_row(platform: Platform, judged_runs: Any) -> None:
     before = judged_runs.add(platform, judged_runs.questions([True, True, None, None, True]))
     after = judged_runs.add(platform, judged_runs.questions([True, None, True, None, False]))
-    found = platform.evaluations.compare(before, after)
+    found = platform.evaluations.compare(baseline=before, candidate=after)
     lacking = "rows without a value: 1 in the baseline, 1 in the candidate, 1 in both"
     (line,) = (line for line in str(found).splitlines() if line.startswith("exact, rows"))
     assert line == f"exact, {lacking}; over all 5, these as worst: -20.0 pp (-123.9 to +83.9 pp)"
@@ -151,10 +151,10 @@ def test_a_comparison_accounts_for_every_row(platform: Platform, judged_runs: An
 def test_a_comparison_says_how_many_rows_would_be_enough(platform: Platform, judged_runs: Any) -> None:
     before = judged_runs.add(platform, judged_runs.questions([True] * 5 + [False] * 5))
     after = judged_runs.add(platform, judged_runs.questions([False] * 2 + [True] * 4 + [False] * 4))
-    found = platform.evaluations.compare(before, after)
+    found = platform.evaluations.compare(baseline=before, candidate=after)
     needed = found.metric("exact").rows_needed
     assert f"exact, about {needed} rows would show a difference of this size" in str(found)
-    assert "would show" not in str(platform.evaluations.compare(before, before))
+    assert "would show" not in str(platform.evaluations.compare(baseline=before, candidate=before))
 
 
 def test_what_the_engine_returns_shows_its_report(platform: Platform) -> None:
@@ -166,7 +166,7 @@ def test_what_the_engine_returns_shows_its_report(platform: Platform) -> None:
 def test_an_empty_run_has_a_page_too(platform: Platform, judged_runs: Any) -> None:
     run = judged_runs.add(platform, [])
     assert "Nothing was scored" in Outline(platform.evaluations.report(run).html).text
-    assert "nothing to compare" in Outline(platform.evaluations.compare(run, run).html).text
+    assert "nothing to compare" in Outline(platform.evaluations.compare(baseline=run, candidate=run).html).text
     assert "0 rows" in str(platform.evaluations.report(run))
 
 

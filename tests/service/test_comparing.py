@@ -56,7 +56,7 @@ def test_equal_rows_of_a_run_are_trials_of_one(platform: Platform, judged_runs: 
 def test_what_belongs_to_others_is_not_found(platform: Platform, judged_runs: Any) -> None:
     run = judged_runs.add(platform, judged_runs.questions([True]))
     stranger = platform.acting_as(Principal("key", "other", Scope("other"), "key-id")).evaluations
-    for act in (stranger.report, stranger.export, lambda run: stranger.compare(run, run)):
+    for act in (stranger.report, stranger.export, lambda run: stranger.compare(baseline=run, candidate=run)):
         with pytest.raises(NotFound):
             act(run)
 
@@ -64,7 +64,10 @@ def test_what_belongs_to_others_is_not_found(platform: Platform, judged_runs: An
 @pytest.mark.parametrize("confidence", [0.0, 0.49, 1.0, 95])
 def test_a_confidence_that_is_none_is_refused(platform: Platform, judged_runs: Any, confidence: float) -> None:
     run = judged_runs.add(platform, judged_runs.questions([True]))
-    for act in (platform.evaluations.report, lambda run, **more: platform.evaluations.compare(run, run, **more)):
+    for act in (
+        platform.evaluations.report,
+        lambda run, **more: platform.evaluations.compare(baseline=run, candidate=run, **more),
+    ):
         with pytest.raises(InvalidInput, match=r"confidence: must be at least 0\.5 and below 1"):
             act(run, confidence=confidence)
 
@@ -75,40 +78,40 @@ def test_a_confidence_that_is_none_is_refused(platform: Platform, judged_runs: A
 def test_a_candidate_is_shown_to_be_better_or_worse(platform: Platform, judged_runs: Any) -> None:
     before = judged_runs.add(platform, judged_runs.questions(values(10, 20)))
     after = judged_runs.add(platform, judged_runs.questions(values(20, 10)))
-    better = platform.evaluations.compare(before, after).metric("exact")
+    better = platform.evaluations.compare(baseline=before, candidate=after).metric("exact")
     assert (better.verdict, better.paired.wins, better.paired.losses) == (Verdict.BETTER, 10, 0)
-    assert platform.evaluations.compare(after, before).metric("exact").verdict is Verdict.WORSE
+    assert platform.evaluations.compare(baseline=after, candidate=before).metric("exact").verdict is Verdict.WORSE
 
 
 def test_not_worse_passes_and_returns_what_was_found(platform: Platform, judged_runs: Any) -> None:
     before = judged_runs.add(platform, judged_runs.questions(values(10, 20)))
     after = judged_runs.add(platform, judged_runs.questions(values(12, 18)))
-    found = platform.evaluations.assert_not_worse(after, before)
+    found = platform.evaluations.assert_not_worse(candidate=after, baseline=before)
     assert found.metric("exact").paired.difference == pytest.approx(2 / 30)
-    platform.evaluations.assert_not_worse(before, before)
+    platform.evaluations.assert_not_worse(candidate=before, baseline=before)
 
 
 def test_worse_fails_and_says_which_rows_how_much_and_how_sure(platform: Platform, judged_runs: Any) -> None:
     before = judged_runs.add(platform, judged_runs.questions(values(20, 10)), "support:step1")
     after = judged_runs.add(platform, judged_runs.questions(values(10, 20)), "support:step2")
     with pytest.raises(AssertionError) as failed:
-        platform.evaluations.assert_not_worse(after, before, metric="exact")
+        platform.evaluations.assert_not_worse(candidate=after, baseline=before, metric="exact")
     text = str(failed.value)
     assert f"candidate weave:///local/demo/object/support:step2 (run {after.id})" in text
     assert "exact: -33.3 pp (95 % interval -51.2 to -15.4 pp, p 0.002)" in text
     assert "over 30 rows (66.7 % before, 33.3 % now): 0 better, 20 the same, 10 worse" in text
     assert text.count("question: question 1") == 5
-    platform.evaluations.assert_not_worse(after, before, margin=0.2)
-    platform.evaluations.assert_not_worse(after, before, confidence=0.999)
+    platform.evaluations.assert_not_worse(candidate=after, baseline=before, margin=0.2)
+    platform.evaluations.assert_not_worse(candidate=after, baseline=before, confidence=0.999)
 
 
 def test_a_margin_is_what_must_be_passed(platform: Platform, judged_runs: Any) -> None:
     before = judged_runs.add(platform, judged_runs.questions(values(20, 10)))
     after = judged_runs.add(platform, judged_runs.questions(values(10, 20)))
     with pytest.raises(AssertionError, match=r"10\.0 pp would be allowed"):
-        platform.evaluations.assert_not_worse(after, before, margin=0.1)
+        platform.evaluations.assert_not_worse(candidate=after, baseline=before, margin=0.1)
     with pytest.raises(InvalidInput, match="margin: must be at least 0"):
-        platform.evaluations.assert_not_worse(after, before, margin=-0.1)
+        platform.evaluations.assert_not_worse(candidate=after, baseline=before, margin=-0.1)
 
 
 def test_a_candidate_that_fails_on_rows_is_worse_over_all_of_them(platform: Platform, judged_runs: Any) -> None:
@@ -117,7 +120,7 @@ def test_a_candidate_that_fails_on_rows_is_worse_over_all_of_them(platform: Plat
     failing = [attrs.evolve(answer, error="timed out", scores={}) for answer in answers[:10]]
     after = judged_runs.add(platform, [*failing, *answers[10:]])
     with pytest.raises(AssertionError, match="10 of which have no value in the candidate, which counts as") as told:
-        platform.evaluations.assert_not_worse(after, before)
+        platform.evaluations.assert_not_worse(candidate=after, baseline=before)
     assert "rows that are lost:" in str(told.value)
     assert str(told.value).count("timed out") == 5
 
@@ -130,7 +133,7 @@ def test_no_scored_rows_fail(platform: Platform, judged_runs: Any) -> None:
     empty = judged_runs.add(platform, [])
     for candidate, baseline in ((others, scored), (silent, scored), (disjoint[0], disjoint[1]), (empty, empty)):
         with pytest.raises(AssertionError, match="there are no scored rows to compare"):
-            platform.evaluations.assert_not_worse(candidate, baseline)
+            platform.evaluations.assert_not_worse(candidate=candidate, baseline=baseline)
 
 
 def test_a_metric_that_the_candidate_lost_does_not_go_unnoticed(platform: Platform, judged_runs: Any) -> None:
@@ -139,13 +142,13 @@ def test_a_metric_that_the_candidate_lost_does_not_go_unnoticed(platform: Platfo
 
     before, after = run(exact=True, tone=0.5), run(exact=True)
     with pytest.raises(AssertionError, match="tone, only the baseline has values of it"):
-        platform.evaluations.assert_not_worse(after, before)
-    platform.evaluations.assert_not_worse(after, before, metric="exact")
-    platform.evaluations.assert_not_worse(before, after)
+        platform.evaluations.assert_not_worse(candidate=after, baseline=before)
+    platform.evaluations.assert_not_worse(candidate=after, baseline=before, metric="exact")
+    platform.evaluations.assert_not_worse(candidate=before, baseline=after)
     with pytest.raises(AssertionError, match="tone, only the baseline has values of it"):
-        platform.evaluations.assert_not_worse(after, before, metric="tone")
+        platform.evaluations.assert_not_worse(candidate=after, baseline=before, metric="tone")
     with pytest.raises(InvalidInput, match="metric: must be a metric of both runs: exact"):
-        platform.evaluations.assert_not_worse(after, before, metric="colour")
+        platform.evaluations.assert_not_worse(candidate=after, baseline=before, metric="colour")
 
 
 @pytest.mark.parametrize("wrong", [None, 5, object(), {"run": "id"}])
@@ -153,7 +156,7 @@ def test_what_is_no_run_is_refused_in_words(platform: Platform, judged_runs: Any
     run = judged_runs.add(platform, judged_runs.questions(values(3, 0)))
     for pair in ((run, wrong), (wrong, run)):
         with pytest.raises(InvalidInput, match="run: must be a run, its id, or the result of one"):
-            platform.evaluations.compare(*pair)
+            platform.evaluations.compare(baseline=pair[0], candidate=pair[1])
 
 
 @pytest.mark.parametrize("wrong", ["x", None, 95, 1.0, True])
@@ -165,7 +168,7 @@ def test_what_is_no_confidence_margin_or_threshold_is_refused_in_words(
         platform.evaluations.report(run, confidence=wrong)
     if not isinstance(wrong, float | int) or wrong is True:
         with pytest.raises(InvalidInput, match="margin: must be at least 0"):
-            platform.evaluations.assert_not_worse(run, run, margin=wrong)
+            platform.evaluations.assert_not_worse(candidate=run, baseline=run, margin=wrong)
         with pytest.raises(InvalidInput, match="exact: must be a number, the least"):
             platform.evaluations.gate(run, {"exact": wrong})
 
@@ -173,7 +176,7 @@ def test_what_is_no_confidence_margin_or_threshold_is_refused_in_words(
 def test_runs_over_other_rows_say_why_they_have_none_in_common(platform: Platform, judged_runs: Any) -> None:
     one = judged_runs.add(platform, judged_runs.questions(values(3, 0)))
     other = judged_runs.add(platform, [judged_runs.answer("another question", scores={"exact": True})])
-    report = platform.evaluations.compare(one, other)
+    report = platform.evaluations.compare(baseline=one, candidate=other)
     for text in (str(report), report.html):
         assert "no row is in both: rows are paired by all that they hold" in text
 
@@ -254,7 +257,7 @@ def test_a_run_is_exported_as_csv_that_no_spreadsheet_takes_for_formulas(platfor
 def test_a_comparison_is_exported_row_by_row(platform: Platform, judged_runs: Any) -> None:
     before = judged_runs.add(platform, judged_runs.questions([0.25, 0.5]))
     after = judged_runs.add(platform, judged_runs.questions([0.75, None]))
-    report = platform.evaluations.compare(before, after)
+    report = platform.evaluations.compare(baseline=before, candidate=after)
     lines = [json.loads(line) for line in b"".join(report.export()).splitlines()]
     by_question = {line["inputs"]["question"]: line for line in lines}
     assert by_question["question 0"]["differences"] == {"exact": 0.5}

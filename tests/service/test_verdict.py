@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.domain.promotion import NotWorse
+from modelyard.domain.promotion import NotWorse, PromotionRuns
 from modelyard.errors import Conflict, InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.models import promotion as service
@@ -50,6 +50,10 @@ def judged(
 
 def promote(yard: Any, step: int = 2, **require: Any) -> Any:
     return yard.models.promote("p/m", step, require=NotWorse(**({"evaluation": "exam"} | require)))
+
+
+def pair_of(candidate: str, baseline: str) -> PromotionRuns:
+    return {"baseline": baseline, "candidate": candidate}
 
 
 def step_of(yard: Any) -> int:
@@ -136,11 +140,11 @@ def test_runs_can_be_named_and_must_be_completed_ones_of_these_checkpoints(train
         ((baseline, candidate), "candidate"),
     ):
         with pytest.raises(InvalidInput) as refused:
-            promote(trained, evaluation=None, runs=runs)
+            promote(trained, evaluation=None, runs=pair_of(*runs))
         assert refused.value.problems[0].loc == ("runs", name)
     with pytest.raises(NotFound):
-        promote(trained, evaluation=None, runs=(candidate, "never"))
-    assert promote(trained, evaluation=None, runs=(candidate, baseline)).verdict["baseline_run"] == baseline
+        promote(trained, evaluation=None, runs=pair_of(candidate, "never"))
+    assert promote(trained, evaluation=None, runs=pair_of(candidate, baseline)).verdict["baseline_run"] == baseline
 
 
 def test_one_metric_can_be_what_counts(trained: Any) -> None:
@@ -184,7 +188,7 @@ def test_runs_outside_of_the_scope_do_not_count(trained: Any) -> None:
     assert promote(trained).step == 2
 
 
-@pytest.mark.parametrize("given", [{}, {"evaluation": "e", "runs": ("a", "b")}])
+@pytest.mark.parametrize("given", [{}, {"evaluation": "e", "runs": {"baseline": "a", "candidate": "b"}}])
 def test_either_an_evaluation_or_runs_are_given(given: Any) -> None:
     with pytest.raises(InvalidInput, match="either an evaluation or two runs"):
         NotWorse(**given)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 import attrs
 
@@ -30,19 +30,27 @@ def check_alias(name: str) -> str:
     return name
 
 
+class PromotionRuns(TypedDict):
+    """The ids of two runs: one on the checkpoint that the alias points to, and one on the candidate."""
+
+    baseline: str
+    candidate: str
+
+
 @attrs.frozen
 class NotWorse:
     """What a promotion may require: that the candidate is not shown to be worse than what the alias points to.
 
-    Compared are the newest completed runs of both on an `evaluation`, given by its name in the model's project
-    ("quiz", or "quiz:v0" for one version), its reference or its published version; or `runs`, the ids of the
-    candidate's run and of the current one's. All metrics count, or the one that is named, with a `margin` by which the
-    candidate may be worse, at a `confidence`. An alias that points to nothing yet meets every requirement. Raises
-    `InvalidInput` unless there is either an evaluation or runs.
+    The newest completed runs of both on an `evaluation` are compared. It is given by its name in the model's project
+    ("quiz", or "quiz:v0" for one version), its reference or its published version. Instead, `runs` gives the ids of
+    the two runs: `{"baseline": ..., "candidate": ...}`. All metrics count, or the one that is named. The candidate may
+    be worse by `margin`, at a `confidence`. An alias that points to nothing yet meets every requirement.
+
+    Raises `InvalidInput` unless there is either an evaluation or runs.
     """
 
     evaluation: OneObject | None = None
-    runs: tuple[str, str] | None = None
+    runs: PromotionRuns | None = None
     metric: str | None = None
     margin: float = 0.0
     confidence: float = CONFIDENCE

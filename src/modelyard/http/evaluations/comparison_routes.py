@@ -31,8 +31,8 @@ def compare_runs(call: Call) -> Flow[Response]:
     def answer() -> Response:
         with wire_places():
             report = call.platform.evaluations.compare(
-                body.baseline,
-                body.candidate,
+                baseline=body.baseline,
+                candidate=body.candidate,
                 reducer=body.reducer,
                 cluster_by=body.cluster_by,
                 confidence=body.confidence,

@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion
+from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, NAME, Length, Within
 from modelyard.formats.converter import structure
@@ -63,7 +63,9 @@ class Requirement:
 
     def not_worse(self) -> NotWorse:
         """The requirement. Raises `InvalidInput`."""
-        runs = None if self.runs is None else (self.runs.candidate, self.runs.baseline)
+        runs: PromotionRuns | None = None
+        if self.runs is not None:
+            runs = {"baseline": self.runs.baseline, "candidate": self.runs.candidate}
         return NotWorse(self.evaluation, runs, self.metric, self.margin, self.confidence)
 
 

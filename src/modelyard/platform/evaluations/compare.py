@@ -213,9 +213,9 @@ class Comparing(ABC):
 
     def compare(
         self,
+        *,
         baseline: AnyRun,
         candidate: AnyRun,
-        *,
         project: str | None = None,
         entity: str | None = None,
         **options: Unpack[TermOptions],
@@ -235,9 +235,9 @@ class Comparing(ABC):
 
     def assert_not_worse(
         self,
-        candidate: AnyRun,
-        baseline: AnyRun,
         *,
+        baseline: AnyRun,
+        candidate: AnyRun,
         metric: str | None = None,
         margin: float = 0.0,
         **options: Unpack[TermOptions],
@@ -249,7 +249,7 @@ class Comparing(ABC):
         a missing value counted as the worst. Raises AssertionError that says on which rows, by how much and how sure
         that is, also when no row was scored in both; `NotFound`, `InvalidInput`.
         """
-        found = self.compare(baseline, candidate, **options)
+        found = self.compare(baseline=baseline, candidate=candidate, **options)
         check_not_worse(found, metric, margin)
         return found
 

@@ -1,6 +1,6 @@
 """Promoting checkpoints: letting an alias such as `prod` point to one, and taking that back."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.lineage import checkpoint_ref
 from modelyard.domain.models import Model
 from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
-from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, check_alias
+from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns, check_alias
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.checkpoints.aliases import aliases_of, promote, remove_alias, roll_back
@@ -44,12 +44,13 @@ def verdict(
     if current is None:
         return {"outcome": "there was nothing to compare with"}
     evaluations = Evaluations(runtime, principal)
-    if require.evaluation is not None:
+    if require.runs is None:
+        assert require.evaluation is not None
         pair = runtime.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
     else:
-        pair = _named(evaluations, require.runs or (), model, (step, current))
+        pair = _named(evaluations, require.runs, model, (step, current))
     candidate, baseline = pair
-    report = evaluations.compare(baseline, candidate, confidence=require.confidence)
+    report = evaluations.compare(baseline=baseline, candidate=candidate, confidence=require.confidence)
     try:
         check_not_worse(report, require.metric, require.margin)
     except AssertionError as failed:
@@ -57,9 +58,9 @@ def verdict(
     return _numbers(report, require)
 
 
-def _named(evaluations: Evaluations, run_ids: Sequence[str], model: Model, steps: tuple[int, int]) -> Pair:
+def _named(evaluations: Evaluations, runs: PromotionRuns, model: Model, steps: tuple[int, int]) -> Pair:
     """The runs of these ids, which must have judged these checkpoints and be completed."""
-    candidate, baseline = (evaluations.get(run_id) for run_id in run_ids)
+    candidate, baseline = (evaluations.get(run_id) for run_id in (runs["candidate"], runs["baseline"]))
     for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
         if same_scheme(run.model) != str(checkpoint_ref(model, step)) or run.state is not RunState.COMPLETED:
             raise InvalidInput.at("runs", name, msg=f"must be a completed run on step {step} of {model.name}")

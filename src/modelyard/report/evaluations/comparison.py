@@ -35,7 +35,7 @@ class ComparisonReport:
     """A candidate beside a baseline in numbers, and the way to their rows. `print` it, leave it at the end of a
     notebook's cell, or save it.
 
-    report = platform.evaluations.compare(baseline, candidate)
+    report = platform.evaluations.compare(baseline=baseline, candidate=candidate)
     report.save("comparison.html")
     """
 
