@@ -20,6 +20,7 @@ from modelyard.engines.torch.serving import backend as local
 from modelyard.engines.torch.training import trainer as local_training
 from modelyard.executors import thread
 from modelyard.lazy import deferred
+from modelyard.platform import job_types
 from modelyard.platform.platform import Lifetime, Platform, beside
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import (
@@ -85,6 +86,7 @@ def open_platform(
         randomness=randomness,
         observer=observer,
         settings=settings or Settings(),
+        job_types=deferred(lambda: job_types.JOB_TYPES),
         base_models=base_models if backend is None else None,
     )
     close_store: Callable[[], None] = opened_store.close if store is None else opened_store.sync

@@ -26,6 +26,9 @@ class _Deferred:
     def __getattr__(self, name: str) -> Any:
         return self._known[name] if name in self._known else getattr(self._make(), name)
 
+    def __getitem__(self, key: object) -> Any:
+        return cast(Any, self._make())[key]
+
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._make(), name, value)
 

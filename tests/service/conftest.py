@@ -21,6 +21,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.executors.inline import InlineExecutor
+from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.models.service import Models
@@ -143,6 +144,7 @@ class Yard:
             ids=numbered_ids(),
             randomness=lambda size: bytes(size),
             observer=seen.append,
+            job_types=JOB_TYPES,
             settings=Settings(**{"poll": 1.0, **settings}),
         )
         return cls(runtime, trainer, clock, seen)

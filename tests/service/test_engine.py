@@ -44,6 +44,7 @@ from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.keys.service import Keys
@@ -128,6 +129,7 @@ def world_on(store: Store | None = None, backend: Any = None, clock: ManualClock
         lambda n: bytes(n),
         None,
         Settings(),
+        JOB_TYPES,
     )
     return World(runtime)
 

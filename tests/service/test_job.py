@@ -17,7 +17,9 @@ from modelyard.domain.job import (
     SupersededEvent,
 )
 from modelyard.errors import Conflict, LeaseLost, RateLimited
+from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import expire
+from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
 from modelyard.platform.jobs.queue import (
     cancel,
@@ -25,7 +27,6 @@ from modelyard.platform.jobs.queue import (
     end,
     enqueue,
     fail,
-    record_events,
     request_cancel,
     requeue,
     save_resume,
@@ -59,7 +60,7 @@ def step(yard: Any, job: Job, number: int, **data: float) -> JobProgress:
 
 def settle(yard: Any, job: Job, how: Any, *more: Any) -> Job:
     event_id, now = yard.runtime.ids(), yard.clock.now()
-    return yard.runtime.store.transact(lambda tx: how(tx, tx.get(Job, job.id), event_id, *more, now))
+    return yard.runtime.store.transact(lambda tx: how(tx, JOB_TYPES, tx.get(Job, job.id), event_id, *more, now))
 
 
 def places(yard: Any, *jobs: Job) -> list[QueueState]:
@@ -129,8 +130,8 @@ def writes(yard: Any, token: Claim) -> dict[str, Any]:
         "heartbeat": lambda tx: heartbeat(tx, token, now),
         "event": lambda tx: record_events(tx, token, [event], now),
         "state": lambda tx: save_resume(tx, token, 99, {}, now),
-        "end": lambda tx: succeed(tx, held(tx, token), "id", now),
-        "requeue": lambda tx: requeue(tx, held(tx, token), "id", now),
+        "end": lambda tx: succeed(tx, JOB_TYPES, held(tx, token), "id", now),
+        "requeue": lambda tx: requeue(tx, JOB_TYPES, held(tx, token), "id", now),
     }
 
 
@@ -260,7 +261,7 @@ def test_an_ended_job_ends_no_second_time(yard: Any, status: JobStatus) -> None:
     put(yard)
     job = take(yard)
     now = yard.clock.now()
-    yard.runtime.store.transact(lambda tx: end(tx, tx.get(Job, job.id), status, NewEvent("e", "over"), now))
+    yard.runtime.store.transact(lambda tx: end(tx, JOB_TYPES, tx.get(Job, job.id), status, NewEvent("e", "over"), now))
     for how, more in ((succeed, ()), (fail, ("why",)), (cancel, ("me",)), (requeue, ())):
         with pytest.raises(Conflict):
             settle(yard, job, how, *more)
@@ -272,7 +273,7 @@ def test_an_ended_job_ends_no_second_time(yard: Any, status: JobStatus) -> None:
 
 def ask_to_cancel(yard: Any, job: Job, by: str = "me") -> Job:
     event_id, now = yard.runtime.ids(), yard.clock.now()
-    return yard.runtime.store.transact(lambda tx: request_cancel(tx, job.id, event_id, by, now))
+    return yard.runtime.store.transact(lambda tx: request_cancel(tx, JOB_TYPES, job.id, event_id, by, now))
 
 
 def test_a_job_that_waits_is_cancelled_at_once_and_the_lane_goes_on(yard: Any) -> None:
@@ -298,7 +299,7 @@ def test_a_job_marked_for_cancellation_ends_as_cancelled_however_its_worker_leav
     ask_to_cancel(yard, job)
     now = yard.clock.now()
     rest = {requeue: (now,), fail: ("why", now), crash: (now, 1)}[how]
-    done = yard.runtime.store.transact(lambda tx: how(tx, tx.get(Job, job.id), "e", *rest))
+    done = yard.runtime.store.transact(lambda tx: how(tx, JOB_TYPES, tx.get(Job, job.id), "e", *rest))
     assert (done.status, done.error_message) == (JobStatus.CANCELLED, "cancelled by me")
     assert yard.story(job.id) == [("training_failed", 0)]
 
@@ -325,7 +326,7 @@ def test_cancelling_after_the_end_changes_nothing(yard: Any) -> None:
 
 def lose(yard: Any, job: Job, most: int = 3) -> Job | None:
     seen, event_id, now = yard.progress(job.id), yard.runtime.ids(), yard.clock.now()
-    return yard.runtime.store.transact(lambda tx: expire(tx, seen, event_id, now, most))
+    return yard.runtime.store.transact(lambda tx: expire(tx, JOB_TYPES, seen, event_id, now, most))
 
 
 def test_a_job_that_loses_its_worker_again_and_again_without_a_step_fails(yard: Any) -> None:
@@ -371,10 +372,10 @@ def test_a_job_is_not_taken_away_if_it_moved_since_it_was_looked_at(yard: Any) -
     job = take(yard)
     seen, now = yard.progress(job.id), yard.clock.now()
     yard.runtime.store.transact(lambda tx: heartbeat(tx, claim_of(seen), now))
-    assert yard.runtime.store.transact(lambda tx: expire(tx, seen, "e", now, 3)) is None
+    assert yard.runtime.store.transact(lambda tx: expire(tx, JOB_TYPES, seen, "e", now, 3)) is None
     settle(yard, job, succeed)
     for stale in (seen, yard.progress(job.id), attrs.evolve(seen, job_id="gone")):
-        assert yard.runtime.store.transact(lambda tx, stale=stale: expire(tx, stale, "e", now, 3)) is None
+        assert yard.runtime.store.transact(lambda tx, stale=stale: expire(tx, JOB_TYPES, stale, "e", now, 3)) is None
 
 
 def test_a_job_that_was_taken_away_is_again_the_first_of_its_lane(yard: Any) -> None:

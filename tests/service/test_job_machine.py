@@ -10,9 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost
+from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import expire
+from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held
-from modelyard.platform.jobs.queue import enqueue, fail, record_events, request_cancel, requeue, succeed
+from modelyard.platform.jobs.queue import enqueue, fail, request_cancel, requeue, succeed
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
@@ -120,9 +122,9 @@ class QueueMachine(RuleBasedStateMachine):
         def step(tx: Any) -> None:
             job = held(tx, token)
             if well and not tx.get(JobProgress, job.id).cancelled_by:
-                succeed(tx, job, event_id, now)
+                succeed(tx, JOB_TYPES, job, event_id, now)
             else:
-                fail(tx, job, event_id, "why", now)
+                fail(tx, JOB_TYPES, job, event_id, "why", now)
 
         job = self.write(token, step)
         if job is not None and job.cancelled:
@@ -134,7 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def stop_in_order(self, data: st.DataObject) -> None:
         token, event_id, now = data.draw(st.sampled_from(self.claims)), self.id(), self.clock.now()
-        job = self.write(token, lambda tx: requeue(tx, held(tx, token), event_id, now))
+        job = self.write(token, lambda tx: requeue(tx, JOB_TYPES, held(tx, token), event_id, now))
         if job is not None:
             job.returned()
 
@@ -143,7 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(self.claims))
         seen = self.store.read(lambda s: s.get(JobProgress, token.job_id))
-        taken = self.transact(expire, seen, self.id(), self.clock.now(), MAX_CRASHES)
+        taken = self.transact(expire, JOB_TYPES, seen, self.id(), self.clock.now(), MAX_CRASHES)
         job = self.jobs[token.job_id]
         assert (taken is not None) == (job.status == "running")
         if taken is None:
@@ -158,7 +160,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         job_id = data.draw(st.sampled_from(sorted(self.jobs)))
-        self.transact(request_cancel, job_id, self.id(), "me", self.clock.now())
+        self.transact(request_cancel, JOB_TYPES, job_id, self.id(), "me", self.clock.now())
         job = self.jobs[job_id]
         if job.status == "queued":
             job.over("cancelled", "training_failed")

@@ -15,6 +15,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import StoreBusy, TrainingError
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker, alive
@@ -467,7 +468,7 @@ def test_a_store_that_is_busy_sends_the_job_back_and_it_is_not_lost(build: Any, 
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
 
 
-def test_handlers_are_chosen_by_kind_and_one_that_is_missing_fails_the_job(yard: Any) -> None:
+def test_the_work_is_chosen_by_kind_and_a_missing_kind_fails_the_job(yard: Any) -> None:
     job = yard.new_job("lane", JobKind.EVALUATE)
     other = yard.new_job("other", JobKind.RESCORE)
     done: list[str] = []
@@ -479,7 +480,7 @@ def test_handlers_are_chosen_by_kind_and_one_that_is_missing_fails_the_job(yard:
 
     for one in (job, other):
         yard.runtime.store.transact(lambda tx, one=one: enqueue(tx, one, 10))
-    runner = Runner(yard.runtime, {JobKind.EVALUATE: evaluate})
+    runner = Runner(yard.runtime, {JobKind.EVALUATE: attrs.evolve(JOB_TYPES[JobKind.EVALUATE], run=evaluate)})
     runner.run(yard.claim(runner))
     runner.run(yard.claim(runner))
     assert done == [job.id]

@@ -18,8 +18,10 @@ from modelyard.cli.terminal import (
     show_values,
     store_option,
 )
-from modelyard.domain.job import EVALUATION_KINDS, JobStatus, JobSummary
+from modelyard.domain.job import JobKind, JobStatus, JobSummary
 from modelyard.domain.training import TrainingEvent
+
+_EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 
 SHOWN = ("loss", "reward", "score", "failed")
 """The numbers of an event that stand beside the bar."""
@@ -72,7 +74,7 @@ def show_job(store: Path, job_id: str, as_json: bool) -> None:
     """Show one job; an evaluation also by the id of its run."""
     with opened(store) as platform:
         found = platform.jobs.get(job_id)
-        face = found if found.kind in EVALUATION_KINDS else platform.training.get(found.id)
+        face = found if found.kind in _EVALUATIONS else platform.training.get(found.id)
         job = attrs.asdict(face, value_serializer=_plain)
     if as_json:
         click.echo(json.dumps(job, default=str))
@@ -100,7 +102,7 @@ def watch_job(store: Path, job_id: str) -> None:
     """Follow a job until it ends; a worker elsewhere runs it, or else this command does."""
     with opened(store) as platform:
         job = platform.jobs.get(job_id)
-        evaluates = job.kind in EVALUATION_KINDS
+        evaluates = job.kind in _EVALUATIONS
         events = platform.evaluations.events(job.subject) if evaluates else platform.training.job(job.id).events()
         with click.progressbar(length=1, label=job_id, item_show_func=lambda text: text) as bar:
             for event in events:

@@ -275,6 +275,3 @@ RECORDS = (
     ),
     Record(WorkerRecord, "workers", ("id",), indexes={"all": Index(("kind",))}),
 )
-
-
-EVALUATION_KINDS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})

@@ -1,20 +1,36 @@
-"""What does the work of each kind of job."""
+"""The kinds of jobs, as the queue knows them."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 
 from modelyard.domain.job import JobKind
+from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.platform.evaluations import job as evaluation_job
-from modelyard.platform.jobs.claimed_job import ClaimedJob, Handler
+from modelyard.platform.evaluations.transactions import end_run, resumable
+from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.training.run import train
 
 
-def _evaluate(hold: ClaimedJob) -> Generator[None, None, None]:
-    return evaluation_job.evaluate(hold)
+def _evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
+    return evaluation_job.evaluate(claimed)  # loaded by the first evaluation
 
 
-JOB_TYPES: Mapping[JobKind, Handler] = {
-    JobKind.SFT: train,
-    JobKind.RL: train,
-    JobKind.EVALUATE: _evaluate,
-    JobKind.RESCORE: _evaluate,
+def _training(kind: JobKind) -> JobType:
+    return JobType(kind, train, TRAINING_ENDED, TRAINING_FAILED)
+
+
+def _evaluation(kind: JobKind) -> JobType:
+    return JobType(
+        kind, _evaluate, "evaluation_ended", "evaluation_failed", end_run, resumable=resumable, found_by_lane=True
+    )
+
+
+JOB_TYPES: JobTypes = {
+    job_type.kind: job_type
+    for job_type in (
+        _training(JobKind.SFT),
+        _training(JobKind.RL),
+        _evaluation(JobKind.EVALUATE),
+        _evaluation(JobKind.RESCORE),
+    )
 }

@@ -1,10 +1,11 @@
 """What a use case may touch: everything comes from here, nothing is discovered."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
-from modelyard.domain import base_model
+from modelyard.domain import base_model, job
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import StorageFull
 from modelyard.lazy import deferred
@@ -57,6 +58,8 @@ class ProcessCache:
 class Runtime:
     """The world as the use cases see it. `liveness` is what this platform has seen of other processes.
 
+    `job_types` are the kinds of jobs: the `JobTypes` of `platform.jobs.job_type`, which are above this.
+
     `base_models` are those that the default backend and trainers share with the platform, which may add to them; None
     where the host brought its own.
     """
@@ -70,6 +73,7 @@ class Runtime:
     randomness: Randomness
     observer: Observer | None
     settings: Settings
+    job_types: "Mapping[job.JobKind, Any]" = attrs.field(factory=dict, eq=False, repr=False)
     base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
     liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)
     cache: ProcessCache = attrs.field(factory=ProcessCache, eq=False, repr=False)

@@ -14,6 +14,7 @@ from modelyard.domain.promotion import Promotion
 from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
+from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import cancel, head, later
 from modelyard.platform.paging import BATCH, Cursor, cursor_at, get_or_none
 from modelyard.protocols import Snapshot, Tx
@@ -74,7 +75,7 @@ class Gone:
     all: bool = False
 
 
-def delete_some(tx: Tx, model: Model, event_ids: Sequence[str], now: datetime) -> Gone:
+def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str], now: datetime) -> Gone:
     """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
 
     Raises `Conflict` where an alias points to one of its checkpoints.
@@ -85,7 +86,7 @@ def delete_some(tx: Tx, model: Model, event_ids: Sequence[str], now: datetime) -
         job = head(tx, model.id)
         if job is None:
             return _delete_rest(tx, model, jobs)
-        jobs.append(cancel(tx, job, event_id, BY_DELETION, now))
+        jobs.append(cancel(tx, types, job, event_id, BY_DELETION, now))
     return Gone(jobs)
 
 

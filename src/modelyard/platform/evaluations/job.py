@@ -36,8 +36,9 @@ from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.evaluations.transactions import INTERRUPTED
 from modelyard.platform.flow import RecordUsage
 from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import fenced, held
-from modelyard.platform.jobs.queue import announce, cancel, fail, record_events, succeed
+from modelyard.platform.jobs.queue import announce, cancel, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import log
@@ -204,18 +205,19 @@ class _Work:
     def end(self) -> None:
         """Complete the run with its summary; or fail it for its errors, or as somebody has asked."""
         event_id, summary, wall = self.runtime.ids(), self._summary(), self.runtime.clock.now()
+        types = self.runtime.job_types
 
         def step(tx: Tx) -> Job:
             job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
             now = progress.time(wall)
             run = get_or_none(tx, EvaluationRun, job.lane)
             if progress.cancelled_by or run is None:
-                return cancel(tx, job, event_id, progress.cancelled_by or "deletion", now)
+                return cancel(tx, types, job, event_id, progress.cancelled_by or "deletion", now)
             if self.over_budget:
                 drained = attrs.evolve(job, result={"forgiven": self.tally.failed})
-                return fail(tx, drained, event_id, self._why(), now)
+                return fail(tx, types, drained, event_id, self._why(), now)
             tx.replace(run.finished(summary, now))
-            return succeed(tx, job, event_id, now)
+            return succeed(tx, types, job, event_id, now)
 
         self.hold.job = self.runtime.store.transact(step)
         announce(self.runtime, self.hold.job)

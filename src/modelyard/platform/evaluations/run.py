@@ -7,6 +7,7 @@ takes it; when its owner is gone, a worker finishes it, or fails it where it nee
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime
 from functools import partial
 from typing import Any, Unpack, overload
 
@@ -41,6 +42,7 @@ from modelyard.platform.evaluations.spec import (
 from modelyard.platform.evaluations.transactions import INTERRUPTED, check_idle, engine_job
 from modelyard.platform.evaluations.watch import Watching
 from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.leases import claim
 from modelyard.platform.jobs.queue import announce, enqueue, fail
 from modelyard.platform.jobs.requester import requester_spec
@@ -310,8 +312,9 @@ class Evaluating(Watching):
         def work(hold: ClaimedJob) -> Generator[None, None, None]:
             return evaluate(hold, crew)
 
-        handlers = {JobKind.EVALUATE: work, JobKind.RESCORE: work}
-        return Runner(self.runtime, handlers, lambda tx, job, event_id, now: fail(tx, job, event_id, INTERRUPTED, now))
+        kinds = (self.runtime.job_types[kind] for kind in (JobKind.EVALUATE, JobKind.RESCORE))
+        types = {one.kind: attrs.evolve(one, run=work) for one in kinds}
+        return Runner(self.runtime, types, _interrupt)
 
     def _drive(
         self, runner: Runner, hold: ClaimedJob, told: Told, stop: Callable[[], bool] = never
@@ -364,3 +367,7 @@ class Evaluating(Watching):
         job = go_on(engine_job(tx, run_id))
         tx.replace(tx.get(EvaluationRun, run_id).reopened())
         return enqueue(tx, job, self.runtime.settings.max_queued_jobs)
+
+
+def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
+    return fail(tx, types, job, event_id, INTERRUPTED, now)

@@ -4,9 +4,9 @@ The jobs of a run queue up on the run's id, so that at most one is at work on it
 """
 
 from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus
-from modelyard.domain.job import EVALUATION_KINDS, Job, JobProgress, JobStatus
+from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.errors import Conflict
-from modelyard.platform.jobs.leases import latest_job
+from modelyard.platform.jobs.queue import latest_job
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
@@ -31,12 +31,12 @@ def check_idle(snapshot: Snapshot, run_id: str) -> None:
 
 def resumable(job: Job) -> bool:
     """Whether a job has ended in a way that its run can go on from."""
-    return job.kind in EVALUATION_KINDS and job.status is JobStatus.FAILED
+    return job.status is JobStatus.FAILED
 
 
 def end_run(tx: Tx, job: Job) -> None:
     """The run of a job that did not succeed ends with it, in the same transaction."""
-    if job.kind not in EVALUATION_KINDS or job.status is JobStatus.SUCCEEDED or job.ended_at is None:
+    if job.status is JobStatus.SUCCEEDED or job.ended_at is None:
         return
     run = get_or_none(tx, EvaluationRun, job.lane)
     if run is not None and run.state is RunState.RUNNING:

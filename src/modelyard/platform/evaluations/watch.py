@@ -18,8 +18,7 @@ from modelyard.off_loop import in_executor
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.transactions import engine_job
 from modelyard.platform.jobs.events import events_behind
-from modelyard.platform.jobs.leases import latest_job
-from modelyard.platform.jobs.queue import announce, files_of, request_cancel
+from modelyard.platform.jobs.queue import announce, files_of, latest_job, request_cancel
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.jobs.waiting import wait_for_end
 from modelyard.platform.paging import check_slice, get_or_none, iter_index, slice_listing
@@ -108,7 +107,7 @@ class Watching:
                 return None
             if run is not None:
                 tx.replace(attrs.evolve(run, reason=run.reason or reason))
-            return request_cancel(tx, job.id, event_id, self.principal.name, now)
+            return request_cancel(tx, self.runtime.job_types, job.id, event_id, self.principal.name, now)
 
         job = self.runtime.store.transact(step)
         if job is not None and job.ended:
@@ -120,7 +119,9 @@ class Watching:
         job = latest_job(tx, run_id)
         if job is None or job.ended:
             return EndedWork(job)
-        return EndedWork(request_cancel(tx, job.id, event_id, self.principal.name, now), now=True)
+        return EndedWork(
+            request_cancel(tx, self.runtime.job_types, job.id, event_id, self.principal.name, now), now=True
+        )
 
     def _drop_work(self, ended: EndedWork) -> None:
         """Drop the rows that a run that is no more was to go on with; while it is at work, they go when that ends."""

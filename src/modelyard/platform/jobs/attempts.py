@@ -14,6 +14,7 @@ from modelyard.domain.job import (
     JobProgress,
     JobStatus,
 )
+from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import crash, requeue
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx
@@ -50,20 +51,20 @@ def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
 
 
 def end_attempt(
-    tx: Tx, attempt: Job, event_id: str, now: datetime, max_crashes: int, fault: str | None = None
+    tx: Tx, types: JobTypes, attempt: Job, event_id: str, now: datetime, max_crashes: int, fault: str | None = None
 ) -> Job | None:
     """Give a job back whose process is gone: as crashed where there is a `fault`. None where the attempt had ended."""
     job = get_or_none(tx, Job, attempt.id)
     if job is None or not goes_on(job, attempt):
         return None
     if fault is None:
-        return requeue(tx, job, event_id, now)
-    return crash(tx, job, event_id, now, max_crashes, fault)
+        return requeue(tx, types, job, event_id, now)
+    return crash(tx, types, job, event_id, now, max_crashes, fault)
 
 
-def expire(tx: Tx, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
+def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
     """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
     progress = get_or_none(tx, JobProgress, seen.job_id)
     if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
         return None
-    return crash(tx, tx.get(Job, seen.job_id), event_id, now, max_crashes)
+    return crash(tx, types, tx.get(Job, seen.job_id), event_id, now, max_crashes)

@@ -1,12 +1,12 @@
 """A worker's hold on one job: what the code that does the job's work may do to its record."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Job, JobEvent, JobProgress, NewEvent
+from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import claim_of
-from modelyard.platform.jobs.queue import record_events
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
@@ -45,8 +45,3 @@ class ClaimedJob:
         found = self.runtime.store.read(lambda snapshot: snapshot.find(JobEvent, "identity", self.job.id, kind, step))
         assert found is not None
         return found.seq
-
-
-Handler = Callable[[ClaimedJob], Generator[None, None, None]]
-"""Does a job's work. It yields whenever something was stored, so that it can be stopped there, and ends the job in its
-last write. What it raises fails the job."""

@@ -1,17 +1,84 @@
-"""The events of a job, in pages."""
+"""The events of a job: recording them in a transaction, and reading them in pages."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import partial
 
-from modelyard.domain.job import JobEvent
+import attrs
+
+from modelyard.domain.job import Claim, JobEvent, JobProgress, NewEvent, SupersededEvent
 from modelyard.domain.paging import Order, Page
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import NotFound
+from modelyard.platform.jobs.leases import fenced
 from modelyard.platform.paging import Cursor, cursor_at, read_page
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Snapshot
+from modelyard.protocols import Snapshot, Tx
 
 EVENTS_AT_ONCE = 100
+
+
+# ---- recording -------------------------------------------------------------------------------------------------------
+
+
+def record_events(
+    tx: Tx, claim: Claim, events: Sequence[NewEvent], now: datetime, total: int | None = None
+) -> JobProgress:
+    """Record what happened, in order, and the progress that it is.
+
+    An event that an earlier attempt recorded keeps its id and place; its data are replaced, the old ones kept aside.
+    """
+    return record(tx, fenced(tx, claim), events, now, total)
+
+
+def record(
+    tx: Tx,
+    progress: JobProgress,
+    events: Sequence[NewEvent],
+    now: datetime,
+    total: int | None = None,
+    held: bool = True,
+) -> JobProgress:
+    """Keep events and the progress that they are. A new step forgives earlier crashes."""
+    seq, step, time = progress.last_seq, progress.step, progress.time(now)
+    for event in events:
+        if not _superseded(tx, progress, event):
+            seq += 1
+            tx.add(JobEvent(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
+            step = max(step, event.step)
+    # Field by field, because every event pays for it and `attrs.evolve` costs three times as much.
+    progress = JobProgress(
+        progress.job_id,
+        time,
+        progress.epoch,
+        progress.worker_id,
+        held,
+        progress.beat,
+        seq,
+        step,
+        progress.total if total is None else total,
+        progress.crashes if step == progress.step else 0,
+        progress.cancelled_by,
+    )
+    tx.replace(progress)
+    return progress
+
+
+def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
+    """Put the data in the place of those that an earlier attempt recorded; False where none did."""
+    # Neither a first attempt nor a step beyond the last has anything to look for: `add` refuses what is there already.
+    if progress.epoch == 1 or event.step > progress.step:
+        return False
+    earlier = tx.find(JobEvent, "identity", progress.job_id, event.type, event.step)
+    if earlier is None:
+        return False
+    if earlier.epoch != progress.epoch:
+        tx.add(SupersededEvent(earlier.id, earlier.epoch, earlier.data, earlier.created_at))
+    tx.replace(attrs.evolve(earlier, data=event.data, epoch=progress.epoch))
+    return True
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def events_page(

@@ -72,9 +72,3 @@ def heartbeat(tx: Tx, claim: Claim, now: datetime) -> JobProgress:
     progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now))
     tx.replace(progress)
     return progress
-
-
-def latest_job(snapshot: Snapshot, run_id: str) -> Job | None:
-    """The last job that worked, works or is to work on a run; None for a run that no engine made."""
-    found = snapshot.page(Job, "of_lane", run_id, limit=1, descending=True)
-    return found[0] if found else None

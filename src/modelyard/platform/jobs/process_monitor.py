@@ -86,9 +86,10 @@ class ProcessMonitor:
         return True
 
     def _settle(self, watch: MonitoredProcess, fault: str | None) -> None:
-        event_id, now, most = self.runtime.ids(), self.runtime.clock.now(), self.runtime.settings.max_crashes
+        types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
+        most = self.runtime.settings.max_crashes
         reason = None if fault is None else truncate_for_storage(fault)
-        job = self.runtime.store.transact(lambda tx: end_attempt(tx, watch.attempt, event_id, now, most, reason))
+        job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, reason))
         self._forget(watch)
         if job is not None:
             log.warning("job %s was given back by its worker: %s", job.id, reason or "the worker stops")

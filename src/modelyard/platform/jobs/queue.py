@@ -18,17 +18,15 @@ from modelyard.domain.job import (
     Claim,
     Job,
     JobEvent,
-    JobKind,
     JobProgress,
     JobStatus,
     NewEvent,
     QueueState,
-    SupersededEvent,
     check_transition,
 )
-from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.errors import Conflict, RateLimited
-from modelyard.platform.evaluations.transactions import end_run, resumable
+from modelyard.platform.jobs.events import record
+from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.leases import fenced
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -37,14 +35,6 @@ TICK = timedelta(microseconds=1)
 QUEUE_RETRY_AFTER = 60.0
 
 _DRAWN = frozenset({"seed", "artifact"})
-
-# The events that tell the end of a job of each kind: when it succeeded, and when it did not.
-END_EVENTS: Mapping[JobKind, tuple[str, str]] = {
-    JobKind.SFT: (TRAINING_ENDED, TRAINING_FAILED),
-    JobKind.RL: (TRAINING_ENDED, TRAINING_FAILED),
-    JobKind.EVALUATE: ("evaluation_ended", "evaluation_failed"),
-    JobKind.RESCORE: ("evaluation_ended", "evaluation_failed"),
-}
 
 
 # ---- into the queue ----------------------------------------------------------------------------------------------
@@ -112,64 +102,13 @@ def head(snapshot: Snapshot, lane: str) -> Job | None:
     return None
 
 
-# ---- what happens to it ------------------------------------------------------------------------------------------
+def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
+    """The last job that came to a lane, ended or not; None for a lane that never had any."""
+    found = snapshot.page(Job, "of_lane", lane, limit=1, descending=True)
+    return found[0] if found else None
 
 
-def record_events(
-    tx: Tx, claim: Claim, events: Sequence[NewEvent], now: datetime, total: int | None = None
-) -> JobProgress:
-    """Record what happened, in order, and the progress that it is.
-
-    An event that an earlier attempt recorded keeps its id and place; its data are replaced, the old ones kept aside.
-    """
-    return _record(tx, fenced(tx, claim), events, now, total)
-
-
-def _record(
-    tx: Tx,
-    progress: JobProgress,
-    events: Sequence[NewEvent],
-    now: datetime,
-    total: int | None = None,
-    held: bool = True,
-) -> JobProgress:
-    """Keep events and the progress that they are. A new step forgives earlier crashes."""
-    seq, step, time = progress.last_seq, progress.step, progress.time(now)
-    for event in events:
-        if not _superseded(tx, progress, event):
-            seq += 1
-            tx.add(JobEvent(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
-            step = max(step, event.step)
-    # Field by field, because every event pays for it and `attrs.evolve` costs three times as much.
-    progress = JobProgress(
-        progress.job_id,
-        time,
-        progress.epoch,
-        progress.worker_id,
-        held,
-        progress.beat,
-        seq,
-        step,
-        progress.total if total is None else total,
-        progress.crashes if step == progress.step else 0,
-        progress.cancelled_by,
-    )
-    tx.replace(progress)
-    return progress
-
-
-def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
-    """Put the data in the place of those that an earlier attempt recorded; False where none did."""
-    # Neither a first attempt nor a step beyond the last has anything to look for: `add` refuses what is there already.
-    if progress.epoch == 1 or event.step > progress.step:
-        return False
-    earlier = tx.find(JobEvent, "identity", progress.job_id, event.type, event.step)
-    if earlier is None:
-        return False
-    if earlier.epoch != progress.epoch:
-        tx.add(SupersededEvent(earlier.id, earlier.epoch, earlier.data, earlier.created_at))
-    tx.replace(attrs.evolve(earlier, data=event.data, epoch=progress.epoch))
-    return True
+# ---- what happens to it ----------------------------------------------------------------------------------------------
 
 
 def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: datetime) -> JobProgress:
@@ -186,13 +125,15 @@ def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: 
 # ---- out of the queue --------------------------------------------------------------------------------------------
 
 
-def end(tx: Tx, job: Job, status: JobStatus, event: NewEvent, now: datetime, message: str | None = None) -> Job:
+def end(
+    tx: Tx, types: JobTypes, job: Job, status: JobStatus, event: NewEvent, now: datetime, message: str | None = None
+) -> Job:
     """End a job: its status, the event that tells it and the next of its lane, all at once. Raises `Conflict`."""
     check_transition(job.status, status)
-    progress = _record(tx, tx.get(JobProgress, job.id), [event], now, held=False)
+    progress = record(tx, tx.get(JobProgress, job.id), [event], now, held=False)
     done = attrs.evolve(job, status=status, place=QueueState.DONE, ended_at=progress.updated_at, error_message=message)
     tx.replace(done)
-    end_run(tx, done)
+    types[job.kind].on_end(tx, done)
     if job.place is not QueueState.WAITING:
         _promote(tx, job.lane)
     return done
@@ -203,34 +144,34 @@ def _promote(tx: Tx, lane: str) -> None:
         tx.replace(attrs.evolve(following, place=QueueState.READY))
 
 
-def succeed(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
+def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
     """End a running job well."""
-    return end(tx, job, JobStatus.SUCCEEDED, NewEvent(event_id, END_EVENTS[job.kind][0]), now)
+    return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded), now)
 
 
-def fail(tx: Tx, job: Job, event_id: str, message: str, now: datetime) -> Job:
+def fail(tx: Tx, types: JobTypes, job: Job, event_id: str, message: str, now: datetime) -> Job:
     """End a job as failed, for a reason that says what to do; or as cancelled, if that was asked for before."""
     if by := tx.get(JobProgress, job.id).cancelled_by:
-        return cancel(tx, job, event_id, by, now)
-    event = NewEvent(event_id, END_EVENTS[job.kind][1], {"error_message": message})
-    return end(tx, job, JobStatus.FAILED, event, now, message)
+        return cancel(tx, types, job, event_id, by, now)
+    event = NewEvent(event_id, types[job.kind].failed, {"error_message": message})
+    return end(tx, types, job, JobStatus.FAILED, event, now, message)
 
 
-def cancel(tx: Tx, job: Job, event_id: str, by: str, now: datetime) -> Job:
+def cancel(tx: Tx, types: JobTypes, job: Job, event_id: str, by: str, now: datetime) -> Job:
     """End a job as cancelled, at once: whatever its worker still writes is refused."""
     message = f"cancelled by {by}"
-    event = NewEvent(event_id, END_EVENTS[job.kind][1], {"error_message": message})
-    return end(tx, job, JobStatus.CANCELLED, event, now, message)
+    event = NewEvent(event_id, types[job.kind].failed, {"error_message": message})
+    return end(tx, types, job, JobStatus.CANCELLED, event, now, message)
 
 
-def request_cancel(tx: Tx, job_id: str, event_id: str, by: str, now: datetime) -> Job:
+def request_cancel(tx: Tx, types: JobTypes, job_id: str, event_id: str, by: str, now: datetime) -> Job:
     """Cancel a job: one in the queue ends at once, a running one is marked and ends at its worker's next write.
 
     Idempotent: the first request counts, and a job that has ended stays as it is.
     """
     job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
     if job.status is JobStatus.QUEUED:
-        return cancel(tx, job, event_id, by, now)
+        return cancel(tx, types, job, event_id, by, now)
     if not job.ended and not progress.cancelled_by:
         tx.replace(attrs.evolve(progress, cancelled_by=by))
     return job
@@ -239,11 +180,11 @@ def request_cancel(tx: Tx, job_id: str, event_id: str, by: str, now: datetime) -
 # ---- back into the queue -----------------------------------------------------------------------------------------
 
 
-def requeue(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
+def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
     """A running job goes back to the head of its lane; or ends, if it was to be cancelled."""
     progress = tx.get(JobProgress, job.id)
     if progress.cancelled_by:
-        return cancel(tx, job, event_id, progress.cancelled_by, now)
+        return cancel(tx, types, job, event_id, progress.cancelled_by, now)
     check_transition(job.status, JobStatus.QUEUED)
     tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=QueueState.READY)
@@ -251,7 +192,7 @@ def requeue(tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
     return job
 
 
-def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int, reason: str = "") -> Job:
+def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_crashes: int, reason: str = "") -> Job:
     """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails.
 
     `reason` says how it was lost this time, where that is known.
@@ -260,13 +201,13 @@ def crash(tx: Tx, job: Job, event_id: str, now: datetime, max_crashes: int, reas
     crashes = progress.crashes + 1
     tx.replace(attrs.evolve(progress, crashes=crashes))
     if crashes < max_crashes:
-        return requeue(tx, job, event_id, now)
+        return requeue(tx, types, job, event_id, now)
     message = (
         f"the job lost its worker {crashes} times without any progress: it may need more memory than there is, "
         "or its data make the trainer crash; look into the worker's log, then start a new job"
         + (f". At last {reason}" if reason else "")
     )
-    return fail(tx, job, event_id, message, now)
+    return fail(tx, types, job, event_id, message, now)
 
 
 # ---- after the commit --------------------------------------------------------------------------------------------
@@ -286,6 +227,6 @@ def announce(runtime: Runtime, job: Job) -> Job:
             lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
         ):
             runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
-        for name in () if resumable(job) else files_of(job):
+        for name in () if runtime.job_types[job.kind].resumable(job) else files_of(job):
             runtime.artifacts.remove(name)
     return job

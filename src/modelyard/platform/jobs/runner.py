@@ -1,16 +1,16 @@
 """Claiming jobs and running them in whatever thread calls; showing that one lives; taking over from who does not."""
 
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing
 from datetime import datetime
 
 from modelyard.domain.events import LeaseTaken
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress
 from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError, TrainingError
-from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import adopt, expire
-from modelyard.platform.jobs.claimed_job import ClaimedJob, Handler
+from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
 from modelyard.platform.jobs.queue import announce, crash, fail, requeue
 from modelyard.platform.jsonable import truncate_for_storage
@@ -21,7 +21,7 @@ from modelyard.protocols import Tx
 MAX_CLAIMED = 1000
 BEATS_PER_LEASE = 3
 
-End = Callable[[Tx, Job, str, datetime], Job]
+End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 """Ends a job's run in a transaction, with an event of this id."""
 
 
@@ -37,12 +37,10 @@ def never() -> bool:
 class Runner:
     """Runs jobs under the name `id`. Thread-safe; starts no thread but the one of `beating`."""
 
-    def __init__(
-        self, runtime: Runtime, handlers: Mapping[JobKind, Handler] = JOB_TYPES, interrupted: End = requeue
-    ) -> None:
-        """`interrupted` is what becomes of a job whose run is broken off: it goes back into the queue."""
+    def __init__(self, runtime: Runtime, job_types: JobTypes | None = None, interrupted: End = requeue) -> None:
+        """Run jobs of these types, by default those of the runtime; `interrupted` settles one whose run stopped."""
         self.runtime, self.id = runtime, runtime.ids()
-        self._handlers, self._interrupted = handlers, interrupted
+        self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
         self._holds: dict[Claim, ClaimedJob] = {}
         self._lock = threading.Lock()
 
@@ -89,7 +87,7 @@ class Runner:
     def steps(self, hold: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
         """The same, yielding whenever something was stored. Closing the iterator gives the job back."""
         try:
-            with closing(self._handler(hold.job.kind)(hold)) as items:
+            with closing(self._job_type(hold.job.kind).run(hold)) as items:
                 for item in items:
                     yield item
                     if hold.cancelled or stop():
@@ -108,14 +106,15 @@ class Runner:
             message = sentence(error)
             unforeseen = not isinstance(error, ModelyardError)
             log.info("job %s failed: %s", hold.job.id, message, exc_info=unforeseen)
-            self._settle(hold, lambda tx, job, event_id, now: fail(tx, job, event_id, message, now))
+            self._settle(hold, lambda tx, types, job, event_id, now: fail(tx, types, job, event_id, message, now))
         finally:
             self.drop(hold)
 
-    def _handler(self, kind: JobKind) -> Handler:
-        if kind not in self._handlers:
+    def _job_type(self, kind: JobKind) -> JobType:
+        found = self._job_types.get(kind)
+        if found is None:
             raise TrainingError(f"this worker runs no {kind} jobs; start one that does")
-        return self._handlers[kind]
+        return found
 
     def give_back(self, hold: ClaimedJob) -> None:
         """Return a claimed job that was not begun."""
@@ -129,9 +128,9 @@ class Runner:
 
     def _settle(self, hold: ClaimedJob, end: End) -> None:
         """Write how the run ended, unless the job was lost. A store that refuses leaves it to be taken over."""
-        event_id, now = self.runtime.ids(), self.runtime.clock.now()
+        types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         try:
-            job = self.runtime.store.transact(lambda tx: end(tx, held(tx, hold.claim), event_id, now))
+            job = self.runtime.store.transact(lambda tx: end(tx, types, held(tx, hold.claim), event_id, now))
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
         except StoreError:
@@ -139,8 +138,8 @@ class Runner:
         else:
             announce(self.runtime, job)
 
-    def _crash(self, tx: Tx, job: Job, event_id: str, now: datetime) -> Job:
-        return crash(tx, job, event_id, now, self.runtime.settings.max_crashes)
+    def _crash(self, tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
+        return crash(tx, types, job, event_id, now, self.runtime.settings.max_crashes)
 
     # ---- showing that one lives
 
@@ -180,7 +179,7 @@ class Runner:
     def _take_away(self, seen: JobProgress) -> None:
         event_id, now = self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
-        job = self.runtime.store.transact(lambda tx: expire(tx, seen, event_id, now, most))
+        job = self.runtime.store.transact(lambda tx: expire(tx, self.runtime.job_types, seen, event_id, now, most))
         if job is not None:
             self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
             announce(self.runtime, job)

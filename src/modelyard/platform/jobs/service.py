@@ -3,11 +3,10 @@
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import EVALUATION_KINDS, Job, JobProgress, JobSummary
+from modelyard.domain.job import Job, JobProgress, JobSummary
 from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
 from modelyard.errors import NotFound
-from modelyard.platform.jobs.leases import latest_job
-from modelyard.platform.jobs.queue import announce, request_cancel
+from modelyard.platform.jobs.queue import announce, latest_job, request_cancel
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -51,7 +50,7 @@ class Jobs:
 
         def step(tx: Tx) -> tuple[Job, Job, JobSummary]:
             before = self._found(tx, id)
-            job = request_cancel(tx, before.id, event_id, self.principal.name, now)
+            job = request_cancel(tx, self.runtime.job_types, before.id, event_id, self.principal.name, now)
             return before, job, _summary(tx, job)
 
         before, job, answer = self.runtime.store.transact(step)
@@ -60,10 +59,14 @@ class Jobs:
         return answer
 
     def _found(self, snapshot: Snapshot, id: str) -> Job:
-        job = get_or_none(snapshot, Job, id) or latest_job(snapshot, id)
-        if job is None or not self._sees(job) or (job.id != id and job.kind not in EVALUATION_KINDS):
+        job = get_or_none(snapshot, Job, id) or self._found_by_lane(snapshot, id)
+        if job is None or not self._sees(job):
             raise NotFound("Job", id)
         return job
+
+    def _found_by_lane(self, snapshot: Snapshot, lane: str) -> Job | None:
+        job = latest_job(snapshot, lane)
+        return job if job is not None and self.runtime.job_types[job.kind].found_by_lane else None
 
     def _sees(self, job: Job) -> bool:
         return self.principal.scope.covers(job.entity, job.project)

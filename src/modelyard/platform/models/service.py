@@ -310,7 +310,9 @@ class Models(Promotions):
 
     def _delete_some(self, model_id: str) -> Gone:
         event_ids, now = [self.runtime.ids() for _ in range(JOBS_AT_ONCE)], self.runtime.clock.now()
-        gone = self.runtime.store.transact(lambda tx: delete_some(tx, self._named(tx, model_id), event_ids, now))
+        gone = self.runtime.store.transact(
+            lambda tx: delete_some(tx, self.runtime.job_types, self._named(tx, model_id), event_ids, now)
+        )
         for job in gone.jobs:
             announce(self.runtime, job)
         self._remove_files(gone.files)

@@ -175,17 +175,18 @@ class _Run:
     def _store_checkpoint(self, item: Trained) -> None:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
         checkpoint_id, event_id, now = self.runtime.ids(), self.runtime.ids(), self.runtime.clock.now()
+        types = self.runtime.job_types
 
         def step(tx: Tx) -> tuple[Job, Sequence[Checkpoint]]:
             job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
             if progress.cancelled_by:
-                return cancel(tx, job, event_id, progress.cancelled_by, now), ()
+                return cancel(tx, types, job, event_id, progress.cancelled_by, now), ()
             model = tx.get(Model, job.lane)
             checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
-            return succeed(tx, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
+            return succeed(tx, types, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
 
         self.hold.job, gone = self.runtime.store.transact(step)
         self.ended = True

@@ -6,6 +6,7 @@ from itertools import count
 from modelyard.domain.job import Claim, Job, JobProgress
 from modelyard.domain.training import Example, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import adopt, expire
 from modelyard.platform.paging import iter_index
 from modelyard.protocols import Executor, Ids, Snapshot, Step, Store, TrainContext, Trainer, TrainItem
@@ -72,7 +73,7 @@ class FaultyTrainer:
     def _take_away(self, seed: int) -> None:
         store, event_id, now = self._store(), self._ids(), self._plan.clock.now()
         held = store.read(lambda snapshot: _held(snapshot, seed))
-        store.transact(lambda tx: expire(tx, held, event_id, now, MOST_CRASHES))
+        store.transact(lambda tx: expire(tx, JOB_TYPES, held, event_id, now, MOST_CRASHES))
 
 
 def _held(snapshot: Snapshot, seed: int) -> JobProgress:

@@ -1,0 +1,40 @@
+"""What the queue has to know of one kind of job."""
+
+from collections.abc import Callable, Generator, Mapping
+
+import attrs
+
+from modelyard.domain.job import Job, JobKind
+from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.protocols import Tx
+
+
+def _nothing(tx: Tx, job: Job) -> None:
+    pass
+
+
+def _never(job: Job) -> bool:
+    return False
+
+
+@attrs.frozen
+class JobType:
+    """One kind of job: what does its work, how its end is recorded, and what depends on its end.
+
+    `run` does the work. It yields after each write, so that it can be stopped there, and ends the job in its last
+    write; an exception fails the job. `succeeded` and `failed` are the types of the events that record the end; a
+    cancelled job has failed. `on_end` runs in the transaction that ends the job. A job that is `resumable` when it has
+    ended keeps its files. `found_by_lane` lets the id of the lane name the lane's last job.
+    """
+
+    kind: JobKind
+    run: Callable[[ClaimedJob], Generator[None, None, None]]
+    succeeded: str
+    failed: str
+    on_end: Callable[[Tx, Job], None] = _nothing
+    resumable: Callable[[Job], bool] = _never
+    found_by_lane: bool = False
+
+
+JobTypes = Mapping[JobKind, JobType]
+"""Every kind of job that a platform knows."""
