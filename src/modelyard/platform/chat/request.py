@@ -25,11 +25,9 @@ T = TypeVar("T")
 Messages = str | Sequence[Message | Mapping[str, Any]]
 
 
-class CompletionOptions(TypedDict, total=False):
-    """What a completion can be asked for, by keyword. None means the default, as leaving it out does."""
+class GenerationOptions(TypedDict, total=False):
+    """What a completion can be asked for, besides model and messages. None means the default."""
 
-    model: str
-    messages: Messages
     temperature: float | None
     top_p: float | None
     top_k: int | None
@@ -52,6 +50,13 @@ class CompletionOptions(TypedDict, total=False):
     user: str | None
     metadata: Mapping[str, str] | None
     store: bool | None
+
+
+class CompletionOptions(GenerationOptions, total=False):
+    """What a completion can be asked for, by keyword. None means the default, as leaving it out does."""
+
+    model: str
+    messages: Messages
 
 
 _SAMPLING = frozenset(field.name for field in attrs.fields(Sampling))
