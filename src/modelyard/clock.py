@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from modelyard import event_loop
+from modelyard.lazy import asyncio
 
 
 class SystemClock:
@@ -30,7 +30,7 @@ class SystemClock:
 
     async def asleep(self, seconds: float) -> None:
         """Let so much time go by, on the running event loop."""
-        await event_loop.sleep(seconds)
+        await asyncio.sleep(seconds)
 
 
 def uuid7_ids(

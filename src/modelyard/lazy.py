@@ -1,7 +1,8 @@
 """What loads when it is first used, so that a platform in memory answers as soon as it is imported.
 
 An import stays where imports stand and keeps its types: `from modelyard.stores import sqlite` names a module that is
-loaded by the first `training.Training`, because its package declared so with `defer_modules`.
+loaded by the first `sqlite.SqliteStore`, because its package declared so with `defer_modules`. `asyncio` and the
+library's `log` are imported from here, because most processes never need them and both are slow to load.
 """
 
 import sys
@@ -9,13 +10,19 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    import asyncio
+    import logging
+
+__all__ = ["asyncio", "defer_modules", "deferred", "log"]
 
 T = TypeVar("T")
 
 
 class _Deferred:
-    """Stands in the place of what `make` returns, the same thing each time: its attributes are that thing's."""
+    """Stands in for what `make` returns, the same object each time: its attributes are that object's."""
 
     __slots__ = ("_known", "_make")
 
@@ -43,7 +50,7 @@ def defer_modules(package: str, *names: str) -> None:
 
 
 def deferred(make: Callable[[], T], **known: object) -> T:
-    """What `make` returns, made once, when anything of it is used that is not `known` before.
+    """Return a stand-in for what `make` returns. `make` is called once, when an attribute is used that is not `known`.
 
     >>> later = deferred(lambda: "made now", upper=lambda: "known before")
     >>> later.upper(), later.title()
@@ -59,3 +66,17 @@ def deferred(make: Callable[[], T], **known: object) -> T:
         return made[0]
 
     return cast(T, _Deferred(once, known))
+
+
+def _logger() -> "logging.Logger":
+    module = import_module("logging")
+    logger: logging.Logger = module.getLogger("modelyard")
+    logger.addHandler(module.NullHandler())
+    return logger
+
+
+if not TYPE_CHECKING:
+    asyncio = _Deferred(partial(import_module, "asyncio"), {})
+
+log = deferred(_logger)
+"""The library's logger."""

@@ -29,10 +29,10 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 
 ALLOWED: dict[str, tuple[set[str], str]] = {
     "clock.py": (
-        {"import time", "datetime.now", "event.wait", "event_loop.sleep"},
+        {"import time", "datetime.now", "event.wait", "asyncio.sleep"},
         "the real clock itself, and ids where no clock is given",
     ),
-    "event_loop.py": ({"import asyncio.sleep"}, "hands asyncio's sleep to the real clock"),
+    "flow.py": ({"asyncio.wait"}, "waits for work without a limit"),
     "backends/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
     "backends/upstream/adapters/calls.py": (
         {"asyncio.wait"},
@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     ),
     "worker.py": ({"Event.wait"}, "a process of its own has to leave in real time, whatever its platform's clock"),
     "platform/periodic.py": ({"self._thread.join"}, "a real thread ends in real time"),
-    "platform/evaluations/pools.py": ({"thread.join"}, "a real thread ends in real time"),
+    "platform/evaluations/pools.py": ({"thread.join", "asyncio.wait"}, "a real thread ends in real time"),
     "http/asgi_receive.py": (
         {"self._loop.call_at", "self._loop.time"},
         "the pace of a body on a server's socket is the event loop's to measure",
@@ -86,7 +86,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 NAPS = {"sleep", "timeout", "timeout_at", "call_later", "call_at", "Timer", "monotonic", "time_ns", "perf_counter"}
 LOOKS = {"datetime": {"now", "utcnow", "today"}, "date": {"today"}, "loop": {"time"}, "asyncio": {"wait_for"}}
 ENDS = {"wait", "join", "acquire", "result"}
-NOT_TIMED = {"engine", "event_loop", "driver", "self"}
+NOT_TIMED = {"engine", "driver", "self"}
 """Whose `wait` takes no time, or whose it is to say what it does with it."""
 
 

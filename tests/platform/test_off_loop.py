@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.off_loop import settled
+from modelyard.flow import settled
 
 
 def fails() -> None:

@@ -51,9 +51,9 @@ from modelyard.errors import (
     Overloaded,
     UnsupportedParameter,
 )
+from modelyard.flow import iterate, run
 from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.flow import iterate, run
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store

@@ -13,8 +13,8 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import RateWindow
+from modelyard.flow import Await, Call, CallerDisconnected, Emit, Flow, Transact, aiterate, arun, iterate, run
 from modelyard.platform.chat.effects import Close, Open, Pull
-from modelyard.platform.flow import Await, Call, CallerDisconnected, Emit, Flow, Transact, aiterate, arun, iterate, run
 from modelyard.protocols import ServedModel, Snapshot, Tx
 from modelyard.stores.memory import MemoryStore
 

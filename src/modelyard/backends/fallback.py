@@ -11,7 +11,7 @@ import attrs
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.off_loop import settled
+from modelyard.flow import settled
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 
 log = logging.getLogger("modelyard.backends.fallback")

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import cast
 
 from modelyard.errors import BodyTooLarge
+from modelyard.flow import in_executor
 from modelyard.http.errors import BodyTimeout, UnsupportedMedia
 from modelyard.http.message import Headers
-from modelyard.off_loop import in_executor
 from modelyard.protocols import ArtifactStore, Clock, StoredArtifact
 
 PATIENCE = 30.0

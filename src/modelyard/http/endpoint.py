@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import cache
 from itertools import count
 
+from modelyard.flow import aiterate, in_executor, iterate
 from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
@@ -23,8 +24,6 @@ from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.router import Router
 from modelyard.http.training import routes as training
 from modelyard.http.uploads import routes as upload
-from modelyard.off_loop import in_executor
-from modelyard.platform.flow import aiterate, iterate
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 

@@ -6,16 +6,16 @@ from urllib.parse import parse_qs
 
 import attrs
 
+from modelyard import flow
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, Unauthenticated
+from modelyard.flow import Await, CallerDisconnected, Emit, Flow
 from modelyard.http.auth import CHALLENGES, CallerCache
 from modelyard.http.body import aread, aspool, check_length, check_media, read, spool
 from modelyard.http.error_responses import failed, report
 from modelyard.http.message import Header, Headers, Request, Response, check_singular, parse
 from modelyard.http.route import Auth, Body, Call, FlowHandler, PlainHandler, Route
 from modelyard.http.router import Match
-from modelyard.platform import flow
-from modelyard.platform.flow import Await, CallerDisconnected, Emit, Flow
 from modelyard.platform.platform import Platform
 
 ANYONE = Principal("anyone", "", Scope(""))

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from modelyard.errors import StoreError
+from modelyard.flow import in_executor
 from modelyard.http.asgi_receive import Receive, Send
-from modelyard.off_loop import in_executor
+from modelyard.lazy import log
 from modelyard.platform.platform import Platform
-from modelyard.platform.runtime import log
 from modelyard.protocols import Executor
 
 SYNC_SECONDS = 1.0

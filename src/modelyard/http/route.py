@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from modelyard.errors import InvalidInput
+from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
-from modelyard.platform.flow import Flow
 from modelyard.platform.platform import Platform
 from modelyard.protocols import StoredArtifact
 

@@ -5,9 +5,9 @@ from typing import cast
 
 import attrs
 
-from modelyard import event_loop
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.platform.runtime import log
+from modelyard.flow import settled
+from modelyard.lazy import asyncio, log
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
 
@@ -24,7 +24,7 @@ class BackendStream:
     begin: Callable[[], Iterator[Delta]] | None = None
     deltas: Iterator[Delta] | None = None
     adeltas: AsyncIterator[Delta] | None = None
-    runner: "event_loop.Runner | None" = None
+    runner: "asyncio.Runner | None" = None
     stopping: bool = False
     closed: bool = False
 
@@ -43,7 +43,7 @@ class BackendStream:
             return cls._synchronous(cast(Backend, backend), request, model)
         if _on_event_loop():
             raise RuntimeError("this backend is asynchronous only: on an event loop use acomplete or astream")
-        runner = event_loop.Runner(loop_factory=event_loop.new_event_loop)
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         return cls(True, adeltas=backend.astream(request, model), runner=runner)
 
     @classmethod
@@ -79,6 +79,10 @@ class BackendStream:
                 return True
         return False
 
+    def stop(self) -> None:
+        """Have a pull that is under way in another thread end with the delta that is being made."""
+        self.stopping = True
+
     def close(self) -> None:
         """Stop the backend's work. Idempotent; a fault of the backend while it stops is logged and changes nothing."""
         if self.closed:
@@ -96,8 +100,11 @@ class BackendStream:
                 self.runner.close()
 
     async def aclose(self) -> None:
-        """The same for an asynchronous source on its event loop."""
+        """Stop the backend's work on an event loop, in the executor where the backend may block."""
         if self.closed:
+            return
+        if self.adeltas is None:
+            await settled(self.close) if self.blocking else self.close()
             return
         self.closed = True
         try:
@@ -120,7 +127,7 @@ def _nothing() -> None:
 
 def _on_event_loop() -> bool:
     try:
-        event_loop.get_running_loop()
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Self
 
 from modelyard.errors import StoreClosed
-from modelyard.platform.runtime import log
+from modelyard.lazy import log
 from modelyard.protocols import Clock
 
 

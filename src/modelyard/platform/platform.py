@@ -10,7 +10,7 @@ from modelyard.domain import base_model as base_model_domain
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
-from modelyard.off_loop import in_executor
+from modelyard.flow import in_executor
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.evaluations import service as evaluation

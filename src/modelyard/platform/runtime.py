@@ -8,12 +8,9 @@ import attrs
 from modelyard.domain import base_model, job
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import StorageFull
-from modelyard.lazy import deferred
-from modelyard.platform import logger
+from modelyard.lazy import log
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
-
-log = deferred(lambda: logger.log)
 
 
 @attrs.frozen
@@ -93,5 +90,5 @@ class Runtime:
             return
         try:
             self.observer(event)
-        except Exception:
+        except Exception:  # noqa: BLE001 - it is logged
             log.exception("the observer failed on %s", type(event).__name__)

@@ -5,6 +5,7 @@ from functools import partial
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, Delta
+from modelyard.flow import CallerDisconnected, Effect, Emit, Flow
 from modelyard.http.auth import attribution
 from modelyard.http.chat.request_schema import Asked, ChatRequest, read_chat_request
 from modelyard.http.chat.response_schema import (
@@ -19,7 +20,6 @@ from modelyard.http.error_responses import chat_body, kind_of, report
 from modelyard.http.message import EVENT_STREAM, FOLLOWING, JSON_HEADER, Header, Response
 from modelyard.http.route import Auth, Body, Call, ErrorFormat, Handler, Interface, Route
 from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
-from modelyard.platform.flow import CallerDisconnected, Effect, Emit, Flow
 from modelyard.protocols import Clock
 
 JOINED = 2**14

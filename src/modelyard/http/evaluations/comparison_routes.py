@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Literal, cast, get_args
 
+from modelyard import flow
 from modelyard.errors import InvalidInput
+from modelyard.flow import Flow
 from modelyard.formats.converter import structure
 from modelyard.http.evaluations.common import evaluation_route, place_of
 from modelyard.http.evaluations.comparison_schemas import (
@@ -16,8 +18,6 @@ from modelyard.http.evaluations.comparison_schemas import (
 from modelyard.http.evaluations.run_schemas import wire_places
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Call, Parameter
-from modelyard.platform import flow
-from modelyard.platform.flow import Flow
 
 Format = Literal["jsonl", "csv"]
 _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}

@@ -6,8 +6,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.flow import AsyncDriver, Driver
 from modelyard.platform.backend_stream import BackendStream
-from modelyard.platform.flow import AsyncDriver, Driver
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
 
@@ -26,11 +26,16 @@ class Open:
 
     def perform(self, driver: "Driver[Any]") -> BackendStream:
         """Raises RuntimeError for a backend that is asynchronous only where an event loop runs already."""
-        return driver.opened(BackendStream.of(self.backend, self.request, self.model))
+        return _opened(driver, BackendStream.of(self.backend, self.request, self.model))
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> BackendStream:
         """The asynchronous way where the backend has one."""
-        return driver.opened(BackendStream.on_loop(self.backend, self.request, self.model))
+        return _opened(driver, BackendStream.on_loop(self.backend, self.request, self.model))
+
+
+def _opened(driver: Driver[Any], source: BackendStream) -> BackendStream:
+    driver.opened.append(source)
+    return source
 
 
 @attrs.define(eq=False)

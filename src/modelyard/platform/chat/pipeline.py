@@ -12,11 +12,11 @@ from modelyard.domain.completion import Choice, Completion, CompletionRequest, D
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
+from modelyard.flow import Call, CallerDisconnected, Emit, Flow, RecordUsage
 from modelyard.platform.catalogue.service import offered, served
 from modelyard.platform.chat.assembly import ResponseAssembler
 from modelyard.platform.chat.capability_checks import check_supported, check_tool_choice, images, resolve_max_tokens
 from modelyard.platform.chat.effects import Close, Open, Pull
-from modelyard.platform.flow import Call, CallerDisconnected, Emit, Flow, RecordUsage
 from modelyard.platform.jsonable import to_jsonable
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import admitted, book, budgets_of, release
@@ -215,20 +215,22 @@ class CompletionPipeline:
         entry, held = self._ledger_entry(usage), self.held
         stored = None if completion is None or not self.asked.store else self._stored(completion)
         told = partial(_booked, self.runtime, entry)
-        yield from self._write(RecordUsage(self.runtime.store, lambda tx: book(tx, entry, held, stored), told))
+        step = partial(book, entry=entry, held=held, stored=stored)
+        yield from self._write(RecordUsage(self.runtime.store, step, on_committed=told))
 
     def _book_what_was_produced(self) -> Flow[None]:
         held = self.held
         if any(reader.produced for reader in self.readers):
             yield from self._book(self._usage(), None)
         elif held is not None:
-            yield from self._write(RecordUsage(self.runtime.store, lambda tx: release(tx, held), lambda: None))
+            step = partial(release, held=held)
+            yield from self._write(RecordUsage(self.runtime.store, step, on_committed=lambda: None))
 
     def _write(self, writing: RecordUsage) -> Flow[None]:
         """In place where that does not wait; whoever goes away meanwhile does so when it is written."""
         if not writing.waits:
             writing.store.transact(writing.step, durable=False)
-            writing.told()
+            writing.on_committed()
             return
         try:
             yield writing

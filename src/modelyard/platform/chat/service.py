@@ -11,10 +11,10 @@ from modelyard.domain.completion import Completion, CompletionRequest, Delta, St
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.paging import Order, Page, check_limit
 from modelyard.errors import NotFound, RecordNotFound
+from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage
 from modelyard.platform.chat.pipeline import CompletionResult, run_completion
 from modelyard.platform.chat.request import CompletionOptions, build_request
-from modelyard.platform.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 

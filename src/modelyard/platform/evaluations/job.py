@@ -25,6 +25,8 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.record import EMPTY
 from modelyard.errors import EvaluationError, StoreError
+from modelyard.flow import RecordUsage
+from modelyard.lazy import log
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.pools import pools
 from modelyard.platform.evaluations.resume import PROGRESS, RemainingRows, last_told, remaining_rows
@@ -34,14 +36,12 @@ from modelyard.platform.evaluations.scheduler import Row, RowScheduler, WorkItem
 from modelyard.platform.evaluations.scorers import ScorerFunction, at_work
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.evaluations.transactions import INTERRUPTED
-from modelyard.platform.flow import RecordUsage
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import fenced, held
 from modelyard.platform.jobs.queue import announce, cancel, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.paging import get_or_none
-from modelyard.platform.runtime import log
 from modelyard.platform.scope import Namespace
 from modelyard.protocols import Snapshot, Tx
 
@@ -159,7 +159,7 @@ class _Work:
     def _paid(self, owed: Sequence[RecordUsage]) -> None:
         del self.owed[: len(owed)]
         for one in owed:
-            one.told()
+            one.on_committed()
 
     def _news(self, engine: RowScheduler) -> list[NewEvent]:
         """The event that tells how far it has come: with the last row, and now and then before.

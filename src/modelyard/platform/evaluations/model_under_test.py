@@ -14,13 +14,13 @@ from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import ModelName
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
+from modelyard.flow import Flow
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.capability_checks import check_supported
 from modelyard.platform.chat.pipeline import backend_of, run_completion
 from modelyard.platform.chat.request import CompletionOptions, build_request, messages_of
 from modelyard.platform.evaluations.references import find_version, is_trained
 from modelyard.platform.evaluations.row import Reply, Retries, ScoreResult, call_with_retries, lacking, verdict_of
-from modelyard.platform.flow import Flow
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace
 from modelyard.protocols import ServedModel, Snapshot

@@ -13,11 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from modelyard import event_loop
+from modelyard.flow import Flow, RecordUsage, SyncDriver, Transact, arun, run
+from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.scorers import RuleScorer
-from modelyard.platform.flow import Flow, RecordUsage, SyncDriver, Transact, arun, run
 from modelyard.protocols import Clock
 
 T = TypeVar("T")
@@ -277,12 +277,12 @@ def own_loop() -> Iterator[Any]:
 
 def _serve_loop(begun: "SimpleQueue[Any]") -> None:
     async def main() -> None:
-        loop = event_loop.get_running_loop()
+        loop = asyncio.get_running_loop()
         forever = loop.create_future()
         begun.put((loop, forever))
-        await event_loop.wait([forever])
+        await asyncio.wait([forever])
 
-    with event_loop.Runner(loop_factory=event_loop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         runner.run(main())
 
 

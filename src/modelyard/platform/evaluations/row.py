@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Protocol
 
 import attrs
 
-from modelyard import event_loop
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
+from modelyard.flow import AsyncDriver, Await, Call, CallerDisconnected, Driver, Flow
 from modelyard.formats.json import checked_dumps
-from modelyard.platform.flow import AsyncDriver, Await, Call, CallerDisconnected, Driver, Flow
+from modelyard.lazy import asyncio
 from modelyard.platform.jsonable import truncate_for_storage
 from modelyard.protocols import Clock
 
@@ -241,7 +241,7 @@ def _alone(awaitable: Awaitable[Any]) -> Any:
     async def awaited() -> Any:
         return await awaitable
 
-    with event_loop.Runner(loop_factory=event_loop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(awaited())
 
 

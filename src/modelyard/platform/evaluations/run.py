@@ -13,13 +13,13 @@ from typing import Any, Unpack, overload
 
 import attrs
 
-from modelyard import event_loop
 from modelyard.domain.evaluation.objects import OneObject
 from modelyard.domain.evaluation.prediction import Prediction
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.errors import Conflict, LeaseLost
-from modelyard.off_loop import settled
+from modelyard.flow import settled
+from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.dataset import RowData, kept_rows
 from modelyard.platform.evaluations.job import LocalCallables, evaluate
 from modelyard.platform.evaluations.objects import Objects
@@ -158,7 +158,7 @@ class Evaluating(Watching):
 
         `rows` are read, and `progress` is told, in a thread of the loop's executor.
         """
-        gone, loop = threading.Event(), event_loop.get_running_loop()
+        gone, loop = threading.Event(), asyncio.get_running_loop()
 
         def work() -> EvaluationResult | list[EvaluationResult]:
             orders = self._orders(evaluation, model, rows, scorers, project, entity, options)

@@ -12,6 +12,7 @@ from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.scorers import RULES, LlmJudge, OwnRule, Rule, rule_of
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
+from modelyard.flow import Flow
 from modelyard.formats.fields import below
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
@@ -24,7 +25,6 @@ from modelyard.platform.evaluations.row import (
     lacking,
     verdict_of,
 )
-from modelyard.platform.flow import Flow
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace
 

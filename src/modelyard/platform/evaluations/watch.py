@@ -14,7 +14,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobEvent
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import JobFailed, NotFound
-from modelyard.off_loop import in_executor
+from modelyard.flow import in_executor
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.transactions import engine_job
 from modelyard.platform.jobs.events import events_behind

@@ -8,11 +8,12 @@ import attrs
 
 from modelyard.domain.job import WorkerRecord
 from modelyard.errors import RecordNotFound, StoreError
+from modelyard.lazy import log
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.process_monitor import ProcessMonitor
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
 from modelyard.platform.periodic import Periodic
-from modelyard.platform.runtime import Runtime, log
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Executor, Tx
 
 MAX_WORKERS = 1000

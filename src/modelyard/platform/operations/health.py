@@ -9,8 +9,9 @@ import attrs
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
+from modelyard.lazy import log
 from modelyard.platform.jobs.worker import alive
-from modelyard.platform.runtime import Runtime, log
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
 

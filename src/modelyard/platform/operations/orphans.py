@@ -19,10 +19,11 @@ from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.models import Checkpoint, TrajectoryLog
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
+from modelyard.lazy import log
 from modelyard.platform.evaluations.transactions import resumable
 from modelyard.platform.operations.erasure import artifacts_of
 from modelyard.platform.paging import iter_index
-from modelyard.platform.runtime import Runtime, log
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 NAMING = (

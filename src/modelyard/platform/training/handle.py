@@ -10,7 +10,7 @@ from modelyard.domain.job import ENDED, Job, JobStatus
 from modelyard.domain.models import Checkpoint
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
-from modelyard.off_loop import in_executor
+from modelyard.flow import in_executor
 from modelyard.platform.jobs.events import events_behind, events_page
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.jobs.runner import never

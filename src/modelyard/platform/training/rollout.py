@@ -5,9 +5,9 @@ from typing import Any, TypeVar, Unpack, cast
 
 from modelyard.domain.completion import Choice, CompletionRequest, Message
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.flow import arun, run
 from modelyard.platform.chat.request import CompletionOptions, Messages, build_request, messages_of
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.flow import arun, run
 
 T = TypeVar("T")
 

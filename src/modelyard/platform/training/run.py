@@ -29,12 +29,13 @@ from modelyard.errors import (
     TrainingError,
 )
 from modelyard.formats.training_data import read_examples, read_groups
+from modelyard.lazy import log
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.checkpoints.transactions import artifacts_of
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import held
 from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
-from modelyard.platform.runtime import Runtime, log
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
 T = TypeVar("T")

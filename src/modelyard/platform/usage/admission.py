@@ -14,7 +14,7 @@ from modelyard.domain.identity import Limits
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageTotal, day_of, empty_total
 from modelyard.errors import BudgetExceeded, RateLimited, RecordConflict, RecordNotFound
-from modelyard.platform.flow import Call, Flow, Transact
+from modelyard.flow import Call, Flow, Transact
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 

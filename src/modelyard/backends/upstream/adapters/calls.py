@@ -10,7 +10,7 @@ import attrs
 
 from modelyard.backends.upstream.address import Address, httpx
 from modelyard.errors import BackendError
-from modelyard.off_loop import settled
+from modelyard.flow import settled
 from modelyard.protocols import Clock
 
 T = TypeVar("T")

@@ -1,0 +1,364 @@
+"""One flow, two drivers: code that waits is written once, as a generator of the effects that it needs.
+
+A flow yields effects and receives their answers; it may also yield `Emit(item)` for the caller who reads along. `run`
+and `iterate` drive it by blocking calls, `arun` and `aiterate` by awaiting, and neither knows what it is about.
+
+When the caller leaves, `CallerDisconnected` is raised at the effect where the flow waits, after all that it has opened
+was closed. The flow may still yield effects, to record what was produced, and then ends. What is under way on another
+thread or in the store is never abandoned: the flow receives its outcome first.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import attrs
+
+from modelyard.lazy import asyncio, log
+from modelyard.protocols import Store, Tx
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class CallerDisconnected(Exception):
+    """The caller reads no further."""
+
+
+class Effect(Protocol):
+    """Something that a flow needs, with both ways to get it. Its answer, or what it raises, is sent to the flow.
+
+    One that does not wait is performed in place by both drivers.
+    """
+
+    @property
+    def waits(self) -> bool:
+        """Whether it might keep an event loop waiting."""
+        ...
+
+    def perform(self, driver: "Driver[Any]") -> Any:
+        """Return the answer, by blocking calls."""
+        ...
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
+        """Return the answer without blocking the event loop."""
+        ...
+
+
+Flow = Generator[Effect, Any, T]
+
+
+# ---- effects ---------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Emit:
+    """An item for the caller who reads along; answered with None. Drivers hand it over themselves."""
+
+    item: Any
+    waits: ClassVar[bool] = False
+
+    def perform(self, driver: "Driver[Any]") -> None:
+        """Drop the item: the caller has left."""
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
+        """Drop the item: the caller has left."""
+
+
+@attrs.define(eq=False)
+class Call:
+    """Answered with what the function returns; `blocking` tells whether it may wait."""
+
+    function: Callable[[], Any]
+    blocking: bool = True
+
+    @property
+    def waits(self) -> bool:
+        """As declared."""
+        return self.blocking
+
+    def perform(self, driver: "Driver[Any]") -> Any:
+        """Call it in this thread."""
+        return self.function()
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
+        """Call it in the executor."""
+        return await driver.in_thread(self.function)
+
+
+@attrs.define(eq=False)
+class Await:
+    """Answered with the result of the function's awaitable; `otherwise` does the same without an event loop."""
+
+    function: Callable[[], Awaitable[Any]]
+    otherwise: Callable[[], Any]
+    waits: ClassVar[bool] = True
+
+    def perform(self, driver: "Driver[Any]") -> Any:
+        """Call `otherwise` in this thread."""
+        return self.otherwise()
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
+        """Await it in the task that drives the flow, and be cancelled with that task."""
+        return await self.function()
+
+
+@attrs.define(eq=False)
+class Transact:
+    """Answered with what the step returns."""
+
+    store: Store
+    step: Callable[[Tx], Any]
+    durable: bool = True
+
+    @property
+    def waits(self) -> bool:
+        """As the store declares."""
+        return self.store.blocking
+
+    def perform(self, driver: "Driver[Any]") -> Any:
+        """Run the transaction in this thread."""
+        return self.store.transact(self.step, self.durable)
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
+        """Run the transaction in the store's own way."""
+        return await driver.wait(self.store.atransact(self.step, self.durable))
+
+
+@attrs.define(eq=False)
+class RecordUsage(Transact):
+    """A step that records what was produced, and may run again. `on_committed` is called afterwards.
+
+    A driver whose caller has a transaction of its own may leave the step to that transaction.
+    """
+
+    durable: bool = attrs.field(default=False, init=False)
+    on_committed: Callable[[], None] = attrs.field(kw_only=True)
+
+    def perform(self, driver: "Driver[Any]") -> None:
+        """Run the transaction in this thread."""
+        self.store.transact(self.step, durable=False)
+        self.on_committed()
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
+        """Run the transaction in the store's own way."""
+        await super().aperform(driver)
+        self.on_committed()
+
+
+# ---- drivers ---------------------------------------------------------------------------------------------------
+
+
+def run(flow: Flow[T]) -> T:
+    """Drive a flow to its end and return its result; what it emits is dropped."""
+    driver = SyncDriver(flow)
+    for _ in driver.items():
+        pass
+    return driver.result
+
+
+def iterate(flow: Flow[Any]) -> Generator[Any, None, None]:
+    """Drive a flow and yield what it emits. Closing the iterator is how the caller leaves."""
+    return SyncDriver(flow).items()
+
+
+async def arun(flow: Flow[T]) -> T:
+    """Drive a flow to its end on the running event loop and return its result; what it emits is dropped."""
+    driver = AsyncDriver(flow)
+    async for _ in driver.items():
+        pass
+    return driver.result
+
+
+def aiterate(flow: Flow[Any]) -> AsyncGenerator[Any, None]:
+    """Drive a flow on the running event loop and yield what it emits. Closing the iterator is how the caller leaves."""
+    return AsyncDriver(flow).items()
+
+
+class Closeable(Protocol):
+    """Something that a flow has opened. To close it a second time does nothing."""
+
+    def stop(self) -> None:
+        """Have its work on another thread end early."""
+
+    def close(self) -> None:
+        """Close it, by blocking calls."""
+
+    async def aclose(self) -> None:
+        """Close it without blocking the event loop."""
+
+
+class Driver(Generic[T]):
+    """A flow under way: whether it `waits` for an answer, and at its end its `result`.
+
+    An effect that opens something adds it to `opened`; all of these are closed when the flow ends or its caller leaves.
+    """
+
+    result: T
+
+    def __init__(self, flow: Flow[T]) -> None:
+        self._flow = flow
+        self.waits = False
+        self.opened: list[Closeable] = []
+
+    def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
+        """Send the flow the outcome of its effect. Returns its next one, or None when it has ended."""
+        self.waits = False
+        try:
+            effect = self._flow.send(answer) if error is None else self._flow.throw(error)
+        except StopIteration as end:
+            self.result = end.value
+            return None
+        self.waits = True
+        return effect
+
+    def perform(self, effect: Effect) -> Effect | None:
+        """Answer an effect in this thread. Returns the flow's next one, or None when it has ended."""
+        try:
+            answer = effect.perform(self)
+        except Exception as error:  # noqa: BLE001 - the flow decides
+            return self.resume(error=error)
+        return self.resume(answer)
+
+
+class SyncDriver(Driver[T]):
+    """Answers effects by blocking calls."""
+
+    def items(self) -> Generator[Any, None, None]:
+        """Yield what the flow emits."""
+        try:
+            effect = self.resume()
+            while effect is not None:
+                if type(effect) is Emit:
+                    yield effect.item
+                    effect = self.resume()
+                else:
+                    effect = self.perform(effect)
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        try:
+            if self.waits:
+                self._close_all()
+                effect = self.resume(error=CallerDisconnected())
+                while effect is not None:
+                    effect = self.perform(effect)
+        except CallerDisconnected:
+            pass
+        except Exception:  # noqa: BLE001 - no caller is left to raise it to
+            log.exception("what was abandoned could not be brought to its end")
+        finally:
+            self._close_all()
+
+    def _close_all(self) -> None:
+        for opened in self.opened:
+            opened.close()
+
+
+class AsyncDriver(Driver[T]):
+    """Answers effects on an event loop. `cancelled` is a cancellation that had to wait for something."""
+
+    def __init__(self, flow: Flow[T]) -> None:
+        super().__init__(flow)
+        self.cancelled: asyncio.CancelledError | None = None
+
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """Yield what the flow emits."""
+        try:
+            effect = self.resume()
+            while effect is not None and self.cancelled is None:
+                if type(effect) is Emit:
+                    yield effect.item
+                    effect = self.resume()
+                elif effect.waits:
+                    effect = await self.aperform(effect)
+                else:
+                    effect = self.perform(effect)
+        finally:
+            await self._finish()
+            if self.cancelled is not None:
+                raise self.cancelled
+
+    async def aperform(self, effect: Effect) -> Effect | None:
+        """Answer an effect without blocking the event loop. Returns the flow's next one, or None when it has ended."""
+        try:
+            answer = await effect.aperform(self)
+        except Exception as error:  # noqa: BLE001 - the flow decides
+            return self.resume(error=error)
+        return self.resume(answer)
+
+    async def in_thread(self, function: Callable[[], R]) -> R:
+        """Run a function that may wait in the executor."""
+        return await self.wait(asyncio.get_running_loop().run_in_executor(None, function))
+
+    async def wait(self, work: Awaitable[R]) -> R:
+        """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
+        future = asyncio.ensure_future(work)
+        await outlast(future, self._stop)
+        return future.result()
+
+    async def close(self, opened: Closeable) -> None:
+        """Close what the flow has opened."""
+        try:
+            await opened.aclose()
+        except asyncio.CancelledError as error:
+            self.cancelled = error
+
+    def _stop(self, cancelled: "asyncio.CancelledError") -> None:
+        self.cancelled = cancelled
+        for opened in self.opened:
+            opened.stop()
+
+    async def _finish(self) -> None:
+        try:
+            if self.waits:
+                await self._close_all()
+                effect = self.resume(error=CallerDisconnected())
+                while effect is not None:
+                    effect = await self.aperform(effect) if effect.waits else self.perform(effect)
+        except CallerDisconnected:
+            pass
+        except Exception:  # noqa: BLE001 - no caller is left to raise it to
+            log.exception("what was abandoned could not be brought to its end")
+        finally:
+            await self._close_all()
+
+    async def _close_all(self) -> None:
+        for opened in self.opened:
+            await self.close(opened)
+
+
+# ---- threads of an event loop ----------------------------------------------------------------------------------
+
+
+async def in_executor(function: Callable[[], T]) -> T:
+    """Run a function in the loop's executor. A task that is cancelled meanwhile abandons it."""
+    return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+async def settled(function: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
+    """Run a function in the loop's executor. A task that is cancelled meanwhile calls `stop` and waits for its end."""
+    work = asyncio.get_running_loop().run_in_executor(None, function)
+    cancelled: list[asyncio.CancelledError] = []
+
+    def on_cancelled(error: "asyncio.CancelledError") -> None:
+        cancelled.append(error)
+        stop()
+
+    await outlast(work, on_cancelled)
+    if cancelled:
+        work.exception()  # retrieved, so that the loop does not complain of it
+        raise cancelled[-1]
+    return work.result()
+
+
+async def outlast(work: "Future[T]", on_cancelled: Callable[["asyncio.CancelledError"], None]) -> None:
+    """Wait until the work is done. Each cancellation meanwhile goes to `on_cancelled` and is not raised."""
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            on_cancelled(error)
