@@ -23,10 +23,9 @@ def keep(call: Call) -> Response:
     """Say what came, and take it away."""
     threads.append(threading.get_ident())
     assert call.data is not None
-    artifacts = call.platform.runtime.artifacts
-    with artifacts.open(call.data.name) as file:
+    with call.open_data() as file:
         read = file.read()
-    artifacts.remove(call.data.name)
+    call.spool.remove(call.data)
     return json_response({"size": call.data.size, "digest": call.data.digest, "same": hashlib.sha256(read).hexdigest()})
 
 

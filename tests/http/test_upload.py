@@ -29,7 +29,7 @@ from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Interface
 from modelyard.platform.runtime import Settings
-from modelyard.platform.uploads.service import LIFE, Uploads
+from modelyard.platform.uploads.service import LIFE
 from modelyard.protocols import StoredArtifact
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
@@ -416,7 +416,7 @@ def test_a_scope_that_the_key_lacks_is_refused_in_the_same_words(
 
 def test_an_address_opens_its_own_project_alone(uploader: Uploader, platform: Any) -> None:
     url = uploader.manifest_url(uploader.begin())
-    bearer = Uploads(platform.runtime, platform.principal).authenticate("manifest", url.rpartition("/")[2])
+    bearer = platform.uploads.authenticate("manifest", url.rpartition("/")[2])
     assert bearer.scope == Scope("acme", frozenset(["proj"]))
 
 

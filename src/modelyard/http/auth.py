@@ -6,13 +6,14 @@ import hashlib
 import re
 from collections.abc import Mapping
 
+import attrs
+
 from modelyard.domain.identity import NAME, Attribution, Principal
 from modelyard.errors import Unauthenticated
 from modelyard.http.errors import MalformedRequest
 from modelyard.http.message import Headers
 from modelyard.http.route import Auth
 from modelyard.platform.platform import Platform
-from modelyard.platform.uploads.service import Uploads
 from modelyard.protocols import Authenticator
 
 REMEMBERED_SECONDS = 1.0
@@ -56,44 +57,54 @@ def _password(encoded: str, longest: int) -> str:
     return password
 
 
-class CallerCache:
-    """Views of a platform for those who call it, each remembered for a second. The authenticator says who they are.
+@attrs.frozen
+class Caller:
+    """Who calls, and the platform as they see it."""
 
-    So a revoked key is refused at the latest a second after; what a view may do is checked at every use. Headers are
+    principal: Principal
+    platform: Platform
+
+
+class CallerCache:
+    """The callers of a platform, each remembered for a second. The authenticator identifies them.
+
+    So a revoked key is refused at the latest a second after; what a caller may do is checked at every use. Headers are
     remembered by their digest, so that no secret stays in memory.
     """
 
     def __init__(self, platform: Platform, authenticator: Authenticator) -> None:
         self._platform, self._authenticator = platform, authenticator
-        self._now = platform.runtime.clock.monotonic
-        self._views: dict[tuple[Auth, bytes], tuple[float, Platform]] = {}
+        self._now = platform.clock.monotonic
+        self._known: dict[tuple[Auth, bytes], tuple[float, Caller]] = {}
 
     def waits(self, auth: Auth) -> bool:
         """Whether finding out who calls may wait."""
-        return self._platform.runtime.store.blocking if auth is Auth.ADDRESS else self._authenticator.blocking
+        return self._platform.blocking if auth is Auth.ADDRESS else self._authenticator.blocking
 
-    def remembered(self, auth: Auth, header: str | None) -> Platform | None:
-        """The view that `find` gave to the same header a moment ago."""
+    def remembered(self, auth: Auth, header: str | None) -> Caller | None:
+        """The caller that `find` returned for the same header a moment ago."""
         if header is None:
             return None
-        known = self._views.get((auth, _digest(header)))
+        known = self._known.get((auth, _digest(header)))
         return known[1] if known is not None and self._now() < known[0] else None
 
-    def find(self, auth: Auth, header: str | None) -> Platform:
-        """The platform as the caller sees it. May wait. Raises `Unauthenticated`."""
-        principal = self._authenticate(secret_in(header, auth, self._authenticator.longest))
-        view = self._platform.acting_as(principal)
-        if len(self._views) >= MAX_REMEMBERED:
-            self._views.clear()
+    def find(self, auth: Auth, header: str | None) -> Caller:
+        """Identify the caller. May wait. Raises `Unauthenticated`."""
+        caller = self.acting_as(self._authenticate(secret_in(header, auth, self._authenticator.longest)))
+        if len(self._known) >= MAX_REMEMBERED:
+            self._known.clear()
         assert header is not None
-        self._views[auth, _digest(header)] = (self._now() + REMEMBERED_SECONDS, view)
-        return view
+        self._known[auth, _digest(header)] = (self._now() + REMEMBERED_SECONDS, caller)
+        return caller
 
-    def at(self, address: Mapping[str, str]) -> Platform:
-        """The platform as whoever knows an address of an upload sees it. Raises `Forbidden`."""
+    def at(self, address: Mapping[str, str]) -> Caller:
+        """Identify the caller by the address of an upload, which holds its own secret. Raises `Forbidden`."""
         ((part, secret),) = address.items()
-        uploads = Uploads(self._platform.runtime, self._platform.principal)
-        return self._platform.acting_as(uploads.authenticate(part, secret))
+        return self.acting_as(self._platform.uploads.authenticate(part, secret))
+
+    def acting_as(self, principal: Principal) -> Caller:
+        """The caller that is this principal."""
+        return Caller(principal, self._platform.acting_as(principal))
 
     def _authenticate(self, secret: str) -> Principal:
         """One that answers anything but a principal lets nobody in: not every route would notice. Raises TypeError."""

@@ -8,7 +8,8 @@ from modelyard.errors import BodyTooLarge
 from modelyard.flow import in_executor
 from modelyard.http.errors import BodyTimeout, UnsupportedMedia
 from modelyard.http.message import Headers
-from modelyard.protocols import ArtifactStore, Clock, StoredArtifact
+from modelyard.platform.artifacts import Spool
+from modelyard.protocols import Clock, StoredArtifact
 
 PATIENCE = 30.0
 PACE = 2**20
@@ -97,12 +98,12 @@ async def aread(body: AnyBody, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def spool(body: AnyBody, limit: int, clock: Clock, artifacts: ArtifactStore) -> StoredArtifact:
+def spool(body: AnyBody, limit: int, clock: Clock, files: Spool) -> StoredArtifact:
     """The whole body as an artifact, in constant memory."""
-    return artifacts.put(counted(cast(Blocking, body), limit, clock))
+    return files.put(counted(cast(Blocking, body), limit, clock))
 
 
-async def aspool(body: AnyBody, limit: int, artifacts: ArtifactStore) -> StoredArtifact:
+async def aspool(body: AnyBody, limit: int, files: Spool) -> StoredArtifact:
     """The same on an event loop: chunks are received there and written by a thread of its executor."""
     loop = asyncio.get_running_loop()
     chunks = acounted(cast(AsyncBody, body), limit)
@@ -114,4 +115,4 @@ async def aspool(body: AnyBody, limit: int, artifacts: ArtifactStore) -> StoredA
         while (chunk := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
             yield chunk
 
-    return await in_executor(lambda: artifacts.put(handed_over()))
+    return await in_executor(lambda: files.put(handed_over()))

@@ -64,18 +64,19 @@ class Endpoint:
         authenticator: Authenticator | None = None,
     ) -> None:
         self.table = _table(frozenset(interfaces))
-        settings, random = platform.runtime.settings, platform.runtime.randomness
+        settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys)
         self._served = Served(
             platform,
-            platform.acting_as(ANYONE),
-            CallerCache(platform, authenticator or platform.keys),
+            callers.acting_as(ANYONE),
+            callers,
+            platform.spool,
             {
                 Body.CONTROL: settings.max_control_body,
                 Body.CHAT: settings.max_chat_body,
                 Body.DATA: settings.max_data_body,
             },
         )
-        self._prefix, self._count = f"req-{random(8).hex()}", count(1)
+        self._prefix, self._count = f"req-{platform.randomness(8).hex()}", count(1)
 
     def handle(self, request: Request) -> Response:
         """Answer. A body that is an iterator must be read to its end or closed."""

@@ -10,12 +10,13 @@ from modelyard import flow
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, Unauthenticated
 from modelyard.flow import Await, CallerDisconnected, Emit, Flow
-from modelyard.http.auth import CHALLENGES, CallerCache
+from modelyard.http.auth import CHALLENGES, Caller, CallerCache
 from modelyard.http.body import aread, aspool, check_length, check_media, read, spool
 from modelyard.http.error_responses import failed, report
 from modelyard.http.message import Header, Headers, Request, Response, check_singular, parse
 from modelyard.http.route import Auth, Body, Call, FlowHandler, PlainHandler, Route
 from modelyard.http.router import Match
+from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
 
 ANYONE = Principal("anyone", "", Scope(""))
@@ -33,8 +34,9 @@ class Served:
     """What all exchanges of an endpoint share."""
 
     platform: Platform
-    anyone: Platform
+    anyone: Caller
     callers: CallerCache
+    spool: Spool
     limits: Mapping[Body, int]
 
 
@@ -86,13 +88,23 @@ class Exchange:
     def _answer(self) -> Flow[Response | None]:
         if self.doubled and self.match.auth is not Auth.PUBLIC:
             check_singular(self.doubled)
-        view = self._known_caller() or (yield flow.Call(self._find_caller, self.served.callers.waits(self.match.auth)))
+        caller = self._known_caller() or (
+            yield flow.Call(self._find_caller, self.served.callers.waits(self.match.auth))
+        )
         method = self.request.method
         if method == "OPTIONS" and self.match.routes:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
         route = self.match.route(method)
         query = self.request.query
-        call = Call(view, self.match.params, _query(query) if query else _NO_QUERY, self.headers, self.request)
+        call = Call(
+            caller.principal,
+            caller.platform,
+            self.served.spool,
+            self.match.params,
+            _query(query) if query else _NO_QUERY,
+            self.headers,
+            self.request,
+        )
         if route.body is not Body.NONE:
             yield from self._read(route, call)
         if route.is_flow:
@@ -110,14 +122,14 @@ class Exchange:
         try:
             return answer(call)
         finally:
-            self.served.platform.runtime.artifacts.remove(call.data.name)
+            call.spool.remove(call.data)
 
     @property
     def _store_waits(self) -> bool:
-        return self.served.platform.runtime.store.blocking
+        return self.served.platform.blocking
 
-    def _known_caller(self) -> Platform | None:
-        """The platform as the caller sees it, where that needs no look into the store."""
+    def _known_caller(self) -> Caller | None:
+        """The caller, where that needs no look into the store."""
         auth = self.match.auth
         if auth is Auth.PUBLIC:
             return self.served.anyone
@@ -125,7 +137,7 @@ class Exchange:
             return None
         return self.served.callers.remembered(auth, self.headers.get("authorization"))
 
-    def _find_caller(self) -> Platform:
+    def _find_caller(self) -> Caller:
         callers, auth = self.served.callers, self.match.auth
         if auth is Auth.ADDRESS:
             return callers.at(self.match.params)
@@ -133,18 +145,18 @@ class Exchange:
 
     def _read(self, route: Route, call: Call) -> Flow[None]:
         """Read the body as the route takes it, and put it into the call."""
-        runtime, body = self.served.platform.runtime, self.request.body
+        body, files, clock = self.request.body, self.served.spool, self.served.platform.clock
         limit = self.served.limits[route.body]
         check_media(self.headers, route.body is Body.DATA)
         check_length(self.headers, limit)
         if route.body is Body.DATA:
-            runtime.require_room()
+            files.require_room()
             call.data = yield Await(
-                lambda: aspool(body, limit, runtime.artifacts),
-                lambda: spool(body, limit, runtime.clock, runtime.artifacts),
+                lambda: aspool(body, limit, files),
+                lambda: spool(body, limit, clock, files),
             )
             return
-        raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, runtime.clock))
+        raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, clock))
         if len(raw) > LARGE:
             call.body = yield flow.Call(lambda: parse(raw), True)
         elif raw:

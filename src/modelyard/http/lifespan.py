@@ -48,7 +48,7 @@ async def _served(platform: Platform, worker: bool, executor: Executor | None) -
 
 async def _sync_each_second(platform: Platform) -> None:
     while True:
-        await platform.runtime.clock.asleep(SYNC_SECONDS)
+        await platform.clock.asleep(SYNC_SECONDS)
         try:
             await in_executor(platform.sync)
         except StoreError:

@@ -3,13 +3,15 @@
 import inspect
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
 
+from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
+from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
 from modelyard.protocols import StoredArtifact
 
@@ -79,17 +81,24 @@ class Parameter:
 class Call:
     """A request that was matched, authenticated and read.
 
-    `platform` acts as the caller. `params` are the path's, decoded. `body` is parsed JSON (None when absent); of a
-    `Body.DATA` route the raw bytes lie in the artifact store as `data` until the handler returns.
+    `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
+    absent); of a `Body.DATA` route the raw bytes lie in the `spool` as `data` until the handler returns.
     """
 
+    principal: Principal
     platform: Platform
+    spool: Spool
     params: Mapping[str, str]
     query: Mapping[str, tuple[str, ...]]
     headers: Headers
     request: Request
     body: Any = None
     data: StoredArtifact | None = None
+
+    def open_data(self) -> BinaryIO:
+        """Open the raw bytes of a `Body.DATA` route."""
+        assert self.data is not None
+        return self.spool.open(self.data)
 
     def one(self, name: str) -> str | None:
         """A query parameter that may come once. Raises `InvalidInput`."""

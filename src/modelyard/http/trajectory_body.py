@@ -1,8 +1,8 @@
 """Bodies with trajectory groups, which may be large: read once, a trajectory at a time, into an artifact."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.fields import below
@@ -60,20 +60,11 @@ def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
         raise below(wrong, "body", *place) from None
 
 
-def read_groups_body(call: Call) -> tuple[GroupsBody, StoredArtifact]:
-    """The body without its groups, and the groups as an artifact, which whoever calls keeps or removes."""
-    with spooled(call) as file:
-        body = GroupsBody(file_chunks(file))
-        return body, call.platform.runtime.artifacts.put(body.lines())
-
-
 @contextmanager
-def spooled(call: Call) -> Iterator[BinaryIO]:
-    """The raw body as a file, removed afterwards."""
-    assert call.data is not None
-    artifacts = call.platform.runtime.artifacts
-    try:
-        with artifacts.open(call.data.name) as file:
-            yield file
-    finally:
-        artifacts.remove(call.data.name)
+def groups_body(call: Call) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
+    """Read the other members of a body, and its groups as an artifact, which is removed unless the block records it."""
+    with call.open_data() as file:
+        body = GroupsBody(file_chunks(file))
+        stored = call.spool.put(body.lines())
+    with call.spool.remove_unless_recorded(stored):
+        yield body.rest, stored

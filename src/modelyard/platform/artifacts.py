@@ -1,7 +1,10 @@
 """Artifacts that are written before the record that names them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import BinaryIO
+
+import attrs
 
 from modelyard.protocols import ArtifactStore, StoredArtifact
 
@@ -14,3 +17,31 @@ def remove_unless_recorded(artifacts: ArtifactStore, stored: StoredArtifact) -> 
     except BaseException:
         artifacts.remove(stored.name)
         raise
+
+
+@attrs.frozen
+class Spool:
+    """Data of calls in progress, such as the body of a request, as artifacts that no record names yet.
+
+    A caller removes what it put, or hands it to a resource that records it. `require_room` raises `StorageFull` where
+    the disk has only the room that running jobs need.
+    """
+
+    _artifacts: ArtifactStore
+    require_room: Callable[[], None]
+
+    def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
+        """Write the chunks as they come. Raises `StorageFull`, and what the chunks raise; then nothing is kept."""
+        return self._artifacts.put(chunks)
+
+    def open(self, stored: StoredArtifact) -> BinaryIO:
+        """Open what was put. Raises `ArtifactMissing`."""
+        return self._artifacts.open(stored.name)
+
+    def remove(self, stored: StoredArtifact) -> None:
+        """Remove what was put. Idempotent."""
+        self._artifacts.remove(stored.name)
+
+    def remove_unless_recorded(self, stored: StoredArtifact) -> AbstractContextManager[None]:
+        """Remove what was put if the block, which is to record it, raises."""
+        return remove_unless_recorded(self._artifacts, stored)

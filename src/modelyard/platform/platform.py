@@ -11,6 +11,7 @@ from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
 from modelyard.flow import in_executor
+from modelyard.platform.artifacts import Spool
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.evaluations import service as evaluation
@@ -22,10 +23,11 @@ from modelyard.platform.models import service as model
 from modelyard.platform.operations import erasure
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
-from modelyard.platform.runtime import Runtime
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.training import service as training_service
+from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
-from modelyard.protocols import Executor
+from modelyard.protocols import Clock, Executor, Randomness
 
 R = TypeVar("R")
 
@@ -55,8 +57,8 @@ class Lifetime:
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage` and `health`. It
-    is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage`, `uploads`
+    and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -108,6 +110,11 @@ class Platform:
         return self._resource(usage_service.Ledger)
 
     @property
+    def uploads(self) -> "uploads.Uploads":
+        """Training data that clients upload in several calls."""
+        return self._resource(uploads.Uploads)
+
+    @property
     def health(self) -> "health_service.Health":
         """Whether all is well."""
         return self._resource(health_service.Health)
@@ -115,6 +122,34 @@ class Platform:
     def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
         self._life.check()
         return kind(self.runtime, self.principal)
+
+    # ---- what it was opened with
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.runtime.settings
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it goes by."""
+        return self.runtime.clock
+
+    @property
+    def randomness(self) -> Randomness:
+        """Where it takes random bytes from."""
+        return self.runtime.randomness
+
+    @property
+    def blocking(self) -> bool:
+        """Whether a call may wait for its store, so that an event loop must leave it to a thread."""
+        return self.runtime.store.blocking
+
+    @property
+    def spool(self) -> Spool:
+        """The data of calls in progress. Only the host may use it."""
+        self._require_host()
+        return Spool(self.runtime.artifacts, self.runtime.require_room)
 
     # ---- views, workers, upkeep
 

@@ -40,15 +40,13 @@ class ProcessCache:
     """What one platform remembers between calls. All of it can be found out again, so nothing is lost with it.
 
     `offered` is what the backend offered last, and `offered_by_id` the same; `offers` counts how often that changed.
-    `running` are the ids of the admissions that this platform holds. `listing` is the catalogue as it was last shown
-    over HTTP: its version, bytes and tag.
+    `running` are the ids of the admissions that this platform holds.
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
     offered_by_id: Mapping[str, CatalogueEntry] = attrs.field(factory=dict)
     offers: int = 0
     running: set[str] = attrs.field(factory=set)
-    listing: tuple[object, bytes, str] | None = None
 
 
 @attrs.frozen

@@ -3,6 +3,9 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.models import Model
@@ -17,7 +20,6 @@ from modelyard.http.catalogue.schemas import (
 )
 from modelyard.http.message import JSON_HEADER, Header, Response, dump, json_response
 from modelyard.http.route import Auth, Call, ErrorFormat, Interface, Route
-from modelyard.platform.catalogue.service import resolve
 from modelyard.platform.platform import Platform
 
 PATH = "/inference/analysis/partner/models"
@@ -27,20 +29,32 @@ _CACHEABLE: Header = ("cache-control", "public, max-age=0, must-revalidate")
 
 def show_catalogue(call: Call) -> Response:
     """Answer with the catalogue, or with 304 to a client that has it. Its bytes are kept until it changes."""
-    body, etag = _listing(call.platform)
-    headers = [("etag", etag), _CACHEABLE]
-    if _knows(call.headers.get("if-none-match") or "", etag):
+    listing = _listing(call.platform)
+    headers = [("etag", listing.etag), _CACHEABLE]
+    if _knows(call.headers.get("if-none-match") or "", listing.etag):
         return Response(304, headers, b"")
-    return Response(200, [JSON_HEADER, *headers], body)
+    return Response(200, [JSON_HEADER, *headers], listing.body)
 
 
-def _listing(platform: Platform) -> tuple[bytes, str]:
-    """The bytes and their tag, kept with the platform: endpoints of others have the same routes."""
-    memory, version = platform.runtime.cache, platform.catalogue.version
-    if memory.listing is None or memory.listing[0] != version:
+@attrs.frozen
+class _Listing:
+    """The catalogue of one version as it is sent, with the tag of its bytes."""
+
+    version: object
+    body: bytes
+    etag: str
+
+
+_LISTINGS: WeakKeyDictionary[Platform, _Listing] = WeakKeyDictionary()
+"""The last listing of each platform, by the view that the callers of its public routes share."""
+
+
+def _listing(platform: Platform) -> _Listing:
+    version, known = platform.catalogue.version, _LISTINGS.get(platform)
+    if known is None or known.version != version:
         body = dump(catalogue_body(platform.catalogue.entries()))
-        memory.listing = version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    return memory.listing[1:]
+        known = _LISTINGS[platform] = _Listing(version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return known
 
 
 def _knows(if_none_match: str, etag: str) -> bool:
@@ -60,7 +74,7 @@ def list_models(call: Call) -> Response:
 def show_model(call: Call) -> Response:
     """Show one model that the caller may ask, by any name that it answers to."""
     name = call.params["id"]
-    found = resolve(call.platform.runtime, name, call.platform.principal)
+    found = call.platform.catalogue.resolve(name)
     return json_response(listed_model(name, found.entry.created, _OWNER))
 
 

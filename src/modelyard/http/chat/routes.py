@@ -28,9 +28,9 @@ JOINED = 2**14
 
 def complete(call: Call, training: bool) -> Flow[Response | None]:
     """CompletionResult a chat; for `training` with the log-probabilities and token ids that it needs."""
-    platform, clock = call.platform, call.platform.runtime.clock
-    booked = attribution(call.headers, platform.principal)
-    asked = read_chat_request(call.body, platform.runtime.settings.strict_parameters, training)
+    platform, clock = call.platform, call.platform.clock
+    booked = attribution(call.headers, call.principal)
+    asked = read_chat_request(call.body, platform.settings.strict_parameters, training)
     answering = platform.chat.flow(asked.request, booked, details=training)
     if asked.request.streamed:
         yield from _streamed(answering, Events(asked, clock))

@@ -36,7 +36,7 @@ class Where(TypedDict):
 def place_of(call: Call) -> Where:
     """The path's entity and project. A caller who lacks them hears so before the rest of the request is looked at."""
     entity, project = call.params["entity"], call.params["project"]
-    call.platform.principal.require(entity, project)
+    call.principal.require(entity, project)
     with wire_places():
         return {"entity": check_name(entity, "entity"), "project": check_name(project, "project")}
 
@@ -55,7 +55,7 @@ def body_with_references(cls: type[T], call: Call, **kinds: frozenset[RefKind]) 
         return structure(cls, call.body, "body")
     except InvalidInput as wrong:
         given = call.body if isinstance(call.body, dict) else {}
-        mode = RefMode(call.platform.runtime.settings.reference_mode)
+        mode = RefMode(call.platform.settings.reference_mode)
         raise InvalidInput([*wrong.problems, *_wrong_references(given, mode, kinds)]) from None
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import attrs
 
-from modelyard.errors import NotFound, NoWorker
+from modelyard.errors import NotFound
 from modelyard.formats.converter import structure
 from modelyard.http.evaluations.common import WINDOW, Where, evaluation_route, lines_response, place_of
 from modelyard.http.evaluations.job_schemas import (
@@ -25,7 +25,6 @@ from modelyard.http.evaluations.run_schemas import Success
 from modelyard.http.listing import problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
-from modelyard.platform.jobs.worker import alive
 
 
 def evaluate_model(call: Call) -> Response:
@@ -33,7 +32,7 @@ def evaluate_model(call: Call) -> Response:
     body = structure(EvaluateModel, call.body, "body")
     place = _place(call, body.project_id)
     check_references(body)
-    _check_can_run(call)
+    call.platform.jobs.require_worker("evaluation")
     with problems_at("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
         run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **place)
     return json_response({"call_id": run.id})
@@ -45,7 +44,7 @@ def rescore(call: Call) -> Response:
     place = _place(call, body.project_id)
     check_references(body)
     source = call.platform.evaluations.get(body.source_evaluation_run_id, **place)
-    _check_can_run(call)
+    call.platform.jobs.require_worker("evaluation")
     with problems_at("body", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
     return json_response({"call_id": run.id, "evaluation_run_id": run.id})
@@ -54,7 +53,7 @@ def rescore(call: Call) -> Response:
 def resume_run(call: Call) -> Response:
     """Have a worker go on with a run that failed; no row that was stored is asked again."""
     run = call.platform.evaluations.get(call.params["run_id"], **place_of(call))
-    _check_can_run(call)
+    call.platform.jobs.require_worker("evaluation")
     call.platform.evaluations.submit_resume(run.id)
     return json_response({"success": True})
 
@@ -80,17 +79,8 @@ def show_status(call: Call) -> Response:
 def _place(call: Call, project_id: str) -> Where:
     """The entity and project, which the caller must have."""
     entity, _, project = project_id.partition("/")
-    call.platform.principal.require(entity, project)
+    call.principal.require(entity, project)
     return {"entity": entity, "project": project}
-
-
-def _check_can_run(call: Call) -> None:
-    """Raise `NoWorker` when nothing would run a job."""
-    if not alive(call.platform.runtime):
-        raise NoWorker(
-            "no worker is alive, so the evaluation would never start; start one (modelyard work --store FILE, "
-            "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"
-        )
 
 
 _route = partial(documented_route, Interface.BASE, Auth.BASIC, "POST", body=Body.CONTROL)

@@ -49,8 +49,7 @@ Handler = Callable[[Call], Response]
 def create_dataset(call: Call) -> Response:
     """Keep the next version of a dataset; equal content is the version that has it."""
     place = place_of(call)
-    assert call.data is not None
-    with call.platform.runtime.artifacts.open(call.data.name) as file:
+    with call.open_data() as file:
         body = dataset_request(file_chunks(file))
         file.seek(0)
         content = {"description": body.description}

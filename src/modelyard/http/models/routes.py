@@ -11,7 +11,6 @@ from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.formats.json_stream import CHUNK
-from modelyard.formats.training_data import read_groups
 from modelyard.http.listing import NAMESPACE, PAGING, page_object, paging, problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.models.schemas import (
@@ -37,7 +36,7 @@ from modelyard.http.models.schemas import (
     promotion_object,
 )
 from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
-from modelyard.http.trajectory_body import read_groups_body
+from modelyard.http.trajectory_body import groups_body
 
 MODELS = "/v1/preview/models"
 MODEL = f"{MODELS}/{{model_id}}"
@@ -156,15 +155,11 @@ class FileBody:
 def log_to_model(call: Call) -> Response:
     """Keep trajectory groups of a split, such as "val", with their rewards and metrics."""
     model = call.platform.models.get(call.params["model_id"])
-    body, stored = read_groups_body(call)
-    artifacts = call.platform.runtime.artifacts
-    try:
-        request = structure(LogCreate, body.rest, "body")
+    with groups_body(call) as (rest, stored):
+        request = structure(LogCreate, rest, "body")
         _check_same_model(request, model)
-        with artifacts.open(stored.name) as file, problems_at("body"):
-            call.platform.models.log(model.id, read_groups(file), request.split)
-    finally:
-        artifacts.remove(stored.name)
+        with problems_at("body"):
+            call.platform.models.log(model.id, stored, request.split)
     return json_response({})
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from modelyard.domain.job import JobStatus
-from modelyard.errors import InvalidInput, NoWorker
+from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_examples
 from modelyard.http.listing import NAMESPACE, PAGING, page_object, paging, problems_at
 from modelyard.http.message import Response, json_response
@@ -24,9 +24,7 @@ from modelyard.http.training.schemas import (
     rl_request,
     sft_request,
 )
-from modelyard.http.trajectory_body import read_groups_body, spooled
-from modelyard.platform.artifacts import remove_unless_recorded
-from modelyard.platform.jobs.worker import alive
+from modelyard.http.trajectory_body import groups_body
 
 JOBS = "/v1/preview/training-jobs"
 JOB = f"{JOBS}/{{training_job_id}}"
@@ -37,9 +35,8 @@ JOB = f"{JOBS}/{{training_job_id}}"
 
 def create_rl_job(call: Call) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
-    body, stored = read_groups_body(call)
-    with remove_unless_recorded(call.platform.runtime.artifacts, stored):
-        request = rl_request(body.rest)
+    with groups_body(call) as (rest, stored):
+        request = rl_request(rest)
         _check_can_run(call, request.model_id)
         with problems_at("body", "experimental_config"):
             job = call.platform.training.rl(request.model_id.lower(), stored, **options_of(request.experimental_config))
@@ -62,11 +59,7 @@ def create_sft_job(call: Call) -> Response:
 def _check_can_run(call: Call, model_id: str) -> None:
     """Raise `NotFound` for an unknown model, and `NoWorker` when nothing would run a job of it."""
     call.platform.models.get(model_id.lower())
-    if not alive(call.platform.runtime):
-        raise NoWorker(
-            "no worker is alive, so the job would never start; start one (modelyard work --store FILE, "
-            "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"
-        )
+    call.platform.jobs.require_worker()
 
 
 def show_job(call: Call) -> Response:
@@ -110,7 +103,7 @@ def cancel_job(call: Call) -> Response:
 
 def upload_dataset(call: Call) -> Response:
     """Keep examples, one JSON object a line, as the next version of a dataset."""
-    with spooled(call) as file, problems_at("query"):
+    with call.open_data() as file, problems_at("query"):
         project, name = _needed(call, "project"), _needed(call, "name")
         with _rows_in_body():
             dataset = call.platform.training.upload(project, name, read_examples(file), entity=call.one("entity"))

@@ -22,7 +22,6 @@ from modelyard.http.uploads.schemas import (
     RunVariables,
     names_of,
 )
-from modelyard.platform.uploads.service import Uploads
 
 V = TypeVar("V")
 
@@ -36,7 +35,7 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[
 
 
 def _viewer(call: Call, _: Mapping[str, Any]) -> Data:
-    return answer.viewer(call.platform.principal.entity)
+    return answer.viewer(call.principal.entity)
 
 
 def _no_run(call: Call, run: RunVariables) -> Data:
@@ -49,9 +48,8 @@ def _run(call: Call, run: RunVariables) -> Data:
 
 def _entity(call: Call, run: RunVariables) -> str:
     """The entity that is meant. Raises `Forbidden` unless the caller may use it and the project."""
-    principal = call.platform.principal
-    entity = principal.entity if run.entity is None else run.entity
-    principal.require(entity, run.project)
+    entity = call.principal.entity if run.entity is None else run.entity
+    call.principal.require(entity, run.project)
     return entity
 
 
@@ -65,26 +63,26 @@ def _run_files(_: Call, asked: RunFilesVariables) -> Data:
 def _begin(call: Call, asked: ArtifactCreateVariables) -> Data:
     wanted = asked.input
     return answer.begun(
-        _uploads(call).begin(wanted.projectName, wanted.artifactCollectionName, entity=wanted.entityName)
+        call.platform.uploads.begin(wanted.projectName, wanted.artifactCollectionName, entity=wanted.entityName)
     )
 
 
 def _expect_manifest(call: Call, asked: ManifestVariables) -> Data:
     if not asked.includeUpload:
         return answer.manifest_expected(asked.artifactID, None)
-    secret = _uploads(call).expect_manifest(asked.artifactID)
+    secret = call.platform.uploads.expect_manifest(asked.artifactID)
     return answer.manifest_expected(asked.artifactID, _base(call) + MANIFEST.format(manifest=secret))
 
 
 def _expect_file(call: Call, asked: FilesVariables) -> Data:
     (file,) = asked.artifactFiles
-    secret = _uploads(call).expect_file(file.artifactID, file.md5)
+    secret = call.platform.uploads.expect_file(file.artifactID, file.md5)
     url = None if secret is None else _base(call) + FILE.format(file=secret)
     return answer.file_expected(file.artifactID, file.name, url)
 
 
 def _commit(call: Call, asked: CommitVariables) -> Data:
-    _uploads(call).commit(asked.artifactID)
+    call.platform.uploads.commit(asked.artifactID)
     return answer.committed(asked.artifactID)
 
 
@@ -96,19 +94,15 @@ def _base(call: Call) -> str:
     return f"{call.request.scheme}://{host}{quote(call.request.root.rstrip('/'))}"
 
 
-def _uploads(call: Call) -> Uploads:
-    return Uploads(call.platform.runtime, call.platform.principal)
-
-
 # ---- an artifact that is there -------------------------------------------------------------------------------------
 
 
 def _artifact(call: Call, asked: ArtifactVariables) -> Data:
-    return answer.artifact(asked.id, _uploads(call).dataset(asked.id))
+    return answer.artifact(asked.id, call.platform.uploads.dataset(asked.id))
 
 
 def _named_artifact(call: Call, asked: NamedArtifactVariables) -> Data:
-    return answer.named_artifact(_uploads(call).find(asked.project, asked.name, entity=asked.entity))
+    return answer.named_artifact(call.platform.uploads.find(asked.project, asked.name, entity=asked.entity))
 
 
 # ---- by their names, or by the one field that they ask for -----------------------------------------------------------

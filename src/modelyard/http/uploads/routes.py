@@ -19,7 +19,6 @@ from modelyard.http.uploads.schemas import (
     RunStream,
     StreamAnswer,
 )
-from modelyard.platform.uploads.service import Uploads
 
 
 def perform(call: Call) -> Response:
@@ -31,26 +30,22 @@ def perform(call: Call) -> Response:
 def put_file(call: Call) -> Response:
     """Keep the file of an upload."""
     assert call.data is not None
-    _uploads(call).receive(call.params["file"], call.data)
+    call.platform.uploads.receive(call.params["file"], call.data)
     return json_response({})
 
 
 def put_manifest(call: Call) -> Response:
     """Compare the list of an upload's files with the file that came."""
     manifest = structure(Manifest, call.body, "body")
-    _uploads(call).check_manifest(call.params["manifest"], manifest.digests)
+    call.platform.uploads.check_manifest(call.params["manifest"], manifest.digests)
     return json_response({})
 
 
 def take_stream(call: Call) -> Response:
     """Take a piece of a run's stream, and keep nothing of it."""
     structure(RunStream, call.body, "body")
-    call.platform.principal.require(call.params["entity"], call.params["project"])
+    call.principal.require(call.params["entity"], call.params["project"])
     return json_response(STREAMED)
-
-
-def _uploads(call: Call) -> Uploads:
-    return Uploads(call.platform.runtime, call.platform.principal)
 
 
 _route = partial(documented_route, Interface.UPLOADS)

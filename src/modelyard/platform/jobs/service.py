@@ -5,8 +5,9 @@ from functools import partial
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobSummary
 from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
-from modelyard.errors import NotFound
+from modelyard.errors import NotFound, NoWorker
 from modelyard.platform.jobs.queue import announce, latest_job, request_cancel
+from modelyard.platform.jobs.worker import alive
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -57,6 +58,14 @@ class Jobs:
         if job.status is not before.status:
             announce(self.runtime, job)
         return answer
+
+    def require_worker(self, what: str = "job") -> None:
+        """Raise `NoWorker` where no worker is alive, so that a job (in the message: a `what`) would never start."""
+        if not alive(self.runtime):
+            raise NoWorker(
+                f"no worker is alive, so the {what} would never start; start one (modelyard work --store FILE, "
+                "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"
+            )
 
     def _found(self, snapshot: Snapshot, id: str) -> Job:
         job = get_or_none(snapshot, Job, id) or self._found_by_lane(snapshot, id)
