@@ -1,10 +1,12 @@
 """Every exchange: who is let in, what every answer carries, and how each interface says what went wrong."""
 
 import logging
+from itertools import product
 from typing import Any
 
 import pytest
 
+from each import check_each
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BackendError, StorageFull, StoreBusy
@@ -14,6 +16,7 @@ from modelyard.http.route import Auth, Interface
 from modelyard.platform.runtime import Settings
 
 GUARDED = [route for route in routes() if route.auth is not Auth.PUBLIC]
+WRONG_CREDENTIALS = (None, "", "Bearer nothing", "Basic YTpi", "Bearer  x", "Digest x")
 CATALOGUE = "/inference/analysis/partner/models"
 
 
@@ -31,18 +34,21 @@ def test_only_the_catalogue_and_the_document_are_public() -> None:
 
 
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
-@pytest.mark.parametrize("authorization", [None, "", "Bearer nothing", "Basic YTpi", "Bearer  x", "Digest x"])
-def test_every_other_route_asks_who_calls(client: Any, route: Any, authorization: str | None) -> None:
-    headers = [] if authorization is None else [("authorization", authorization)]
-    for method in (route.method, "OPTIONS", "PATCH"):
+def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
+    def check(case: tuple[str | None, str]) -> None:
+        authorization, method = case
+        headers = [] if authorization is None else [("authorization", authorization)]
         answer = client.send(
             method, sample(route.path), raw=b"{}", key="", headers=headers, check=method == route.method
         )
         if route.auth is Auth.ADDRESS:
             assert answer.status == 403
-            continue
-        assert answer.status == 401
-        assert answer.headers["www-authenticate"].lower().startswith(route.auth.value)
+        else:
+            assert answer.status == 401
+            assert answer.headers["www-authenticate"].lower().startswith(route.auth.value)
+
+    cases = product(WRONG_CREDENTIALS, (route.method, "OPTIONS", "PATCH"))
+    check_each({f"{method}, {authorization!r}": (authorization, method) for authorization, method in cases}, check)
 
 
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
