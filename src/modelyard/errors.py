@@ -7,7 +7,7 @@ repeats a secret.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import attrs
 
@@ -53,6 +53,10 @@ class InvalidInput(CallerError):
     def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> "InvalidInput":
         """One problem at one place."""
         return cls([Problem(loc, msg, type)])
+
+    def below(self, *loc: str | int) -> Self:
+        """Return these problems, each located below `loc`."""
+        return type(self)([attrs.evolve(problem, loc=(*loc, *problem.loc)) for problem in self.problems])
 
 
 class UnsupportedParameter(InvalidInput):

@@ -24,6 +24,7 @@ print(json.dumps({"loaded": loaded, "threads": threads, "entries": entries}))
 """
 WAITING = {
     "asyncio",
+    "cattrs",
     "hashlib",
     "logging",
     "socket",
@@ -37,6 +38,7 @@ WAITING = {
     "modelyard.domain.job",
     "modelyard.engines.tabular.model",
     "modelyard.domain.training",
+    "modelyard.formats.converter",
     "modelyard.executors.thread",
     "modelyard.platform.models.service",
     "modelyard.platform.training.service",

@@ -1,7 +1,11 @@
 """Strict structuring: what fits becomes a value, what does not is named at its place, and nothing is coerced."""
 
+import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
@@ -11,7 +15,7 @@ from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import Length, Matching, Refused, Within
-from modelyard.formats.converter import MAX_PROBLEMS, structure, structure_members, tag_of
+from modelyard.formats.converter import MAX_PROBLEMS, structure, structure_members, tag_of, unstructure
 
 
 class Colour(StrEnum):
@@ -43,6 +47,11 @@ class Drawing:
     level: Literal[1, 2] = 1
     anything: Any = None
     forbidden: object = attrs.field(default=None, validator=Refused("is not supported"))
+
+
+@attrs.frozen(kw_only=True)
+class Sized(Drawing):
+    size: int
 
 
 def problems(value: object, cls: type = Drawing, *loc: str) -> dict[str, str]:
@@ -205,6 +214,99 @@ def test_a_class_that_cannot_be_told_apart_or_parsed_is_the_programmer_s_fault()
         structure(Strange, {"value": 1})
     with pytest.raises(TypeError):
         tag_of([Drawing, Strange])
+
+
+def test_problems_are_told_in_order_missing_members_then_types_as_sent_then_constraints() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        structure(Sized, {"name": "TOO LONG A NAME", "level": 3, "note": 5})
+    assert [problem.loc for problem in caught.value.problems] == [("size",), ("level",), ("note",), ("name",)]
+
+
+def test_a_fault_of_the_class_itself_is_not_a_problem_of_the_data() -> None:
+    @attrs.frozen
+    class Broken:
+        value: int
+
+        def __attrs_post_init__(self) -> None:
+            raise KeyError("value")
+
+    with pytest.raises(KeyError):
+        structure(Broken, {"value": 1})
+
+
+# ---- the way back ------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Answer:
+    id: str | None
+    colour: Colour | None
+    at: datetime
+    inner: Circle | None = None
+    more: Mapping[str, Any] = attrs.field(factory=dict)
+    value: object = None
+    names: frozenset[str] = frozenset()
+    limits: Mapping[int, Decimal] = attrs.field(factory=dict)
+    day: date | None = None
+
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_what_has_a_default_is_left_out_where_it_has_it_and_nothing_else_is() -> None:
+    assert unstructure(Answer(None, None, AT)) == {"id": None, "colour": None, "at": "2026-01-02T03:04:05.000000Z"}
+
+
+def test_json_data_are_plain_at_every_depth() -> None:
+    frozen = MappingProxyType({"a": (1, MappingProxyType({"b": Colour.RED}))})
+    written = unstructure(
+        Answer(
+            "x",
+            Colour.BLUE,
+            AT,
+            Circle("circle", 2.0),
+            frozen,
+            [frozen],
+            frozenset("ba"),
+            {5: Decimal("1.50")},
+            date(2026, 1, 2),
+        )
+    )
+    assert (
+        written
+        == json.loads(json.dumps(written))
+        == {
+            "id": "x",
+            "colour": "blue",
+            "at": "2026-01-02T03:04:05.000000Z",
+            "inner": {"type": "circle", "radius": 2.0},
+            "more": {"a": [1, {"b": "red"}]},
+            "value": [{"a": [1, {"b": "red"}]}],
+            "names": ["a", "b"],
+            "limits": {"5": "1.50"},
+            "day": "2026-01-02",
+        }
+    )
+    assert type(written["colour"]) is type(written["more"]["a"][1]["b"]) is str
+
+
+@given(
+    st.builds(
+        Drawing,
+        st.text("ab", min_size=1, max_size=8),
+        st.lists(st.builds(Circle, st.just("circle"), st.floats(1, 5)) | st.builds(Square, st.just("square"))).map(
+            tuple
+        ),
+        st.sampled_from(Colour),
+        st.none() | st.text() | st.lists(st.text()),
+        st.dictionaries(st.text(), st.integers()),
+        st.lists(st.floats(allow_nan=False)).map(tuple),
+        st.booleans(),
+        st.sampled_from([1, 2]),
+    )
+)
+def test_what_is_written_is_read_again(drawing: Drawing) -> None:
+    assert structure(Drawing, json.loads(json.dumps(unstructure(drawing)))) == drawing
 
 
 json_values = st.recursive(

@@ -8,7 +8,7 @@ import attrs
 from modelyard.domain.completion import Message, Part, Role, ToolCall
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import Length
-from modelyard.formats.converter import parser
+from modelyard.formats.converter import structure
 
 _NAME = Length(0, 1024)
 
@@ -133,7 +133,6 @@ class ToolMessage:
 
 WireMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
-_every_message = parser(tuple[WireMessage, ...])
 _ROLES: Mapping[Any, Role] = {role.value: role for role in Role}
 _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is not Role.TOOL}
 
@@ -141,7 +140,7 @@ _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is
 def read_messages(raw: Any) -> tuple[Message, ...]:
     """The messages of a conversation. A list of nothing but roles and texts, as most are, is read in one go."""
     plain = plain_messages(raw)
-    return tuple([_message(message) for message in _every_message(raw)]) if plain is None else plain
+    return tuple([_message(one) for one in structure(tuple[WireMessage, ...], raw)]) if plain is None else plain
 
 
 def plain_messages(raw: Any) -> tuple[Message, ...] | None:

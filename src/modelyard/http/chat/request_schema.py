@@ -17,7 +17,7 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Matching, Refused, Within
-from modelyard.formats.converter import below, structure_members
+from modelyard.formats.converter import structure_members
 from modelyard.http.chat.message_schema import WireMessage, plain_messages, read_messages
 
 JsonObject = Mapping[str, Any]
@@ -223,7 +223,7 @@ def read_chat_request(body: object, strict: bool = False, training: bool = False
     with_logprobs = given.get("logprobs", training)
     problems = [*_contradictions(given, with_logprobs), *(_unknown(body) if strict else ())]
     if problems:
-        raise InvalidInput(below(("body",), problems))
+        raise InvalidInput(problems).below("body")
     options = given.get("stream_options")
     return Asked(
         _request(given),

@@ -13,7 +13,6 @@ from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, 
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
-from modelyard.formats.converter import Wrong, below
 from modelyard.http.evaluations.filter_schemas import parse_query
 from modelyard.http.evaluations.prediction_schemas import GenaiSpanRef
 from modelyard.http.evaluations.run_schemas import plain, wire_time
@@ -89,8 +88,8 @@ def _filters(given: Sequence[EvalResultsFilter]) -> tuple[Filter, ...]:
         try:
             condition: Expression = parse_query(one.query)
             found.append(Filter(condition, one.evaluation_call_id))
-        except Wrong as wrong:
-            problems += below(("body", "filters", at, "query"), wrong.problems)
+        except InvalidInput as wrong:
+            problems += wrong.below("body", "filters", at, "query").problems
     if problems:
         raise InvalidInput(problems)
     return tuple(found)

@@ -1,0 +1,44 @@
+"""What cattrs raises, as problems at their places."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from cattrs.errors import AttributeValidationNote, BaseValidationError
+
+from modelyard.errors import InvalidInput, Problem
+
+FAULTS = (InvalidInput, ValueError, BaseValidationError)
+"""What structuring raises for data that do not fit: hooks, validators of fields, and cattrs for an instance."""
+
+
+def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+    """Yield the leaves of cattrs's tree of exceptions as problems located below `loc`; `value` was structured there."""
+    if isinstance(error, BaseValidationError):
+        for inner, name in _ordered(error, value):
+            if name is None:
+                yield from problems_in(inner, value, loc)
+            elif name in value:
+                yield from problems_in(inner, value[name], (*loc, name))
+            else:
+                yield Problem((*loc, name), "is required", "missing")
+    elif isinstance(error, InvalidInput):
+        for problem in error.problems:
+            yield Problem((*loc, *problem.loc), problem.msg, problem.type)
+    elif isinstance(error, ValueError):
+        yield Problem(loc, str(error))
+    else:
+        raise error
+
+
+def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException, str | None]]:
+    """The exceptions of an instance with their fields: missing members, then wrong types in the order in which they
+    were sent, then constraints that do not hold.
+    """
+    sent = {name: at for at, name in enumerate(value)}
+    found = [(inner, _field_of(inner)) for inner in group.exceptions]
+    return sorted(found, key=lambda one: (isinstance(one[0], ValueError), sent.get(one[1], -1)))
+
+
+def _field_of(error: BaseException) -> str | None:
+    notes = (note for note in getattr(error, "__notes__", ()) if isinstance(note, AttributeValidationNote))
+    return next((note.name for note in notes), None)
