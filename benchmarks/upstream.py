@@ -77,7 +77,7 @@ def serve_one(kind: str, port: int, behind: int = 0) -> None:
 def backend_at(url: str) -> Any:
     """The backend under measurement."""
     from modelyard import Pricing
-    from modelyard.backends.upstream import VLLM, UpstreamBackend, offer
+    from modelyard.backends import VLLM, UpstreamBackend, offer
 
     models = [offer("echo", context_length=100_000, pricing=Pricing(), capabilities=VLLM)]
     return UpstreamBackend(url, models=models, concurrency=2 * OPEN)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from modelyard import History, Message, Role, SampledChoice, Trajectory, TrajectoryGroup, open_platform
-from modelyard.testing.tiny_model import build_tiny_model
+from modelyard.testing import build_tiny_model
 
 QUESTIONS = ["How many?", "How far is it?", "When was that?", "What does it cost?"]
 ROUNDS, SAMPLES, TOKENS = 16, 8, 8

@@ -4,72 +4,140 @@ and evaluation runs, as one in-process Python object.
 PYTEST_DONT_REWRITE: a program may import this before it runs pytest, which would otherwise warn of it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from modelyard import errors
+    from modelyard.asgi import asgi_app
+    from modelyard.backends.echo import EchoBackend
+    from modelyard.backends.fallback import Fallback
+    from modelyard.backends.router import Router
+    from modelyard.backends.scripted.backend import ScriptedBackend
+    from modelyard.backends.upstream.backend import UpstreamBackend
+    from modelyard.backends.upstream.models import offer
     from modelyard.compose import open_platform
-    from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
-    from modelyard.domain.completion import Completion, CompletionRequest, Delta, Message, Role, Sampling, Tool
+    from modelyard.domain.base_model import Tuning
+    from modelyard.domain.catalogue import Pricing
+    from modelyard.domain.completion import (
+        Choice,
+        Completion,
+        CompletionRequest,
+        Delta,
+        FinishReason,
+        Message,
+        Role,
+        Sampling,
+        Tool,
+        Usage,
+    )
+    from modelyard.domain.evaluation.scorers import Unscored
+    from modelyard.domain.events import CompletionBooked, CompletionFailed, JobChanged, JobEventRecorded, LeaseTaken
     from modelyard.domain.identity import Principal, Scope
+    from modelyard.domain.models import Checkpoint, Model
+    from modelyard.domain.paging import Page
     from modelyard.domain.promotion import NotWorse
     from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
+    from modelyard.domain.usage import Budget
+    from modelyard.platform.evaluations.result import EvaluationResult
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Settings
+    from modelyard.platform.training.handle import JobHandle
     from modelyard.platform.training.rollout import Rollout, gather
     from modelyard.version import __version__
+    from modelyard.wsgi import wsgi_app
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "asgi": ("asgi_app",),
+            "backends.echo": ("EchoBackend",),
+            "backends.fallback": ("Fallback",),
+            "backends.router": ("Router",),
+            "backends.scripted.backend": ("ScriptedBackend",),
+            "backends.upstream.backend": ("UpstreamBackend",),
+            "backends.upstream.models": ("offer",),
+            "compose": ("open_platform",),
+            "domain.base_model": ("Tuning",),
+            "domain.catalogue": ("Pricing",),
+            "domain.completion": (
+                "Choice",
+                "Completion",
+                "CompletionRequest",
+                "Delta",
+                "FinishReason",
+                "Message",
+                "Role",
+                "Sampling",
+                "Tool",
+                "Usage",
+            ),
+            "domain.evaluation.scorers": ("Unscored",),
+            "domain.events": ("CompletionBooked", "CompletionFailed", "JobChanged", "JobEventRecorded", "LeaseTaken"),
+            "domain.identity": ("Principal", "Scope"),
+            "domain.models": ("Checkpoint", "Model"),
+            "domain.paging": ("Page",),
+            "domain.promotion": ("NotWorse",),
+            "domain.training": ("Example", "History", "SampledChoice", "Trajectory", "TrajectoryGroup"),
+            "domain.usage": ("Budget",),
+            "errors": ("errors",),
+            "platform.evaluations.result": ("EvaluationResult",),
+            "platform.platform": ("Platform",),
+            "platform.runtime": ("Settings",),
+            "platform.training.handle": ("JobHandle",),
+            "platform.training.rollout": ("Rollout", "gather"),
+            "version": ("__version__",),
+            "wsgi": ("wsgi_app",),
+        },
+    )
 
 __all__ = [
-    "CatalogueEntry",
+    "Budget",
+    "Checkpoint",
+    "Choice",
     "Completion",
+    "CompletionBooked",
+    "CompletionFailed",
     "CompletionRequest",
-    "Datacenter",
     "Delta",
+    "EchoBackend",
+    "EvaluationResult",
     "Example",
-    "Feature",
+    "Fallback",
+    "FinishReason",
     "History",
+    "JobChanged",
+    "JobEventRecorded",
+    "JobHandle",
+    "LeaseTaken",
     "Message",
+    "Model",
     "NotWorse",
+    "Page",
     "Platform",
     "Pricing",
     "Principal",
-    "Quantization",
     "Role",
     "Rollout",
+    "Router",
     "SampledChoice",
     "Sampling",
-    "SamplingParameter",
     "Scope",
+    "ScriptedBackend",
     "Settings",
     "Tool",
     "Trajectory",
     "TrajectoryGroup",
+    "Tuning",
+    "Unscored",
+    "UpstreamBackend",
+    "Usage",
     "__version__",
+    "asgi_app",
+    "errors",
     "gather",
+    "offer",
     "open_platform",
+    "wsgi_app",
 ]
-
-_HOMES = {
-    "compose": ("open_platform",),
-    "domain.promotion": ("NotWorse",),
-    "domain.catalogue": ("CatalogueEntry", "Datacenter", "Feature", "Pricing", "Quantization", "SamplingParameter"),
-    "domain.completion": ("Completion", "CompletionRequest", "Delta", "Message", "Role", "Sampling", "Tool"),
-    "domain.identity": ("Principal", "Scope"),
-    "domain.training": ("Example", "History", "SampledChoice", "Trajectory", "TrajectoryGroup"),
-    "platform.platform": ("Platform",),
-    "platform.runtime": ("Settings",),
-    "platform.training.rollout": ("Rollout", "gather"),
-    "version": ("__version__",),
-}
-"""Where the public names live: each module is loaded when the first of its names is asked for."""
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return globals().setdefault(name, getattr(import_module(f"{__name__}.{module}"), name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

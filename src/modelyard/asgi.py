@@ -14,6 +14,15 @@ from modelyard.http.sse_keep_alive import KeepAlive
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator, Executor
 
+__all__ = [
+    "STANDARD",
+    "Endpoint",
+    "Interface",
+    "Request",
+    "Response",
+    "asgi_app",
+]
+
 STALLED = 60.0
 """Seconds after which a client that does not read its stream is given up."""
 

@@ -11,6 +11,46 @@ from typing import ClassVar, Self
 
 import attrs
 
+__all__ = [
+    "ArtifactMissing",
+    "BackendError",
+    "BodyTooLarge",
+    "BudgetExceeded",
+    "CallerError",
+    "Conflict",
+    "ContextLengthExceeded",
+    "EvaluationError",
+    "Forbidden",
+    "InvalidInput",
+    "JobFailed",
+    "LeaseLost",
+    "MissingExtra",
+    "ModelNotFound",
+    "ModelyardError",
+    "NoAnswerPrepared",
+    "NoWorker",
+    "NotFound",
+    "ObjectDeleted",
+    "Overloaded",
+    "Problem",
+    "PromotionRefused",
+    "QueueFull",
+    "RateLimited",
+    "RecordConflict",
+    "RecordNotFound",
+    "RunAlreadyFinished",
+    "StorageFull",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreTooNew",
+    "TrainingError",
+    "Unauthenticated",
+    "UnsupportedParameter",
+    "UsedAfterFork",
+]
+
 
 class ModelyardError(Exception):
     """Root of the tree."""

@@ -7,7 +7,7 @@ library's `log` are imported from here, because most processes never need them a
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,6 +19,26 @@ if TYPE_CHECKING:
 __all__ = ["asyncio", "defer_modules", "deferred", "log"]
 
 T = TypeVar("T")
+
+
+def lazy_exports(
+    package: str, homes: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the `__getattr__` and `__dir__` of a package whose public names load the module they live in at first use.
+
+    `homes` maps modules, as seen from modelyard, to names; a module's own last name stands for the module itself.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = import_module(f"modelyard.{home_of[name]}")
+        value = home if home.__name__.endswith(f".{name}") else getattr(home, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted({*vars(sys.modules[package]), *home_of})
 
 
 class _Deferred:

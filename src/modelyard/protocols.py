@@ -14,6 +14,31 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Principal
 
+__all__ = [
+    "ArtifactStore",
+    "AsyncBackend",
+    "Authenticator",
+    "Backend",
+    "Capabilities",
+    "Clock",
+    "Executor",
+    "Ids",
+    "Observer",
+    "Randomness",
+    "SavedState",
+    "ServedModel",
+    "Snapshot",
+    "Started",
+    "Step",
+    "Store",
+    "StoredArtifact",
+    "TrainContext",
+    "TrainItem",
+    "Trained",
+    "Trainer",
+    "Tx",
+]
+
 T = TypeVar("T")
 R = TypeVar("R")
 

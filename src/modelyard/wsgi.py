@@ -16,6 +16,12 @@ from modelyard.http.router import mounted_path
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
+__all__ = [
+    "STANDARD",
+    "Interface",
+    "wsgi_app",
+]
+
 Environ = Mapping[str, Any]
 StartResponse = Callable[[str, list[Header]], object]
 

@@ -14,17 +14,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from modelyard.backends import LoraAdapters
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.upstream import LoraAdapters
 from modelyard.backends.upstream.adapters.files import adapter_name
 from modelyard.domain.models import Checkpoint
 from modelyard.errors import ArtifactMissing, BackendError, InvalidInput, Overloaded
-from modelyard.formats.safetensors import Tensor, write
+from modelyard.formats.safetensors import Tensor, write_tensors
 from modelyard.protocols import ServedModel
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.fake_vllm.adapters import mark_of
-from modelyard.testing.fake_vllm.misbehaviour import Cut, Gate, Hold, Refuse
-from modelyard.testing.fake_vllm.server import CHAT, LOAD, MODELS, UNLOAD, FakeVllm
+from modelyard.testing.fake_vllm.misbehaviour import CutConnection, Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.server import CHAT, LOAD_ADAPTER, MODELS, UNLOAD_ADAPTER, FakeVllm
 
 BASE = "Qwen/Qwen3-8B"
 BACKEND = EchoBackend((BASE,))
@@ -71,7 +71,7 @@ def serve(request):
 
 def weights_of(number: int) -> bytes:
     half = Tensor("F32", (1,), number.to_bytes(4, "little"))
-    return b"".join(write({f"base_model.model.q_proj.lora_{side}.weight": half for side in "AB"}))
+    return b"".join(write_tensors({f"base_model.model.q_proj.lora_{side}.weight": half for side in "AB"}))
 
 
 def model_of(number: int) -> ServedModel:
@@ -105,7 +105,7 @@ class TestServing:
         adapters = LoraAdapters(url, folder)
         names = serve(adapters, model_of(1), model_of(2), model_of(1))
         assert names[0] == names[2] != names[1]
-        assert [asked.body["lora_name"] for asked in fake.asked(LOAD)] == names[:2]
+        assert [asked.body["lora_name"] for asked in fake.asked(LOAD_ADAPTER)] == names[:2]
         for number, name in enumerate(names[:2], start=1):
             said = ask(url, name).json()["choices"][0]["message"]["content"]
             assert said == f"{mark_of(weights_of(number))} hello"
@@ -155,7 +155,7 @@ class TestServing:
 class TestManyAtOnce:
     def test_threads_that_ask_first_together_load_once(self, fake, url, folder):
         adapters, gate, model = LoraAdapters(url, folder), Gate(), model_of(1)
-        fake.plan(Hold(gate), path=LOAD)
+        fake.plan(Hold(gate), path=LOAD_ADAPTER)
 
         def use() -> int:
             with adapters.serving(model) as name:
@@ -166,7 +166,7 @@ class TestManyAtOnce:
             gate.reached()
             gate.open()
             assert [one.result() for one in asking] == [200] * 8
-        assert len(fake.asked(LOAD)) == 1
+        assert len(fake.asked(LOAD_ADAPTER)) == 1
 
     def test_tasks_that_ask_first_together_load_once(self, fake, url, folder):
         adapters, model = LoraAdapters(url, folder), model_of(1)
@@ -179,7 +179,7 @@ class TestManyAtOnce:
             return await asyncio.gather(*(use() for _ in range(32)))
 
         assert set(asyncio.run(all_of_them())) == set(fake.adapters)
-        assert len(fake.asked(LOAD)) == 1
+        assert len(fake.asked(LOAD_ADAPTER)) == 1
 
     def test_threads_and_loops_share_slots_and_all_are_served(self, fake, url, folder):
         adapters = LoraAdapters(url, folder, max_loaded=2)
@@ -206,7 +206,7 @@ class TestManyAtOnce:
 
     def test_a_task_that_is_cancelled_while_it_loads_leaves_the_others_served(self, fake, url, folder):
         adapters, gate, model = LoraAdapters(url, folder), Gate(), model_of(1)
-        fake.plan(Hold(gate), path=LOAD)
+        fake.plan(Hold(gate), path=LOAD_ADAPTER)
 
         async def use() -> str:
             async with adapters.aserving(model) as name:
@@ -280,7 +280,7 @@ class TestRestarts:
         serve(adapters, model_of(1))
         fake.restart()
         assert serve(adapters, model_of(2)) == list(fake.adapters)
-        assert [asked.status for asked in fake.asked(UNLOAD)] == [404]
+        assert [asked.status for asked in fake.asked(UNLOAD_ADAPTER)] == [404]
 
     def test_a_false_alarm_costs_one_look_and_no_loading(self, fake, url, folder, serve):
         adapters = LoraAdapters(url, folder)
@@ -302,7 +302,7 @@ class TestRestarts:
     def test_what_an_earlier_life_left_in_the_same_folder_is_taken_over(self, fake, url, folder, serve):
         (name,) = serve(LoraAdapters(url, folder), model_of(1))
         assert serve(LoraAdapters(url, folder), model_of(1)) == [name]
-        assert fake.asked(UNLOAD) == []
+        assert fake.asked(UNLOAD_ADAPTER) == []
 
 
 class TestReconciling:
@@ -332,7 +332,7 @@ class TestReconciling:
         foreign = tmp_path / "foreign"
         LoraAdapters(url, tmp_path)._materialise(model_of(9))
         (tmp_path / name_of(model_of(9))).rename(foreign)
-        httpx.post(url + LOAD, json={"lora_name": "modelyard-of-another-kind", "lora_path": str(foreign)})
+        httpx.post(url + LOAD_ADAPTER, json={"lora_name": "modelyard-of-another-kind", "lora_path": str(foreign)})
         LoraAdapters(url, folder).reconcile([])
         assert list(fake.adapters) == ["modelyard-of-another-kind"]
 
@@ -375,10 +375,10 @@ class TestRefusals:
         with FakeVllm(BACKEND, lora=False).serve() as url, pytest.raises(BackendError, match="--enable-lora"):
             served_once(LoraAdapters(url, folder), model_of(1))
 
-    @pytest.mark.parametrize("path", [MODELS, LOAD])
+    @pytest.mark.parametrize("path", [MODELS, LOAD_ADAPTER])
     def test_a_server_that_dies_is_an_error_and_the_next_request_goes_well(self, fake, url, folder, serve, path):
         adapters = LoraAdapters(url, folder)
-        fake.plan(Cut(), path=path)
+        fake.plan(CutConnection(), path=path)
         with pytest.raises(BackendError, match="did not answer"):
             serve(adapters, model_of(1))
         assert serve(adapters, model_of(1)) == list(fake.adapters)
@@ -387,8 +387,8 @@ class TestRefusals:
         adapters = LoraAdapters(url, folder, max_loaded=1)
         adapters._materialise(model_of(1))
         name = name_of(model_of(1))
-        httpx.post(url + LOAD, json={"lora_name": name, "lora_path": f"{folder}/{name}"})
-        fake.plan(Cut(), path=LOAD)
+        httpx.post(url + LOAD_ADAPTER, json={"lora_name": name, "lora_path": f"{folder}/{name}"})
+        fake.plan(CutConnection(), path=LOAD_ADAPTER)
         with pytest.raises(BackendError):
             serve(adapters, model_of(1))
         assert serve(adapters, model_of(2)) == list(fake.adapters)
@@ -396,8 +396,8 @@ class TestRefusals:
     def test_an_unloading_that_fails_is_an_error_and_is_tried_again(self, fake, url, folder, serve):
         adapters = LoraAdapters(url, folder, max_loaded=1)
         serve(adapters, model_of(1))
-        fake.plan(Refuse(500), path=UNLOAD)
-        with pytest.raises(BackendError, match=f"refused {UNLOAD} with status 500"):
+        fake.plan(Refuse(500), path=UNLOAD_ADAPTER)
+        with pytest.raises(BackendError, match=f"refused {UNLOAD_ADAPTER} with status 500"):
             serve(adapters, model_of(2))
         assert serve(adapters, model_of(2)) == list(fake.adapters)
 
@@ -412,7 +412,7 @@ class TestFiles:
     def test_a_checkpoint_that_is_no_adapter_is_explained(self, fake, url, folder, serve):
         with pytest.raises(BackendError, match=r"no adapter_config\.json and no adapter_model\.safetensors"):
             serve(LoraAdapters(url, folder), model_with({"adapter.safetensors": b"tabular"}))
-        assert fake.asked(LOAD) == []
+        assert fake.asked(LOAD_ADAPTER) == []
 
     def test_bytes_that_do_not_match_their_digest_are_never_loaded(self, fake, url, folder):
         files = {"adapter_config.json": b"{}", "adapter_model.safetensors": weights_of(1)}
@@ -420,7 +420,7 @@ class TestFiles:
         with pytest.raises(ArtifactMissing, match=r"adapter_model\.safetensors .* no longer has its digest"):
             served_once(LoraAdapters(url, folder), altered)
         assert list(folder.iterdir()) == []
-        assert fake.asked(LOAD) == []
+        assert fake.asked(LOAD_ADAPTER) == []
 
     def test_a_folder_that_was_left_broken_is_written_again(self, fake, url, folder, serve):
         name = name_of(model_of(1))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from modelyard import Pricing, open_platform
+from modelyard.backends import COMMON, VLLM, UpstreamBackend, discover
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.upstream import COMMON, VLLM, UpstreamBackend, discover
 from modelyard.domain.catalogue import Feature, SamplingParameter
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.testing.fake_vllm.adapters import FakeAdapter

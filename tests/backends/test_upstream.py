@@ -15,8 +15,8 @@ import attrs
 import pytest
 
 from modelyard import Pricing, open_platform
+from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.upstream import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelNotFound, Overloaded
@@ -24,7 +24,7 @@ from modelyard.protocols import ServedModel
 from modelyard.testing.clients.server import asgi_server
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.backend import BackendContract
-from modelyard.testing.fake_vllm.misbehaviour import Break, Cut, Garble, Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
 from modelyard.testing.fake_vllm.server import FakeVllm
 
 SECRET = "sk-very-secret"
@@ -316,7 +316,7 @@ class TestTryingAgain:
         assert (busy.value.retry_after, far.clock.waits) == (31, [])
 
     def test_a_connection_that_breaks_before_the_first_token(self, far: Far, either: Any) -> None:
-        far.fake.plan(Cut(), Cut(after=0))
+        far.fake.plan(CutConnection(), CutConnection(after=0))
         assert text_of(either(far.backend, streamed=True)) == "one two three four"
 
     def test_a_server_that_nobody_reaches(self, canned: Any, either: Any) -> None:
@@ -327,7 +327,10 @@ class TestTryingAgain:
         assert clock.waits == [0.5, 1.0]
 
     def test_nothing_is_tried_again_behind_the_first_token(self, far: Far, either: Any) -> None:
-        for breaking, says in ((Cut(after=3), "broke the connection off"), (Break(after=3), "status 500: EngineCore")):
+        for breaking, says in (
+            (CutConnection(after=3), "broke the connection off"),
+            (Break(after=3), "status 500: EngineCore"),
+        ):
             far.fake.requests.clear()
             far.fake.plan(breaking)
             with pytest.raises(BackendError, match=says):

@@ -14,12 +14,12 @@ import attrs
 import pytest
 
 from modelyard import Pricing
+from modelyard.backends import VLLM, LoraAdapters, Timeouts, UpstreamBackend, offer
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.upstream import VLLM, LoraAdapters, Timeouts, UpstreamBackend, offer
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.domain.models import Checkpoint
 from modelyard.errors import BackendError
-from modelyard.formats.safetensors import Tensor, write
+from modelyard.formats.safetensors import Tensor, write_tensors
 from modelyard.protocols import ServedModel
 from modelyard.testing.fake_vllm.adapters import mark_of
 from modelyard.testing.fake_vllm.misbehaviour import Refuse
@@ -29,7 +29,7 @@ BASE = "Qwen/Qwen3-8B"
 OFFER = offer(BASE, context_length=1000, pricing=Pricing(), capabilities=VLLM)
 ASKED = CompletionRequest(BASE, (Message(Role.USER, "hello"),), max_tokens=9, streamed=True)
 WEIGHTS = b"".join(
-    write({f"base_model.model.q_proj.lora_{side}.weight": Tensor("F32", (1,), b"1234") for side in "AB"})
+    write_tensors({f"base_model.model.q_proj.lora_{side}.weight": Tensor("F32", (1,), b"1234") for side in "AB"})
 )
 CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 FILES = {"adapter_config.json": json.dumps(CONFIG).encode(), "adapter_model.safetensors": WEIGHTS}

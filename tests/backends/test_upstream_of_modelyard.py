@@ -10,9 +10,9 @@ import pytest
 
 from modelyard import Platform, Pricing, open_platform
 from modelyard.asgi import asgi_app
+from modelyard.backends import VLLM, UpstreamBackend, UpstreamModel
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.upstream import VLLM, UpstreamBackend, UpstreamModel
 from modelyard.domain.completion import Completion
 from modelyard.domain.events import CompletionBooked
 from modelyard.engines.tabular.backend import TabularBackend

@@ -75,10 +75,12 @@ def test_every_resource_is_listed_with_its_methods() -> None:
 
 
 def test_every_fixture_and_function_for_tests_is_listed() -> None:
-    listed = [row[0] for row in rows("testing.md")]
+    listed = [name.strip(" `") for row in rows("testing.md") for name in row[0].split(",")]
     fixtures = [name for name, value in vars(pytest_modelyard).items() if "fixture" in type(value).__name__.lower()]
     public = {name for name in fixtures if not name.startswith("_")} | set(testing.__all__)
     assert public <= set(listed)
     assert {name for name in listed if "." not in name} <= public
     for name in listed:
-        assert "." not in name or pkgutil.resolve_name(name)
+        assert "." not in name or pkgutil.resolve_name(
+            name if name.startswith("modelyard.") else f"modelyard.testing.{name}"
+        )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from modelyard.engines.tabular.adapter_file import read_adapter, write_adapter
 from modelyard.engines.tabular.model import Adapter
-from modelyard.formats.safetensors import Tensor, write
+from modelyard.formats.safetensors import Tensor, write_tensors
 
 rows = st.dictionaries(
     st.integers(0, 2**48 - 1),
@@ -44,4 +44,4 @@ WEIGHT = Tensor("F64", (1,), bytes(8))
 )
 def test_anything_else_is_refused(tensors: dict[str, Tensor]) -> None:
     with pytest.raises(ValueError, match=r"column|adapter"):
-        read_adapter(io.BytesIO(b"".join(write(tensors))))
+        read_adapter(io.BytesIO(b"".join(write_tensors(tensors))))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.formats.safetensors import MAX_HEADER, Tensor, read, write
+from modelyard.formats.safetensors import MAX_HEADER, Tensor, read, write_tensors
 
 SIZES = {"F64": 8, "F32": 4, "I64": 8, "U8": 1}
 
@@ -37,17 +37,17 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda name: na
 
 @given(st.dictionaries(NAMES, tensors(), max_size=4))
 def test_tensors_survive_the_way_there_and_back(values: dict[str, Tensor]) -> None:
-    assert read(io.BytesIO(b"".join(write(values)))) == values
+    assert read(io.BytesIO(b"".join(write_tensors(values)))) == values
 
 
 def test_the_name_that_the_format_keeps_for_itself_is_no_tensors() -> None:
     with pytest.raises(ValueError, match="no tensor can have the name __metadata__"):
-        b"".join(write({"a": Tensor("U8", (1,), b"x"), "__metadata__": Tensor("U8", (1,), b"x")}))
+        b"".join(write_tensors({"a": Tensor("U8", (1,), b"x"), "__metadata__": Tensor("U8", (1,), b"x")}))
 
 
 @given(st.dictionaries(st.text("ab"), tensors(), min_size=1, max_size=3), st.data())
 def test_a_damaged_file_is_read_or_refused_but_never_crashes(values: dict[str, Tensor], data: st.DataObject) -> None:
-    raw = bytearray(b"".join(write(values)))
+    raw = bytearray(b"".join(write_tensors(values)))
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
         found = read(io.BytesIO(bytes(raw)))
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(values: dict[str, T
 
 
 def test_the_bytes_are_those_of_the_published_format() -> None:
-    raw = b"".join(write({"w": Tensor("F64", (2,), array("d", [1.0, -2.0]).tobytes())}))
+    raw = b"".join(write_tensors({"w": Tensor("F64", (2,), array("d", [1.0, -2.0]).tobytes())}))
     length = int.from_bytes(raw[:8], "little")
     assert json.loads(raw[8 : 8 + length]) == {"w": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}}
     assert length % 8 == 0

@@ -10,14 +10,16 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.errors import ModelyardError, RateLimited
-from modelyard.testing.clients import httpx as in_httpx
-from modelyard.testing.clients import httpx2 as in_httpx2
+from modelyard.testing import Httpx2Transport, HttpxTransport
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.faults.faults import Cut, Disconnect, Faults, Slow, Timeout
 
 HOST = "http://modelyard.invalid"
 CHAT = "/inference/v1/chat/completions"
-LINES: list[Any] = [pytest.param((httpx, in_httpx), id="httpx"), pytest.param((httpx2, in_httpx2), id="httpx2")]
+LINES: list[Any] = [
+    pytest.param((httpx, HttpxTransport), id="httpx"),
+    pytest.param((httpx2, Httpx2Transport), id="httpx2"),
+]
 HELLO: Any = [{"role": "user", "content": "one two three"}]
 
 
@@ -25,8 +27,8 @@ class Caller:
     """Sends a request by a client of one line and kind, and reads the answer."""
 
     def __init__(self, faults: Faults, platform: Any, line: Any, is_async: bool) -> None:
-        self.library, module = line
-        self.transport = faults.transport(module.PlatformTransport(platform))
+        self.library, transport = line
+        self.transport = faults.transport(transport(platform))
         self.headers = {"authorization": f"Bearer {platform.keys.create().secret}"}
         self.is_async = is_async
 

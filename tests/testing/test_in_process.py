@@ -19,13 +19,14 @@ from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Response
 from modelyard.http.route import Interface
 from modelyard.protocols import Capabilities
-from modelyard.testing import served
-from modelyard.testing.clients import httpx as in_httpx
-from modelyard.testing.clients import httpx2 as in_httpx2
+from modelyard.testing import Httpx2Transport, HttpxTransport, served
 
 HOST = "http://modelyard.invalid"
 CHAT = "/inference/v1/chat/completions"
-LINES: list[Any] = [pytest.param((httpx, in_httpx), id="httpx"), pytest.param((httpx2, in_httpx2), id="httpx2")]
+LINES: list[Any] = [
+    pytest.param((httpx, HttpxTransport), id="httpx"),
+    pytest.param((httpx2, Httpx2Transport), id="httpx2"),
+]
 
 
 class Talker:
@@ -80,8 +81,8 @@ class Yard:
 
     def __init__(self, platform: Platform, line: Any, **options: Any) -> None:
         self.platform = platform
-        self.library, module = line
-        self.transport = module.PlatformTransport(platform, **options)
+        self.library, transport = line
+        self.transport = transport(platform, **options)
         self.headers = {"Authorization": f"Bearer {platform.keys.create().secret}"}
 
     def client(self) -> Any:

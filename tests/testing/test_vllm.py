@@ -13,10 +13,10 @@ import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.errors import MissingExtra
-from modelyard.formats.safetensors import Tensor, write
+from modelyard.formats.safetensors import Tensor, write_tensors
 from modelyard.testing.fake_vllm.adapters import mark_of
-from modelyard.testing.fake_vllm.misbehaviour import Break, Cut, Garble, Gate, Hold, Refuse
-from modelyard.testing.fake_vllm.server import CHAT, LOAD, MODELS, UNLOAD, FakeVllm
+from modelyard.testing.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.server import CHAT, LOAD_ADAPTER, MODELS, UNLOAD_ADAPTER, FakeVllm
 
 BASE = "Qwen/Qwen3-8B"
 HELLO = {"model": BASE, "messages": [{"role": "user", "content": "hello there you"}]}
@@ -60,16 +60,16 @@ def adapter_folder(folder: Path, weights: int = 1, **config) -> Path:
     (folder / "adapter_config.json").write_text(json.dumps(said))
     half = Tensor("F32", (1,), weights.to_bytes(4, "little"))
     tensors = {f"base_model.model.q_proj.lora_{side}.weight": half for side in "AB"}
-    (folder / "adapter_model.safetensors").write_bytes(b"".join(write(tensors)))
+    (folder / "adapter_model.safetensors").write_bytes(b"".join(write_tensors(tensors)))
     return folder
 
 
 def load(fake: FakeVllm, name: str, path: object) -> httpx.Response:
-    return call(fake, "POST", LOAD, json={"lora_name": name, "lora_path": str(path)})
+    return call(fake, "POST", LOAD_ADAPTER, json={"lora_name": name, "lora_path": str(path)})
 
 
 def unload(fake: FakeVllm, name: str) -> httpx.Response:
-    return call(fake, "POST", UNLOAD, json={"lora_name": name})
+    return call(fake, "POST", UNLOAD_ADAPTER, json={"lora_name": name})
 
 
 class TestChat:
@@ -228,7 +228,7 @@ class TestAdapters:
         assert load(fake, "first", folder).status_code == 500
         weights.unlink()
         assert load(fake, "first", folder).status_code == 500
-        weights.write_bytes(b"".join(write({"weights": Tensor("F32", (), b"\0\0\0\0")})))
+        weights.write_bytes(b"".join(write_tensors({"weights": Tensor("F32", (), b"\0\0\0\0")})))
         assert "unsupported LoRA weight" in load(fake, "first", folder).json()["error"]["message"]
 
     def test_a_folder_that_is_removed_too_early_is_noticed(self, fake, tmp_path):
@@ -289,7 +289,7 @@ class TestMisbehaviour:
             chat(fake).json()
 
     def test_a_connection_is_cut_before_the_status_and_in_the_stream(self, fake):
-        fake.plan(Cut(), Cut(after=0), Cut(after=2))
+        fake.plan(CutConnection(), CutConnection(after=0), CutConnection(after=2))
         with fake.serve() as url, httpx.Client(base_url=url) as client:
             with pytest.raises(httpx.RemoteProtocolError, match="without sending a response"):
                 client.post(CHAT, json=HELLO)
@@ -302,7 +302,7 @@ class TestMisbehaviour:
         assert [asked.status for asked in fake.chats] == [None, 200, 200]
 
     def test_in_process_a_cut_is_an_error_of_the_connection(self, fake):
-        fake.plan(Cut())
+        fake.plan(CutConnection())
         with pytest.raises(ConnectionResetError):
             chat(fake)
 

@@ -1,5 +1,24 @@
-"""Where checkpoint files and training data lie."""
+"""Where checkpoint files and training data are kept."""
 
-from modelyard.lazy import defer_modules
+from typing import TYPE_CHECKING
+
+from modelyard.lazy import defer_modules, lazy_exports
+
+if TYPE_CHECKING:
+    from modelyard.artifacts.folder import FolderArtifacts
+    from modelyard.artifacts.memory import MemoryArtifacts
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "artifacts.folder": ("FolderArtifacts",),
+            "artifacts.memory": ("MemoryArtifacts",),
+        },
+    )
+
+__all__ = [
+    "FolderArtifacts",
+    "MemoryArtifacts",
+]
 
 defer_modules(__name__, "folder", "memory")

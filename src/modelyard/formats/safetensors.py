@@ -55,7 +55,7 @@ def _size(dtype: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * _ITEM_SIZES[dtype]
 
 
-def write(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
+def write_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
     """The bytes of a file; equal tensors in the same order give equal bytes. Raises ValueError for a name that the
     format has for something else.
     """

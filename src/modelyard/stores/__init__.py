@@ -1,5 +1,38 @@
-"""Where records are kept: `memory` for tests and short lives, `sqlite` for one file that outlives the process."""
+"""Where records are kept: in memory for tests and short lives, in SQLite for one file that outlives the process."""
 
-from modelyard.lazy import defer_modules
+from typing import TYPE_CHECKING
+
+from modelyard.lazy import defer_modules, lazy_exports
+
+if TYPE_CHECKING:
+    from modelyard.domain.record import KEY, Index, Record
+    from modelyard.domain.schema import RECORDS
+    from modelyard.stores.columns import columns_of
+    from modelyard.stores.memory import MemoryStore
+    from modelyard.stores.sqlite.migrations import Migration
+    from modelyard.stores.sqlite.store import SqliteStore
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "domain.record": ("KEY", "Index", "Record"),
+            "domain.schema": ("RECORDS",),
+            "stores.columns": ("columns_of",),
+            "stores.memory": ("MemoryStore",),
+            "stores.sqlite.migrations": ("Migration",),
+            "stores.sqlite.store": ("SqliteStore",),
+        },
+    )
+
+__all__ = [
+    "KEY",
+    "RECORDS",
+    "Index",
+    "MemoryStore",
+    "Migration",
+    "Record",
+    "SqliteStore",
+    "columns_of",
+]
 
 defer_modules(__name__, "sqlite")

@@ -3,13 +3,18 @@ clients wired to a platform in process.
 """
 
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from modelyard.testing.cassette.cassette import use_cassette
+    from modelyard.testing.clients.httpx import HttpxTransport
+    from modelyard.testing.clients.httpx2 import Httpx2Transport
     from modelyard.testing.clients.openai import async_openai_client, openai_client
     from modelyard.testing.clients.server import served
+    from modelyard.testing.clock import ManualClock
+    from modelyard.testing.contracts import backend_client, strategies
     from modelyard.testing.contracts.artifacts import ArtifactStoreContract
     from modelyard.testing.contracts.authenticator import AuthenticatorContract
     from modelyard.testing.contracts.backend import BackendContract
@@ -19,65 +24,101 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.store_machine import StoreMachine, machine_over
     from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
     from modelyard.testing.contracts.trainer import TrainerContract
+    from modelyard.testing.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
+    from modelyard.testing.fake_vllm.server import LOAD_ADAPTER, FakeVllm
+    from modelyard.testing.faults.faults import Faults
+    from modelyard.testing.faults.kinds import Cut, Disconnect, Killed, Malformed, Slow, TakenOver, Timeout
     from modelyard.testing.network_guard import LeftLoopback, LoopbackGuard
+    from modelyard.testing.tiny_model import build_tiny_model
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "testing.cassette.cassette": ("use_cassette",),
+            "testing.clients.httpx": ("HttpxTransport",),
+            "testing.clients.httpx2": ("Httpx2Transport",),
+            "testing.clients.openai": ("async_openai_client", "openai_client"),
+            "testing.clients.server": ("served",),
+            "testing.clock": ("ManualClock",),
+            "testing.contracts.artifacts": ("ArtifactStoreContract",),
+            "testing.contracts.authenticator": ("AuthenticatorContract",),
+            "testing.contracts.backend": ("BackendContract",),
+            "testing.contracts.backend_client": ("backend_client",),
+            "testing.contracts.executor": ("ExecutorContract", "Trials", "TrialsHere"),
+            "testing.contracts.run_twice_store": ("RunTwiceStore",),
+            "testing.contracts.store": ("StoreContract",),
+            "testing.contracts.store_machine": ("StoreMachine", "machine_over"),
+            "testing.contracts.store_values": ("CONTRACT_RECORDS",),
+            "testing.contracts.strategies": ("strategies",),
+            "testing.contracts.trainer": ("TrainerContract",),
+            "testing.fake_vllm.misbehaviour": ("Break", "CutConnection", "Garble", "Gate", "Hold", "Refuse"),
+            "testing.fake_vllm.server": ("LOAD_ADAPTER", "FakeVllm"),
+            "testing.faults.faults": ("Faults",),
+            "testing.faults.kinds": ("Cut", "Disconnect", "Killed", "Malformed", "Slow", "TakenOver", "Timeout"),
+            "testing.network_guard": ("LeftLoopback", "LoopbackGuard"),
+            "testing.tiny_model": ("build_tiny_model",),
+        },
+    )
 
 __all__ = [
     "CONTRACT_RECORDS",
+    "LOAD_ADAPTER",
     "ArtifactStoreContract",
     "AuthenticatorContract",
     "BackendContract",
+    "Break",
+    "Cut",
+    "CutConnection",
+    "Disconnect",
     "ExecutorContract",
+    "FakeVllm",
+    "Faults",
+    "Garble",
+    "Gate",
+    "Hold",
+    "Httpx2Transport",
+    "HttpxTransport",
+    "Killed",
     "LeftLoopback",
     "LoopbackGuard",
+    "Malformed",
+    "ManualClock",
+    "Refuse",
     "RunTwiceStore",
+    "Slow",
     "StoreContract",
     "StoreMachine",
+    "TakenOver",
+    "Timeout",
     "TrainerContract",
     "Trials",
     "TrialsHere",
     "async_openai_client",
+    "backend_client",
+    "build_tiny_model",
     "machine_over",
     "openai_client",
     "served",
+    "strategies",
     "use_cassette",
 ]
-
-_CONTRACTS = {
-    "ArtifactStoreContract": "contracts.artifacts",
-    "AuthenticatorContract": "contracts.authenticator",
-    "BackendContract": "contracts.backend",
-    "CONTRACT_RECORDS": "contracts.store_values",
-    "ExecutorContract": "contracts.executor",
-    "StoreContract": "contracts.store",
-    "StoreMachine": "contracts.store_machine",
-    "TrainerContract": "contracts.trainer",
-    "Trials": "contracts.executor",
-    "TrialsHere": "contracts.executor",
-    "machine_over": "contracts.store_machine",
-}
-_HOMES = {
-    **_CONTRACTS,
-    "LeftLoopback": "network_guard",
-    "LoopbackGuard": "network_guard",
-    "RunTwiceStore": "contracts.run_twice_store",
-    "async_openai_client": "clients.openai",
-    "openai_client": "clients.openai",
-    "served": "clients.server",
-    "use_cassette": "cassette.cassette",
-}
-"""Where the names of this package live: each module is loaded when the first of its names is asked for."""
 
 if "pytest" in sys.modules:
     # So that a law that is broken shows by which values, as in a test of one's own.
     sys.modules["pytest"].register_assert_rewrite(
         *(
-            f"{__name__}.{module}"
-            for module in {*_CONTRACTS.values(), "contracts.store_records", "contracts.store_steps"}
+            f"{__name__}.contracts.{module}"
+            for module in (
+                "artifacts",
+                "authenticator",
+                "backend",
+                "executor",
+                "store",
+                "store_machine",
+                "store_records",
+                "store_steps",
+                "store_values",
+                "trainer",
+            )
         )
     )
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals().setdefault(name, getattr(import_module(f"{__name__}.{_HOMES[name]}"), name))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
 from modelyard.engines.tabular.model import Adapter
-from modelyard.formats.safetensors import Tensor, read, write
+from modelyard.formats.safetensors import Tensor, read, write_tensors
 
 ADAPTER_FILE = "adapter.safetensors"
 """The name of the file among a checkpoint's files."""
@@ -15,7 +15,7 @@ ADAPTER_FILE = "adapter.safetensors"
 def write_adapter(adapter: Adapter) -> Iterable[bytes]:
     """The bytes of the file; equal adapters give equal bytes."""
     parameters, weights = adapter.parameters()
-    return write({"parameters": _tensor("I64", parameters), "weights": _tensor("F64", weights)})
+    return write_tensors({"parameters": _tensor("I64", parameters), "weights": _tensor("F64", weights)})
 
 
 def read_adapter(file: BinaryIO) -> Adapter:

@@ -19,10 +19,10 @@ class _AsyncStream(AsyncPieces, httpx.AsyncByteStream):
     """The body of an answer on an event loop."""
 
 
-class PlatformTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
+class HttpxTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Brings every request to `platform`, whatever its host; for a `Client` or an `AsyncClient`.
 
-        client = httpx.Client(transport=PlatformTransport(platform), base_url="http://modelyard.invalid")
+        client = httpx.Client(transport=HttpxTransport(platform), base_url="http://modelyard.invalid")
         client.get("/inference/analysis/partner/models").json()
 
     `platform` is the host's own, `interfaces` those that answer. Closing a streamed response early stops the work

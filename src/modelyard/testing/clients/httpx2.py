@@ -19,10 +19,10 @@ class _AsyncStream(AsyncPieces, httpx2.AsyncByteStream):
     """The body of an answer on an event loop."""
 
 
-class PlatformTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+class Httpx2Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """Brings every request to `platform`, whatever its host; for a `Client` or an `AsyncClient`.
 
-        client = httpx2.Client(transport=PlatformTransport(platform), base_url="http://modelyard.invalid")
+        client = httpx2.Client(transport=Httpx2Transport(platform), base_url="http://modelyard.invalid")
         client.get("/inference/analysis/partner/models").json()
 
     `platform` is the host's own, `interfaces` those that answer. Closing a streamed response early stops the work

@@ -54,7 +54,7 @@ def _openai() -> ModuleType:
 def _transport(openai: ModuleType, platform: Platform, faults: "Faults | None") -> object:
     """For the library on which this line of the client is built."""
     library = openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]
-    transport = {"httpx": httpx, "httpx2": httpx2}[library].PlatformTransport(platform)
+    transport = httpx.HttpxTransport(platform) if library == "httpx" else httpx2.Httpx2Transport(platform)
     return transport if faults is None else faults.transport(transport)
 
 

@@ -98,13 +98,13 @@ class Refuse:
 
 
 @attrs.frozen
-class Cut:
+class CutConnection:
     """End the connection."""
 
     after: int | None = None
 
     async def happen(self, speaker: Speaker) -> None:
-        """Cut."""
+        """CutConnection."""
         raise ConnectionCut
 
 

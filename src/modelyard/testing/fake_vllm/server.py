@@ -32,7 +32,8 @@ from modelyard.testing.fake_vllm.misbehaviour import Answered, Misbehaviour
 from modelyard.testing.fake_vllm.schemas import Answering, dump, model_card
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+LOAD_ADAPTER = "/v1/load_lora_adapter"
+UNLOAD_ADAPTER = "/v1/unload_lora_adapter"
 
 Handler = Callable[["FakeVllm", Exchange], Coroutine[Any, Any, None]]
 
@@ -154,7 +155,7 @@ class FakeVllm:
             await exchange.reach(None)
             if not self._admits(asked):
                 await exchange.answer_json({"error": "Unauthorized"}, 401)
-            elif handler is None or (not self._lora and asked.path in (LOAD, UNLOAD)):
+            elif handler is None or (not self._lora and asked.path in (LOAD_ADAPTER, UNLOAD_ADAPTER)):
                 await exchange.answer_json({"detail": "Not Found"}, 404)
             else:
                 await handler(self, exchange)
@@ -297,8 +298,8 @@ class FakeVllm:
 _ROUTES: Mapping[tuple[str, str], Handler] = {
     ("POST", CHAT): FakeVllm._chat,
     ("GET", MODELS): FakeVllm._list,
-    ("POST", LOAD): FakeVllm._load,
-    ("POST", UNLOAD): FakeVllm._unload,
+    ("POST", LOAD_ADAPTER): FakeVllm._load,
+    ("POST", UNLOAD_ADAPTER): FakeVllm._unload,
     ("GET", "/health"): FakeVllm._healthy,
     ("GET", "/ping"): FakeVllm._healthy,
     ("POST", "/ping"): FakeVllm._healthy,
