@@ -19,7 +19,8 @@ from local_training import base_of, context, examples
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from modelyard.domain.base_model import Tuning
-from modelyard.domain.completion import Message, Role, TokenLogprob
+from modelyard.domain.completion import Message, Role
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.torch.training.memory_plan import UNSEEN, Pass, Room

@@ -14,11 +14,11 @@ from modelyard.domain.completion import (
     FinishReason,
     Message,
     Role,
-    TokenLogprob,
     ToolCall,
     Usage,
     fold_choice,
 )
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
 

@@ -13,8 +13,8 @@ from modelyard import Platform, open_platform
 from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import Overloaded
+from modelyard.formats.chat.stream import Chunks
 from modelyard.http.chat import routes as completion
-from modelyard.http.chat.response_schema import Chunks
 from modelyard.testing import LeftLoopback, LoopbackGuard, async_openai_client, openai_client
 from modelyard.testing.clients import in_process
 from openapi_check import CheckedEndpoint

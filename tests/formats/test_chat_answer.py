@@ -25,10 +25,11 @@ from modelyard.domain.completion import (
     fold_choice,
 )
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.response import AnswerReader
-from modelyard.formats.chat.sse import EventReader
+from modelyard.formats.chat.answer_reader import AnswerReader
+from modelyard.formats.chat.response import completion_json
+from modelyard.formats.chat.sse import DONE, EventReader
+from modelyard.formats.chat.stream import Chunks
 from modelyard.formats.json import loads
-from modelyard.http.chat.response_schema import DONE, Chunks, completion_json
 
 ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens=100)
 STREAMED = attrs.evolve(ASKED, streamed=True)

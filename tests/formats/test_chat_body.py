@@ -18,9 +18,8 @@ from modelyard.domain.completion import (
     ToolChoice,
     ToolMode,
 )
-from modelyard.formats.chat.request import chat_body
+from modelyard.formats.chat.request import read_request, request_object
 from modelyard.formats.json import dumps, loads
-from modelyard.http.chat.request_schema import read_chat_request
 
 HELLO = (Message(Role.USER, "hello"),)
 TOOL = Tool("look_up", "looks it up", {"type": "object"}, strict=True)
@@ -28,7 +27,7 @@ TOOL = Tool("look_up", "looks it up", {"type": "object"}, strict=True)
 
 def test_a_plain_request_says_what_the_server_knows_and_nothing_more() -> None:
     asked = CompletionRequest("m", HELLO, max_tokens=5)
-    assert chat_body(asked, "far/m", 5, {"temperature", "seed"}) == {
+    assert request_object(asked, "far/m", 5, {"temperature", "seed"}) == {
         "model": "far/m",
         "messages": [{"role": "user", "content": "hello"}],
         "stream": False,
@@ -38,12 +37,12 @@ def test_a_plain_request_says_what_the_server_knows_and_nothing_more() -> None:
 
 
 def test_a_stream_asks_for_its_usage() -> None:
-    body = chat_body(CompletionRequest("m", HELLO, streamed=True), "m", None, ())
+    body = request_object(CompletionRequest("m", HELLO, streamed=True), "m", None, ())
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
 
 
 def test_no_default_of_the_servers_takes_the_place_of_a_parameter_that_it_knows() -> None:
-    body = chat_body(CompletionRequest("m", HELLO), "m", None, SAMPLING_PARAMETERS)
+    body = request_object(CompletionRequest("m", HELLO), "m", None, SAMPLING_PARAMETERS)
     assert {name: body[name] for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")} == {
         "temperature": 1.0,
         "top_p": 1.0,
@@ -56,25 +55,25 @@ def test_no_default_of_the_servers_takes_the_place_of_a_parameter_that_it_knows(
 
 def test_what_is_kept_here_is_not_told_there() -> None:
     asked = CompletionRequest("m", HELLO, metadata={"case": "7"}, store=True, user="u-1")
-    body = chat_body(asked, "m", None, ())
+    body = request_object(asked, "m", None, ())
     assert body["user"] == "u-1"
     assert not body.keys() & {"metadata", "store"}
 
 
 def test_a_developer_is_told_as_the_system_that_every_template_knows() -> None:
     asked = CompletionRequest("m", (Message(Role.DEVELOPER, "be brief"),))
-    assert chat_body(asked, "m", None, ())["messages"] == [{"role": "system", "content": "be brief"}]
+    assert request_object(asked, "m", None, ())["messages"] == [{"role": "system", "content": "be brief"}]
 
 
 def test_extras_are_passed_on_and_overrule_nothing() -> None:
     asked = CompletionRequest("m", HELLO, extras={"reasoning_effort": "low", "model": "another"})
-    body = chat_body(asked, "m", None, ())
+    body = request_object(asked, "m", None, ())
     assert (body["reasoning_effort"], body["model"]) == ("low", "m")
 
 
 def test_tools_are_chosen_as_asked() -> None:
     def choice(**fields: object) -> dict[str, object]:
-        body = chat_body(attrs.evolve(CompletionRequest("m", HELLO, tools=(TOOL,)), **fields), "m", None, ())
+        body = request_object(attrs.evolve(CompletionRequest("m", HELLO, tools=(TOOL,)), **fields), "m", None, ())
         return {name: body.get(name) for name in ("tool_choice", "parallel_tool_calls")}
 
     assert choice() == {"tool_choice": None, "parallel_tool_calls": None}
@@ -91,7 +90,7 @@ def test_parts_have_the_formats_shape_from_wherever_they_came() -> None:
     by_wire = Part("image_url", data={"url": "data:,", "detail": "auto"})
     by_hand = Part("image_url", data={"image_url": {"url": "data:,"}})
     message = Message(Role.USER, (Part("text", "look"), by_wire, by_hand))
-    (told,) = chat_body(CompletionRequest("m", (message,)), "m", None, ())["messages"]
+    (told,) = request_object(CompletionRequest("m", (message,)), "m", None, ())["messages"]
     assert told["content"] == [
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": "data:,", "detail": "auto"}},
@@ -151,5 +150,5 @@ requests = st.builds(
 
 @given(requests)
 def test_a_server_of_ours_understands_what_was_meant(asked: CompletionRequest) -> None:
-    body = loads(dumps(chat_body(asked, "m", asked.max_tokens, SAMPLING_PARAMETERS)))
-    assert read_chat_request(body, strict=False).request == asked
+    body = loads(dumps(request_object(asked, "m", asked.max_tokens, SAMPLING_PARAMETERS)))
+    assert read_request(body).request == asked

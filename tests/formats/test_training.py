@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modelyard.domain.completion import FinishReason, Message, Part, Role, TokenLogprob, Tool, ToolCall
+from modelyard.domain.completion import FinishReason, Message, Part, Role, Tool, ToolCall
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
 from modelyard.formats import training_data as training
@@ -22,8 +23,11 @@ CAPTURES = Path(__file__).parent.parent / "captures" / "training"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 OBJECTS = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers(-9, 9) | TEXT | st.floats(-1, 1), max_size=3)
 CALLS = st.lists(st.builds(ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
-PARTS = st.builds(Part, st.just("text"), TEXT) | st.builds(
-    Part, st.just("image_url"), data=st.fixed_dictionaries({"image_url": OBJECTS})
+IMAGES = st.fixed_dictionaries({"url": TEXT, "detail": st.sampled_from(["auto", "low", "high"])})
+PARTS = (
+    st.builds(Part, st.just("text"), TEXT)
+    | st.builds(Part, st.just("image_url"), data=IMAGES)
+    | st.builds(Part, st.just("input_audio"), data=OBJECTS)
 )
 CONTENT = st.none() | TEXT | st.lists(PARTS, max_size=3).map(tuple)
 MESSAGES = st.builds(Message, st.sampled_from(Role), CONTENT, st.none() | TEXT, CALLS, st.none() | TEXT)
@@ -203,7 +207,7 @@ MESSAGE = {"role": "assistant", "content": "hi"}
         ({"messages": [{"role": "user", "content": "hi"}]}, ("messages",), "no assistant message"),
         ({"messages": [MESSAGE, 5]}, ("messages", 1), "must be an object"),
         ({"messages": [{"content": "hi"}]}, ("messages", 0, "role"), "is required"),
-        ({"messages": [{"role": "robot"}]}, ("messages", 0, "role"), "must be one of system"),
+        ({"messages": [{"role": "robot"}]}, ("messages", 0, "role"), "must be 'system', 'developer', 'user'"),
         ({"messages": [{"role": "user", "content": 5}]}, ("messages", 0, "content"), "must be a string"),
         ({"messages": [{"role": "user", "content": [{}]}]}, ("messages", 0, "content", 0, "type"), "is required"),
         (
@@ -211,7 +215,11 @@ MESSAGE = {"role": "assistant", "content": "hi"}
             ("messages", 0, "tool_calls", 0, "function", "name"),
             "is required",
         ),
-        ({"messages": [MESSAGE], "tools": [{"type": "search"}]}, ("tools", 0), "type 'function'"),
+        (
+            {"messages": [MESSAGE], "tools": [{"type": "search", "function": {"name": "f"}}]},
+            ("tools", 0, "type"),
+            "must be 'function'",
+        ),
         ({"messages": [MESSAGE], "tools": [{"function": {"name": 5}}]}, ("tools", 0, "function", "name"), "a string"),
     ],
 )

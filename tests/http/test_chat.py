@@ -12,7 +12,8 @@ import pytest
 
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
-from modelyard.domain.completion import Delta, FinishReason, TokenLogprob
+from modelyard.domain.completion import Delta, FinishReason
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError, Overloaded, QueueFull
 from modelyard.http.chat.routes import JOINED
 from modelyard.http.endpoint import Endpoint

@@ -7,8 +7,8 @@ import attrs
 import pytest
 from jsonschema import Draft202012Validator
 
+from modelyard.formats.chat.request import ChatRequest
 from modelyard.formats.constraints import Length, Matching, Refused, Within
-from modelyard.http.chat.request_schema import ChatRequest
 from modelyard.http.endpoint import routes
 from modelyard.http.openapi import Schemas, document
 

@@ -11,7 +11,8 @@ from local_models import SHAPE, base_model
 from training_kit import TINY, learner_of, micro, trainer_of
 
 from modelyard.domain.base_model import Tuning
-from modelyard.domain.completion import Message, Role, TokenLogprob
+from modelyard.domain.completion import Message, Role
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.torch.lora import LoraShape

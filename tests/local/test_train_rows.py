@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from training_kit import micro
 
-from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
+from modelyard.domain.completion import FinishReason, Message, Role, Tool, ToolCall
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.engines.torch.tokenizer import Chat
 from modelyard.engines.torch.training.examples import Row, example_rows, trajectory_rows

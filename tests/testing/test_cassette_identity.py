@@ -22,7 +22,6 @@ from modelyard.domain.completion import (
     ResponseType,
     Role,
     Sampling,
-    TokenLogprob,
     Tool,
     ToolCall,
     ToolCallDelta,
@@ -30,6 +29,7 @@ from modelyard.domain.completion import (
     ToolMode,
     Usage,
 )
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import ServedModel
 from modelyard.testing.cassette.attrs_json import from_json, to_json
 from modelyard.testing.cassette.cassette import use_cassette

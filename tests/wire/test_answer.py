@@ -14,12 +14,14 @@ from modelyard.domain.completion import (
     FinishReason,
     Message,
     Role,
-    TokenLogprob,
     ToolCall,
     ToolCallDelta,
     Usage,
 )
-from modelyard.http.chat.response_schema import DONE, Chunks, completion_json
+from modelyard.domain.logprobs import TokenLogprob
+from modelyard.formats.chat.response import completion_json
+from modelyard.formats.chat.sse import DONE
+from modelyard.formats.chat.stream import Chunks
 
 ENTRY = TokenLogprob("hi", -0.5, (104, 105), (TokenLogprob("ho", -1.5, (104, 111)),), 7)
 END = TokenLogprob("", -0.1, ())

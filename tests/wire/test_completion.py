@@ -19,14 +19,14 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput
-from modelyard.http.chat.request_schema import read_chat_request
+from modelyard.formats.chat.request import read_request
 
 HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 
 
 def read(strict: bool = False, /, **members: Any) -> Any:
-    return read_chat_request({"model": "m", "messages": [HELLO], **members}, strict)
+    return read_request({"model": "m", "messages": [HELLO], **members}, "body", strict=strict)
 
 
 def wrong(strict: bool = False, /, **members: Any) -> dict[str, str]:
@@ -283,23 +283,23 @@ def test_every_fault_is_named_at_once() -> None:
 
 def test_unknown_fields_are_ignored_unless_a_host_is_strict() -> None:
     assert read(novelty=1) == read()
-    assert wrong(True, novelty=1) == {"novelty": "is no parameter"}
+    assert wrong(True, novelty=1) == {"novelty": "is not a parameter of a chat completion"}
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 1])
 def test_a_body_that_is_no_object_is_refused(body: object) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_chat_request(body, False)
+        read_request(body, "body")
     assert caught.value.problems[0].loc == ("body",)
 
 
 def test_the_training_interface_tells_logprobs_unless_declined_and_token_ids_always() -> None:
     body = {"model": "m", "messages": [HELLO]}
-    asked = read_chat_request(body, training=True)
+    asked = read_request(body, details=True)
     assert (asked.with_logprobs, asked.with_ids, asked.request.logprobs) == (True, True, False)
-    declined = read_chat_request({**body, "logprobs": False}, training=True)
+    declined = read_request({**body, "logprobs": False}, details=True)
     assert (declined.with_logprobs, declined.with_ids) == (False, True)
-    assert read_chat_request({**body, "top_logprobs": 2}, training=True).request.top_logprobs == 2
+    assert read_request({**body, "top_logprobs": 2}, details=True).request.top_logprobs == 2
 
 
 _ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool", "nobody", 1])
@@ -316,7 +316,7 @@ _BODIES = st.fixed_dictionaries(
 
 def outcome(body: object, strict: bool, training: bool) -> object:
     try:
-        return read_chat_request(body, strict, training)
+        return read_request(body, "body", strict=strict, details=training)
     except InvalidInput as error:
         return error.problems
 
@@ -338,6 +338,6 @@ def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(
 @pytest.mark.parametrize("length", [1, 1024])
 def test_a_plain_request_may_have_any_model_and_number_of_messages(streamed: bool, length: int) -> None:
     body = {"model": "m" * length, "messages": [HELLO] * 3, "stream": streamed}
-    asked = read_chat_request(body)
-    assert asked == read_chat_request({**body, "n": None})
+    asked = read_request(body)
+    assert asked == read_request({**body, "n": None})
     assert (asked.request.streamed, len(asked.request.messages)) == (streamed, 3)

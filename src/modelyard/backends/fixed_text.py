@@ -16,10 +16,10 @@ from modelyard.domain.completion import (
     Delta,
     FinishReason,
     Message,
-    TokenLogprob,
     ToolCall,
     ToolCallDelta,
 )
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import Capabilities
 
 _TOKEN = re.compile(r"[ \n]?[^ \n]+|[ \n]")

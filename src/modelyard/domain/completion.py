@@ -1,13 +1,15 @@
 """Asking for text: the request, the deltas of an answer, and the completion that they fold into (specification 2.2)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 import attrs
 
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.errors import Problem
 
 
 class Role(StrEnum):
@@ -89,6 +91,17 @@ class ToolChoice:
 
     mode: ToolMode = ToolMode.AUTO
     name: str | None = None
+
+
+def tool_choice_problems(choice: ToolChoice, tools: Sequence[Tool]) -> list[Problem]:
+    """Return what is wrong with a choice among these tools."""
+    if choice.mode is not ToolMode.REQUIRED:
+        return []
+    if choice.name is None:
+        return [] if tools else [Problem(("tool_choice",), "needs tools")]
+    if all(tool.name != choice.name for tool in tools):
+        return [Problem(("tool_choice", "function", "name"), "must be the name of one of the tools")]
+    return []
 
 
 class ResponseType(StrEnum):
@@ -193,17 +206,6 @@ class CompletionRequest:
             self.store,
             self.extras,
         )
-
-
-@attrs.frozen
-class TokenLogprob:
-    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes."""
-
-    token: str
-    logprob: float
-    bytes: tuple[int, ...] | None = None
-    top: "tuple[TokenLogprob, ...]" = ()
-    id: int | None = None
 
 
 @attrs.frozen

@@ -1,19 +1,28 @@
-"""What the entries of log-probabilities are entries of: bytes, of which characters may take several tokens."""
+"""Log-probabilities of tokens. A token is bytes: a character may take several tokens."""
 
 from collections.abc import Iterable
 
 import attrs
 
-from modelyard.domain.completion import TokenLogprob
+
+@attrs.frozen
+class TokenLogprob:
+    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+    top: "tuple[TokenLogprob, ...]" = ()
+    id: int | None = None
 
 
 def token_bytes(entry: TokenLogprob) -> bytes:
-    """The bytes of a token: those that came with it, else those of its text."""
+    """Return the bytes of a token: those that came with it, else those of its text."""
     return entry.token.encode("utf-8", "surrogatepass") if entry.bytes is None else bytes(entry.bytes)
 
 
 def trimmed(entries: Iterable[TokenLogprob], size: int) -> list[TokenLogprob]:
-    """Entries whose bytes are the first `size` of theirs; what lies behind keeps its logprob and loses its text."""
+    """Cut the entries after `size` bytes. An entry beyond them keeps its log-probability and loses its text."""
     kept = []
     for entry in entries:
         raw = token_bytes(entry)

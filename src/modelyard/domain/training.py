@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Choice, FinishReason, Message, TokenLogprob, Tool
+from modelyard.domain.completion import Choice, FinishReason, Message, Tool
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.models import ARTIFACT_NAME
 from modelyard.domain.record import Index, Record, frozen_mapping
 

@@ -13,10 +13,13 @@ from typing import Any, BinaryIO, TypeVar
 
 import attrs
 
-from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
+from modelyard.domain.completion import FinishReason, Message, Role
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.messages import message_of, plain_message, plain_tool, tool_of
+from modelyard.formats.chat.messages import message_object
+from modelyard.formats.chat.recorded import recorded_message, recorded_tool
+from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.fields import below, each, mapping, natural, number, optional, refused, required, text, whole
 from modelyard.formats.json import checked_dumps, loads
 
@@ -67,9 +70,9 @@ def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
 
 def dump_example(example: Example) -> bytes:
     """The line of an example. Raises `InvalidInput` when it holds what JSON cannot say."""
-    row: dict[str, Any] = {"messages": [plain_message(message) for message in example.messages]}
+    row: dict[str, Any] = {"messages": [message_object(message) for message in example.messages]}
     if example.tools:
-        row["tools"] = [plain_tool(tool) for tool in example.tools]
+        row["tools"] = [tool_object(tool) for tool in example.tools]
     return _line(row)
 
 
@@ -106,14 +109,14 @@ def _line(row: dict[str, Any]) -> bytes:
 def example_of(value: Mapping[str, Any]) -> Example:
     """The example in plain data. Raises `InvalidInput`, located below it."""
     data = mapping(value)
-    messages = required(lambda found: each(message_of, found), data, "messages")
+    messages = required(lambda found: each(recorded_message, found), data, "messages")
     if not any(message.role is Role.ASSISTANT for message in messages):
         raise InvalidInput.at("messages", msg="has no assistant message, so there is nothing to learn from it")
     return Example(messages, optional(_tools, data, "tools", ()))
 
 
 def _tools(value: Any) -> tuple[Any, ...]:
-    return each(tool_of, value)
+    return each(recorded_tool, value)
 
 
 # ---- trajectory groups -------------------------------------------------------------------------------------------
@@ -165,7 +168,7 @@ def _history(value: Any) -> History:
 def _item(value: Any) -> Message | SampledChoice:
     """A choice has a `message`, a message has a `role`."""
     data = mapping(value)
-    return _choice(data) if "message" in data else message_of(data)
+    return _choice(data) if "message" in data else recorded_message(data)
 
 
 def _choice(data: Mapping[str, Any]) -> SampledChoice:
@@ -184,7 +187,7 @@ def _choice(data: Mapping[str, Any]) -> SampledChoice:
 
 
 def _assistant_message(value: Any) -> Message:
-    message = message_of({"role": "assistant", **mapping(value)})
+    message = recorded_message({"role": "assistant", **mapping(value)})
     if message.role is not Role.ASSISTANT:
         raise InvalidInput.at("role", msg="must be 'assistant' in a choice", type="literal_error")
     return message
@@ -242,15 +245,15 @@ def _plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _plain_history(history: History) -> dict[str, Any]:
-    items = [plain_message(item) if isinstance(item, Message) else _plain_choice(item) for item in history.items]
-    return {"messages_and_choices": items, "tools": [plain_tool(tool) for tool in history.tools]}
+    items = [message_object(item) if isinstance(item, Message) else _plain_choice(item) for item in history.items]
+    return {"messages_and_choices": items, "tools": [tool_object(tool) for tool in history.tools]}
 
 
 def _plain_choice(choice: SampledChoice) -> dict[str, Any]:
     return {
         "index": 0,
         "finish_reason": choice.finish_reason.value,
-        "message": plain_message(choice.message),
+        "message": message_object(choice.message),
         "logprobs": None if choice.logprobs is None else {"content": [_plain_token(one) for one in choice.logprobs]},
         "token_ids": choice.token_ids or _known_ids(choice.logprobs or ()),
         "prompt_token_ids": choice.prompt_token_ids,

@@ -22,12 +22,12 @@ from modelyard.domain.completion import (
     Delta,
     FinishReason,
     Message,
-    TokenLogprob,
     ToolCall,
     ToolCallDelta,
     ToolMode,
     Usage,
 )
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError
 

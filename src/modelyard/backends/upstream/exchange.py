@@ -18,8 +18,8 @@ from modelyard.backends.upstream.models import UpstreamModel
 from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.formats.chat.request import chat_body
-from modelyard.formats.chat.response import AnswerReader
+from modelyard.formats.chat.answer_reader import AnswerReader
+from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
 from modelyard.formats.json import dumps, loads
 from modelyard.protocols import Clock, ServedModel
@@ -137,7 +137,7 @@ class Exchange:
         # What is the model's own limit anyway is left to the server, which knows how long the prompt is.
         limited = request.max_tokens is not None and request.max_tokens < self._model.entry.max_output_length
         limit = request.max_tokens if limited else None
-        body = dumps(chat_body(request, name, limit, offered.capabilities.parameters))
+        body = dumps(request_object(request, name, limit, offered.capabilities.parameters))
         return (yield from self._timed("send", "POST", "/chat/completions", body))
 
     # ---- the answer

@@ -8,7 +8,8 @@ from itertools import islice
 
 from modelyard.backends.sampling import check_bias, drawn, is_plain, most_likely, next_token
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Sampling, TokenLogprob
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Sampling
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter
 from modelyard.engines.tabular.base import BASE_MODELS, CAPABILITIES, PRICING, base_seed, conversation, tabular_entries
 from modelyard.engines.tabular.model import Adapter, Odds, Scorer, TabularModel, prompt_features, prompt_ids

@@ -1,1 +1,5 @@
-"""The chat-completion format: messages, requests, responses and streams."""
+"""The chat-completion format, read and written here only: messages, requests, responses and streams."""
+
+from modelyard.lazy import defer_modules
+
+defer_modules(__name__, "request")

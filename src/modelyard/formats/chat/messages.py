@@ -1,109 +1,197 @@
-"""Messages and tools as plain data in the widely used chat format, there and back."""
+"""The messages of a conversation in the chat-completion format: read and written."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
-from modelyard.formats.fields import each, mapping, optional, refused, required, text
+import attrs
 
-_ROLES = {role.value: role for role in Role}
+from modelyard.domain.completion import Message, Part, Role, ToolCall
+from modelyard.errors import InvalidInput
+from modelyard.formats.constraints import Length
+
+_NAME = Length(0, 1024)
 
 
-def message_of(value: Any) -> Message:
-    """A message: `role`, `content` (text, parts or null), `name`, `tool_calls`, `tool_call_id`.
+@attrs.frozen
+class TextPart:
+    """Text in a message's content."""
 
-    Raises `InvalidInput`.
-    """
-    data = mapping(value)
+    type: Literal["text"]
+    text: str
+
+
+@attrs.frozen
+class RefusalPart:
+    """What an assistant refused to answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+@attrs.frozen
+class ImageUrl:
+    """The address of an image, or the image itself as a data URL. Nothing is fetched here."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+@attrs.frozen
+class ImagePart:
+    """An image in a message's content."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+@attrs.frozen
+class AudioPart:
+    """Sound in a message's content."""
+
+    type: Literal["input_audio"]
+    input_audio: Mapping[str, Any]
+
+
+@attrs.frozen
+class VideoPart:
+    """A video in a message's content."""
+
+    type: Literal["video_url"]
+    video_url: Mapping[str, Any]
+
+
+@attrs.frozen
+class FilePart:
+    """A file in a message's content."""
+
+    type: Literal["file"]
+    file: Mapping[str, Any]
+
+
+InputPart = TextPart | ImagePart | AudioPart | VideoPart | FilePart
+
+
+@attrs.frozen
+class SystemMessage:
+    """Instructions. `developer` is another word for `system`."""
+
+    role: Literal["system", "developer"]
+    content: str | tuple[TextPart, ...]
+    name: str | None = attrs.field(default=None, validator=_NAME)
+
+
+@attrs.frozen
+class UserMessage:
+    """A turn of the user."""
+
+    role: Literal["user"]
+    content: str | tuple[InputPart, ...]
+    name: str | None = attrs.field(default=None, validator=_NAME)
+
+
+@attrs.frozen
+class CalledFunction:
+    """A function and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+@attrs.frozen
+class MessageToolCall:
+    """A call that an assistant made."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+@attrs.frozen
+class AssistantMessage:
+    """An earlier turn of the assistant: text, calls, or both."""
+
+    role: Literal["assistant"]
+    content: str | tuple[TextPart | RefusalPart, ...] | None = None
+    tool_calls: tuple[MessageToolCall, ...] | None = None
+    name: str | None = attrs.field(default=None, validator=_NAME)
+
+    def __attrs_post_init__(self) -> None:
+        if self.content is None and not self.tool_calls:
+            raise InvalidInput.at("content", msg="is required, unless there are tool_calls", type="missing")
+
+
+@attrs.frozen
+class ToolMessage:
+    """The answer of a tool that was called."""
+
+    role: Literal["tool"]
+    content: str | tuple[TextPart, ...]
+    tool_call_id: str
+    name: str | None = attrs.field(default=None, validator=_NAME)
+
+
+ChatMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+# ---- read --------------------------------------------------------------------------------------------------------
+
+
+def read_message(message: ChatMessage) -> Message:
+    """Return the message that was described."""
     return Message(
-        role=required(_role, data, "role"),
-        content=optional(_content, data, "content", None),
-        name=optional(text, data, "name", None),
-        tool_calls=optional(lambda calls: each(_tool_call, calls), data, "tool_calls", ()),
-        tool_call_id=optional(text, data, "tool_call_id", None),
+        Role(message.role),
+        read_content(message.content),
+        message.name,
+        _read_calls(message.tool_calls or ()) if isinstance(message, AssistantMessage) else (),
+        message.tool_call_id if isinstance(message, ToolMessage) else None,
     )
 
 
-def tool_of(value: Any) -> Tool:
-    """A tool of type function. Raises `InvalidInput`."""
-    data = mapping(value)
-    if data.get("type", "function") != "function":
-        raise refused("must be a tool of type 'function'", "literal_error")
-    return required(_function, data, "function")
+def _read_calls(calls: tuple[MessageToolCall, ...]) -> tuple[ToolCall, ...]:
+    return tuple([ToolCall(call.id, call.function.name, call.function.arguments) for call in calls])
 
 
-def _role(value: Any) -> Role:
-    role = _ROLES.get(text(value))
-    if role is None:
-        raise refused(f"must be one of {', '.join(_ROLES)}", "literal_error")
-    return role
+def read_content(content: str | tuple[InputPart | RefusalPart, ...] | None) -> str | tuple[Part, ...] | None:
+    """Return the content that was described."""
+    return tuple([_read_part(part) for part in content]) if isinstance(content, tuple) else content
 
 
-def _content(value: Any) -> str | tuple[Part, ...]:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list | tuple):
-        raise refused("must be a string or a list of parts", "string_type")
-    return each(_part, value)
+def _read_part(part: InputPart | RefusalPart) -> Part:
+    if isinstance(part, TextPart):
+        return Part("text", part.text)
+    if isinstance(part, RefusalPart):
+        return Part("text", part.refusal)
+    if isinstance(part, ImagePart):
+        return Part(part.type, data=attrs.asdict(part.image_url))
+    return Part(part.type, data=getattr(part, part.type))
 
 
-def _part(value: Any) -> Part:
-    data = mapping(value)
-    kind = required(text, data, "type")
-    if kind == "text":
-        return Part(kind, required(text, data, "text"))
-    return Part(kind, data={name: member for name, member in data.items() if name != "type"})
+# ---- written -----------------------------------------------------------------------------------------------------
 
 
-def _tool_call(value: Any) -> ToolCall:
-    data = mapping(value)
-    name, arguments = required(_called, data, "function")
-    return ToolCall(optional(text, data, "id", ""), name, arguments)
-
-
-def _called(value: Any) -> tuple[str, str]:
-    data = mapping(value)
-    return required(text, data, "name"), optional(text, data, "arguments", "")
-
-
-def _function(value: Any) -> Tool:
-    data = mapping(value)
-    return Tool(
-        required(text, data, "name"),
-        optional(text, data, "description", ""),
-        optional(mapping, data, "parameters", {}),
-        data.get("strict") is True,
-    )
-
-
-# ---- the way back ------------------------------------------------------------------------------------------------
-
-
-def plain_message(message: Message) -> dict[str, Any]:
-    """The message as `message_of` reads it."""
-    plain: dict[str, Any] = {"role": message.role.value, "content": _plain_content(message.content)}
+def message_object(message: Message) -> dict[str, Any]:
+    """Return the JSON of a message."""
+    written: dict[str, Any] = {"role": str(message.role), "content": _content_json(message.content)}
     if message.name is not None:
-        plain["name"] = message.name
+        written["name"] = message.name
     if message.tool_calls:
-        plain["tool_calls"] = [_plain_call(call) for call in message.tool_calls]
+        written["tool_calls"] = [tool_call_object(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
-        plain["tool_call_id"] = message.tool_call_id
-    return plain
+        written["tool_call_id"] = message.tool_call_id
+    return written
 
 
-def _plain_content(content: str | tuple[Part, ...] | None) -> Any:
-    return content if content is None or isinstance(content, str) else [_plain_part(part) for part in content]
+def _content_json(content: str | tuple[Part, ...] | None) -> Any:
+    return [part_object(part) for part in content] if isinstance(content, tuple) else content
 
 
-def _plain_part(part: Part) -> Mapping[str, Any]:
-    return {"type": part.type, "text": part.text} if part.type == "text" else {"type": part.type, **part.data}
+def part_object(part: Part) -> Mapping[str, Any]:
+    """Return the JSON of a part. Its data are a member of its type's name, whether they come with that name or not."""
+    if part.type == "text":
+        return {"type": part.type, "text": part.text}
+    return {"type": part.type, **(part.data if part.type in part.data else {part.type: part.data})}
 
 
-def _plain_call(call: ToolCall) -> dict[str, Any]:
+def tool_call_object(call: ToolCall) -> dict[str, Any]:
+    """Return the JSON of a complete tool call."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def plain_tool(tool: Tool) -> dict[str, Any]:
-    """The tool as `tool_of` reads it."""
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", "function": function | ({"strict": True} if tool.strict else {})}

@@ -1,33 +1,213 @@
-"""A request in the chat-completion format, as a client of a server sends it."""
+"""A request in the chat-completion format: its shape and bounds, read strictly, and written for another server."""
 
+import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
+
+import attrs
 
 from modelyard.domain.completion import (
     SAMPLING_PARAMETERS,
     CompletionRequest,
     Message,
-    Part,
-    ResponseFormat,
     ResponseType,
     Role,
     Sampling,
     ToolChoice,
-    ToolMode,
+    tool_choice_problems,
 )
-from modelyard.formats.chat.messages import plain_message, plain_tool
+from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.chat.messages import ChatMessage, message_object, read_message
+from modelyard.formats.chat.plain import MODEL_NAME, NUMBERS, number_fields, plain_request
+from modelyard.formats.chat.tools import (
+    FunctionTool,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedToolChoice,
+    TextFormat,
+    read_response_format,
+    read_tool,
+    read_tool_choice,
+    response_format_object,
+    tool_choice_json,
+    tool_object,
+)
+from modelyard.formats.constraints import Length, Refused, Within
+from modelyard.formats.converter import structure
+
+_SHORT = Length(0, 1024)
+
+# ---- the shape ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class StreamOptions:
+    """Options of a stream. `include_usage` adds a last chunk with the usage."""
+
+    include_usage: bool = False
+
+
+def _check_stop(instance: object, attribute: Any, value: str | tuple[str, ...] | None) -> None:
+    strings = (value,) if isinstance(value, str) else value
+    if strings is not None and (not strings or len(strings) > 4 or "" in strings):
+        raise ValueError("must be a string or 1 to 4 strings, none of them empty")
+
+
+def _check_bias(instance: object, attribute: Any, value: Mapping[str, float] | None) -> None:
+    for token, bias in (value or {}).items():
+        if not re.fullmatch("[0-9]{1,9}", token):
+            raise ValueError("must have token ids as names")
+        if not -100 <= bias <= 100:
+            raise ValueError("must have values from -100 to 100")
+
+
+def _check_metadata(instance: object, attribute: Any, value: Mapping[str, str] | None) -> None:
+    if len(value or {}) > 16 or any(len(key) > 64 or len(text) > 512 for key, text in (value or {}).items()):
+        raise ValueError("must have at most 16 members, with names of at most 64 and values of at most 512 characters")
+
+
+@attrs.frozen(kw_only=True)
+class ChatRequest:
+    """The body of a request (specification 2.2). Null means the same as leaving a parameter out."""
+
+    model: str = attrs.field(validator=MODEL_NAME)
+    messages: tuple[ChatMessage, ...] = attrs.field(validator=Length(1))
+    temperature: float | None = attrs.field(default=None, validator=NUMBERS["temperature"])
+    top_p: float | None = attrs.field(default=None, validator=NUMBERS["top_p"])
+    top_k: int | None = attrs.field(default=None, validator=NUMBERS["top_k"])
+    min_p: float | None = attrs.field(default=None, validator=NUMBERS["min_p"])
+    frequency_penalty: float | None = attrs.field(default=None, validator=NUMBERS["frequency_penalty"])
+    presence_penalty: float | None = attrs.field(default=None, validator=NUMBERS["presence_penalty"])
+    repetition_penalty: float | None = attrs.field(default=None, validator=NUMBERS["repetition_penalty"])
+    logit_bias: Mapping[str, float] | None = attrs.field(default=None, validator=_check_bias)
+    seed: int | None = attrs.field(default=None, validator=NUMBERS["seed"])
+    n: int | None = attrs.field(default=None, validator=NUMBERS["n"])
+    max_tokens: int | None = attrs.field(default=None, validator=NUMBERS["max_tokens"])
+    max_completion_tokens: int | None = attrs.field(default=None, validator=NUMBERS["max_completion_tokens"])
+    stop: str | tuple[str, ...] | None = attrs.field(default=None, validator=_check_stop)
+    logprobs: bool | None = None
+    top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
+    return_token_ids: bool | None = None
+    tools: tuple[FunctionTool, ...] | None = attrs.field(default=None, validator=Length(1, 1024))
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    modalities: tuple[Literal["text"], ...] | None = None
+    user: str | None = attrs.field(default=None, validator=_SHORT)
+    metadata: Mapping[str, str] | None = attrs.field(default=None, validator=_check_metadata)
+    store: bool | None = None
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
+    service_tier: str | None = attrs.field(default=None, validator=_SHORT)
+    reasoning_effort: str | None = attrs.field(default=None, validator=_SHORT)
+    verbosity: str | None = attrs.field(default=None, validator=_SHORT)
+    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
+    prompt_cache_retention: str | None = attrs.field(default=None, validator=_SHORT)
+    audio: object = attrs.field(default=None, validator=Refused("is not supported: answers are text"))
+    prediction: object = attrs.field(default=None, validator=Refused("is not supported"))
+    web_search_options: object = attrs.field(default=None, validator=Refused("is not supported: models do not search"))
+    functions: object = attrs.field(default=None, validator=Refused("is not supported any more: send tools"))
+    function_call: object = attrs.field(default=None, validator=Refused("is not supported any more: send tool_choice"))
+
+
+# ---- read --------------------------------------------------------------------------------------------------------
+
+PARAMETERS = frozenset(field.name for field in attrs.fields(ChatRequest))
+
+_AS_GIVEN = (
+    *("model", "logprobs", "top_logprobs", "parallel_tool_calls", "return_token_ids"),
+    *("metadata", "store", "user"),
+)
+_EXTRAS = (
+    *("safety_identifier", "service_tier", "reasoning_effort", "verbosity"),
+    *("prompt_cache_key", "prompt_cache_retention"),
+)
+_FLAT = (*_AS_GIVEN, *NUMBERS, "logit_bias", *_EXTRAS)
+
+
+@attrs.frozen
+class ParsedRequest:
+    """A request, and what its answer is to show."""
+
+    request: CompletionRequest
+    with_logprobs: bool
+    with_ids: bool
+    with_usage: bool
+
+
+def read_request(body: object, *loc: str | int, strict: bool = False, details: bool = False) -> ParsedRequest:
+    """Read the JSON of a request.
+
+    With `strict`, unknown parameters are refused. With `details`, the answer shows log-probabilities unless they were
+    declined, and token ids always. Raises `InvalidInput` naming every problem, each located below `loc`.
+    """
+    plain = plain_request(body)
+    if plain is not None:
+        return ParsedRequest(plain, details, details, with_usage=False)
+    parsed = structure(ChatRequest, body, *loc)
+    request = _request(parsed)
+    with_logprobs = details if parsed.logprobs is None else parsed.logprobs
+    problems = [*_contradictions(parsed, with_logprobs), *tool_choice_problems(request.tool_choice, request.tools)]
+    if strict:
+        problems += [unknown_parameter(name) for name in body if name not in PARAMETERS]  # type: ignore[attr-defined]
+    if problems:
+        raise InvalidInput([Problem((*loc, *problem.loc), problem.msg, problem.type) for problem in problems])
+    with_usage = parsed.stream_options is not None and parsed.stream_options.include_usage
+    return ParsedRequest(request, with_logprobs, details or bool(parsed.return_token_ids), with_usage)
+
+
+def unknown_parameter(name: str) -> Problem:
+    """Return the problem of a parameter that does not exist."""
+    return Problem((name,), "is not a parameter of a chat completion", "extra_forbidden")
+
+
+def _contradictions(parsed: ChatRequest, with_logprobs: bool) -> list[Problem]:
+    """Return the problems that single parameters do not show."""
+    problems = []
+    if parsed.top_logprobs and not with_logprobs:
+        problems.append(Problem(("top_logprobs",), "needs logprobs: true"))
+    if parsed.stream_options is not None and not parsed.stream:
+        problems.append(Problem(("stream_options",), "needs stream: true"))
+    return problems
+
+
+def _request(parsed: ChatRequest) -> CompletionRequest:
+    given = {name: value for name in _FLAT if (value := getattr(parsed, name)) is not None}
+    fields = {name: given[name] for name in _AS_GIVEN if name in given}
+    if "logit_bias" in given:
+        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+    fields |= number_fields(given)
+    if parsed.stop is not None:
+        fields["stop"] = (parsed.stop,) if isinstance(parsed.stop, str) else parsed.stop
+    if parsed.tools is not None:
+        fields["tools"] = tuple([read_tool(tool) for tool in parsed.tools])
+    if parsed.tool_choice is not None:
+        fields["tool_choice"] = read_tool_choice(parsed.tool_choice)
+    if parsed.response_format is not None:
+        fields["response_format"] = read_response_format(parsed.response_format)
+    extras = {name: given[name] for name in _EXTRAS if name in given}
+    return CompletionRequest(
+        **fields,
+        messages=tuple([read_message(message) for message in parsed.messages]),
+        streamed=bool(parsed.stream),
+        extras=extras,
+    )
+
+
+# ---- written -----------------------------------------------------------------------------------------------------
 
 _ALL_TOKENS = -1
 """What servers that know `top_k` read as "every token"."""
 
 
-def chat_body(
+def request_object(
     request: CompletionRequest, model: str, max_tokens: int | None, parameters: Collection[str]
 ) -> dict[str, Any]:
-    """The JSON of a request for the model that the server calls `model`.
+    """Return the JSON of a request for the model that the server calls `model`.
 
-    The sampling `parameters` that the server knows are always said, so that no default of its own takes their place.
-    What a conversation calls `developer` is told as `system`, which every chat template knows.
+    The sampling `parameters` that the server knows are always sent, so that no default of its own takes their place.
+    Messages of the role `developer` are sent as `system`, which every chat template knows.
     """
     body = {
         **request.extras,
@@ -45,18 +225,23 @@ def chat_body(
     return body
 
 
+def _message(message: Message) -> Mapping[str, Any]:
+    written = message_object(message)
+    return written | {"role": Role.SYSTEM.value} if message.role is Role.DEVELOPER else written
+
+
 def _sampling(sampling: Sampling, parameters: Collection[str]) -> dict[str, Any]:
-    said = {name: getattr(sampling, name) for name in SAMPLING_PARAMETERS if name in parameters}
-    if "top_k" in said:
-        said["top_k"] = sampling.top_k or _ALL_TOKENS
-    if "logit_bias" in said:
-        said["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-    return {name: value for name, value in said.items() if value is not None and value != {}}
+    values = {name: getattr(sampling, name) for name in SAMPLING_PARAMETERS if name in parameters}
+    if "top_k" in values:
+        values["top_k"] = sampling.top_k or _ALL_TOKENS
+    if "logit_bias" in values:
+        values["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    return {name: value for name, value in values.items() if value is not None and value != {}}
 
 
 def _details(request: CompletionRequest) -> dict[str, Any]:
-    """What is said only where it is asked for."""
-    said = {
+    """Return what is sent only where it is not the default."""
+    values = {
         "n": request.n if request.n > 1 else None,
         "stop": list(request.stop),
         "logprobs": request.logprobs,
@@ -64,46 +249,17 @@ def _details(request: CompletionRequest) -> dict[str, Any]:
         "return_token_ids": request.return_token_ids,
         "user": request.user,
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in values.items() if value}
 
 
 def _structure(request: CompletionRequest) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if request.response_format.type is not ResponseType.TEXT:
-        said["response_format"] = _response_format(request.response_format)
+        values["response_format"] = response_format_object(request.response_format)
     if request.tools:
-        said["tools"] = [plain_tool(tool) for tool in request.tools]
+        values["tools"] = [tool_object(tool) for tool in request.tools]
         if request.tool_choice != ToolChoice():
-            said["tool_choice"] = _tool_choice(request.tool_choice)
+            values["tool_choice"] = tool_choice_json(request.tool_choice)
         if not request.parallel_tool_calls:
-            said["parallel_tool_calls"] = False
-    return said
-
-
-def _response_format(wanted: ResponseFormat) -> Mapping[str, Any]:
-    if wanted.type is not ResponseType.JSON_SCHEMA:
-        return {"type": wanted.type.value}
-    schema = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}
-    return {"type": wanted.type.value, "json_schema": schema}
-
-
-def _tool_choice(choice: ToolChoice) -> str | Mapping[str, Any]:
-    if choice.mode is ToolMode.REQUIRED and choice.name is not None:
-        return {"type": "function", "function": {"name": choice.name}}
-    return choice.mode.value
-
-
-def _message(message: Message) -> Mapping[str, Any]:
-    said = plain_message(message)
-    if message.role is Role.DEVELOPER:
-        said["role"] = Role.SYSTEM.value
-    if isinstance(message.content, tuple):
-        said["content"] = [_part(part) for part in message.content]
-    return said
-
-
-def _part(part: Part) -> Mapping[str, Any]:
-    """A part's data lie below its own type's name, whether the domain's value has that name or not."""
-    if part.type == "text":
-        return {"type": part.type, "text": part.text}
-    return {"type": part.type, **(part.data if part.type in part.data else {part.type: part.data})}
+            values["parallel_tool_calls"] = False
+    return values

@@ -1,13 +1,25 @@
-"""Server-sent events as they come, in pieces cut anywhere (HTML standard, 9.2.6)."""
+"""Server-sent events (HTML standard, 9.2.6), written, and read in pieces that are cut anywhere."""
 
-from modelyard.formats.fields import refused
+from collections.abc import Mapping
+from typing import Any
+
+from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.json import dumps
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Write an event."""
+    return b"data: " + dumps(data) + b"\n\n"
+
 
 MAX_EVENT = 2**24
-"""Bytes beyond which an event is taken for nonsense."""
+"""The most bytes that an event may have."""
 
 
 class EventReader:
-    """Takes bytes and gives the data of every event that they complete. Lines end in LF, CR LF or CR.
+    """Takes bytes and returns the data of every event that they complete. Lines end in LF, CR LF or CR.
 
     >>> reader = EventReader()
     >>> reader.take(b'data: {"a"'), reader.take(b': 1}\\n\\n: still here\\n\\ndata: [DONE]\\n\\n')
@@ -22,7 +34,7 @@ class EventReader:
         self._returned = False
 
     def take(self, raw: bytes) -> list[bytes]:
-        """The events that are complete now. Raises `InvalidInput` for one that is too long."""
+        """Return the events that are complete now. Raises `InvalidInput` for one that is too long."""
         if self._returned and raw.startswith(b"\n"):
             raw = raw[1:]
         elif not raw:
@@ -34,17 +46,17 @@ class EventReader:
             self._grow(len(line))
             self._line += line
             if len(line) < len(piece):
-                self._hear(bytes(self._line), events)
+                self._end_line(bytes(self._line), events)
                 self._line.clear()
         return events
 
     def _grow(self, size: int) -> None:
         self._size += size
         if self._size > self._most:
-            raise refused(f"has an event of more than {self._most} bytes", "too_long")
+            raise InvalidInput([Problem((), f"has an event of more than {self._most} bytes", "too_long")])
 
-    def _hear(self, line: bytes, events: list[bytes]) -> None:
-        """A line that is complete: part of the data, the end of an event, or nothing of interest."""
+    def _end_line(self, line: bytes, events: list[bytes]) -> None:
+        """Take a complete line: part of the data, the end of an event, or something that is ignored."""
         if not line:
             if self._data:
                 events.append(b"\n".join(self._data))

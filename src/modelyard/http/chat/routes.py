@@ -6,16 +6,11 @@ from functools import partial
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, Delta
 from modelyard.flow import CallerDisconnected, Effect, Emit, Flow
+from modelyard.formats.chat.request import ChatRequest, ParsedRequest, read_request
+from modelyard.formats.chat.response import ChatCompletion, completion_json
+from modelyard.formats.chat.sse import DONE, event
+from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
 from modelyard.http.auth import attribution
-from modelyard.http.chat.request_schema import Asked, ChatRequest, read_chat_request
-from modelyard.http.chat.response_schema import (
-    DONE,
-    ChatCompletion,
-    ChatCompletionChunk,
-    Chunks,
-    completion_json,
-    event,
-)
 from modelyard.http.error_responses import chat_body, kind_of, report
 from modelyard.http.message import EVENT_STREAM, FOLLOWING, JSON_HEADER, Header, Response
 from modelyard.http.route import Auth, Body, Call, ErrorFormat, Handler, Interface, Route
@@ -30,7 +25,7 @@ def complete(call: Call, training: bool) -> Flow[Response | None]:
     """CompletionResult a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform, clock = call.platform, call.platform.clock
     booked = attribution(call.headers, call.principal)
-    asked = read_chat_request(call.body, platform.settings.strict_parameters, training)
+    asked = read_request(call.body, "body", strict=platform.settings.strict_parameters, details=training)
     answering = platform.chat.flow(asked.request, booked, details=training)
     if asked.request.streamed:
         yield from _streamed(answering, Events(asked, clock))
@@ -54,7 +49,7 @@ def _deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
 class Events:
     """The events of a stream that are ready to be sent."""
 
-    def __init__(self, asked: Asked, clock: Clock) -> None:
+    def __init__(self, asked: ParsedRequest, clock: Clock) -> None:
         self._asked, self._clock, self._id = asked, clock, ""
         self._chunks: Chunks | None = None
         self._ready: list[bytes] = []

@@ -13,12 +13,11 @@ from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
     FinishReason,
-    TokenLogprob,
     ToolCallDelta,
     Usage,
     fold_choice,
 )
-from modelyard.domain.logprobs import token_bytes, trimmed
+from modelyard.domain.logprobs import TokenLogprob, token_bytes, trimmed
 from modelyard.errors import BackendError
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images")

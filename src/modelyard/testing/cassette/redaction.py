@@ -11,7 +11,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Delta, TokenLogprob
+from modelyard.domain.completion import Delta
+from modelyard.domain.logprobs import TokenLogprob
 
 MARK = "[redacted]"
 

@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 import attrs
 import pytest
 
-from modelyard.domain.completion import Message, Role, TokenLogprob
+from modelyard.domain.completion import Message, Role
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import TrainingError

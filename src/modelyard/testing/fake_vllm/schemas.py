@@ -17,11 +17,12 @@ from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
     FinishReason,
-    TokenLogprob,
-    ToolCall,
-    ToolCallDelta,
     Usage,
 )
+from modelyard.domain.logprobs import TokenLogprob
+from modelyard.formats.chat.messages import tool_call_object
+from modelyard.formats.chat.response import logprobs_object
+from modelyard.formats.chat.stream import tool_call_piece
 
 Json = dict[str, Any]
 
@@ -69,7 +70,7 @@ class Answering:
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "tool_calls": [_call(call) for call in choice.message.tool_calls],
+            "tool_calls": [tool_call_object(call) for call in choice.message.tool_calls],
             "reasoning": None,
         }
         return {
@@ -112,11 +113,8 @@ class Answering:
         head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model}
         return {**head, "choices": choices}
 
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json | None:
-        if not self.with_logprobs:
-            return None
-        content = [{**_token(entry), "top_logprobs": [_token(other) for other in entry.top]} for entry in entries]
-        return {"content": content}
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Mapping[str, Any] | None:
+        return logprobs_object(entries) if self.with_logprobs else None
 
     def _reason(self, reason: FinishReason) -> str:
         named = self.request.tool_choice.name is not None
@@ -131,23 +129,8 @@ def _usage(usage: Usage) -> Json:
     }
 
 
-def _call(call: ToolCall) -> Json:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
 def _said(delta: Delta) -> Json:
-    return {"content": delta.text} if delta.tool_call is None else {"tool_calls": [_piece(delta.tool_call)]}
-
-
-def _piece(piece: ToolCallDelta) -> Json:
-    if piece.id is None:
-        return {"index": piece.index, "function": {"arguments": piece.arguments}}
-    function = {"name": piece.name, "arguments": piece.arguments}
-    return {"id": piece.id, "type": "function", "index": piece.index, "function": function}
-
-
-def _token(entry: TokenLogprob) -> Json:
-    return {"token": entry.token, "logprob": entry.logprob, "bytes": entry.bytes and list(entry.bytes)}
+    return {"content": delta.text} if delta.tool_call is None else {"tool_calls": [tool_call_piece(delta.tool_call)]}
 
 
 # ---- errors and models ---------------------------------------------------------------------------------------------

@@ -22,8 +22,7 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.domain.completion import CompletionRequest, Message, Part, Role
 from modelyard.errors import CallerError, InvalidInput, ModelyardError, Overloaded
-from modelyard.http.chat.request_schema import Asked as AskedChat
-from modelyard.http.chat.request_schema import read_chat_request
+from modelyard.formats.chat.request import ParsedRequest, read_request
 from modelyard.protocols import AsyncBackend, Backend
 from modelyard.testing.clients.server import AsgiServer, asgi_server
 from modelyard.testing.fake_vllm.adapters import FakeAdapter, NoAdapter, load_adapter
@@ -237,7 +236,7 @@ class FakeVllm:
             if adapter is None and name not in {entry.id for entry in self._platform.catalogue.entries()}:
                 await exchange.refuse(404, f"The model `{name}` does not exist.", param="model")
                 return
-            chat = read_chat_request({**exchange.asked.body, "model": adapter.parent if adapter else name})
+            chat = read_request({**exchange.asked.body, "model": adapter.parent if adapter else name}, "body")
             request = chat.request if adapter is None else _marked(chat.request, adapter.mark)
             with self._using(name):
                 await self._say(exchange, self._answering(name, chat), request, chat.with_usage)
@@ -258,7 +257,7 @@ class FakeVllm:
             with self._lock:
                 self._in_use[name] -= 1
 
-    def _answering(self, name: str, chat: AskedChat) -> Answering:
+    def _answering(self, name: str, chat: ParsedRequest) -> Answering:
         with self._lock:
             self._answers += 1
             answer_id = f"chatcmpl-{self._answers:032x}"

@@ -11,15 +11,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from modelyard.domain.completion import (
-    CompletionRequest,
-    Delta,
-    FinishReason,
-    Sampling,
-    TokenLogprob,
-    ToolCall,
-    ToolCallDelta,
-)
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Sampling, ToolCall, ToolCallDelta
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError
 from modelyard.formats.chat.tool_calls import ToolReader
 

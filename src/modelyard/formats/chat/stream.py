@@ -1,0 +1,148 @@
+"""A streamed answer in the chat-completion format: the shape of its chunks, and their text."""
+
+from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.completion import Delta, ToolCallDelta, Usage
+from modelyard.formats.chat.response import AnsweredUsage, Logprobs, json_text, logprobs_object, usage_text
+from modelyard.formats.chat.sse import event
+
+# ---- the shape ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class ChunkFunction:
+    """A piece of a call; only the first has the name."""
+
+    arguments: str
+    name: str | None = None
+
+
+@attrs.frozen
+class ChunkToolCall:
+    """A piece of a call; only the first has id and type."""
+
+    index: int
+    function: ChunkFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+@attrs.frozen
+class ChunkDelta:
+    """The addition of a chunk to its choice."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: tuple[ChunkToolCall, ...] | None = None
+
+
+@attrs.frozen
+class ChunkChoice:
+    """A piece of one choice."""
+
+    index: int
+    delta: ChunkDelta
+    logprobs: Logprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"] | None
+    token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+@attrs.frozen
+class ChatCompletionChunk:
+    """One event of a streamed completion."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: tuple[ChunkChoice, ...]
+    usage: AnsweredUsage | None = None
+
+
+# ---- written -----------------------------------------------------------------------------------------------------
+
+
+class Chunks:
+    """The events of one streamed completion.
+
+    With `with_usage` each carries a null `usage` until the last, which has the sum.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        created: int,
+        model: str,
+        *,
+        with_usage: bool = False,
+        with_logprobs: bool = False,
+        with_ids: bool = False,
+    ) -> None:
+        self._head = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._tail = {"usage": None} if with_usage else {}
+        self._with_usage, self._with_logprobs, self._with_ids = with_usage, with_logprobs, with_ids
+        self._halves: dict[int, tuple[str, str]] = {}
+
+    def of(self, delta: Delta) -> bytes:
+        """Write a delta: before a choice's first the role, then the content, and after its last the finish reason."""
+        halves = self._halves.get(delta.index)
+        if halves is None:
+            return self._opening(delta) + self.of(delta)
+        if delta.tool_call or (self._with_logprobs and delta.logprobs) or (self._with_ids and delta.token_ids):
+            events = self._content(delta)
+        else:
+            events = f"{halves[0]}{quoted(delta.text)}{halves[1]}".encode("ascii") if delta.text else b""
+        if delta.finish_reason is not None:
+            events += self._event(_choice_chunk(delta.index, {}, delta.finish_reason))
+        return events
+
+    def usage(self, usage: Usage) -> bytes:
+        """Write the chunk with the usage, where it was requested."""
+        if not self._with_usage:
+            return b""
+        head = json_text({**self._head, "choices": []})[:-1]
+        return f'data: {head},"usage":{usage_text(usage)}}}\n\n'.encode("ascii")
+
+    def _opening(self, delta: Delta) -> bytes:
+        """Write the role. The text chunks that follow differ in their text alone, so both halves around it are kept."""
+        usual = self._event(_choice_chunk(delta.index, {"content": _MARK})).decode()
+        before, _, after = usual.rpartition(quoted(_MARK))
+        self._halves[delta.index] = before, after
+        choice = _choice_chunk(delta.index, {"role": "assistant", "content": ""})
+        if self._with_ids and delta.prompt_token_ids:
+            choice["prompt_token_ids"] = list(delta.prompt_token_ids)
+        return self._event(choice)
+
+    def _content(self, delta: Delta) -> bytes:
+        content: dict[str, Any] = {"content": delta.text} if delta.text or not delta.tool_call else {}
+        if delta.tool_call is not None:
+            content["tool_calls"] = [tool_call_piece(delta.tool_call)]
+        choice = _choice_chunk(delta.index, content)
+        if self._with_logprobs and delta.logprobs:
+            choice["logprobs"] = logprobs_object(delta.logprobs)
+        if self._with_ids and delta.token_ids:
+            choice["token_ids"] = list(delta.token_ids)
+        return self._event(choice)
+
+    def _event(self, choice: Mapping[str, Any]) -> bytes:
+        return event({**self._head, "choices": [choice], **self._tail})
+
+
+_MARK = "\0"
+
+
+def _choice_chunk(index: int, delta: Mapping[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+
+def tool_call_piece(piece: ToolCallDelta) -> dict[str, Any]:
+    """Return the JSON of a piece of a call. Only the first piece has an id, a type and a name."""
+    if piece.id is None:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
