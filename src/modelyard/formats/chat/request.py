@@ -152,7 +152,7 @@ def read_request(body: object, *loc: str | int, strict: bool = False, details: b
     if strict:
         problems += [unknown_parameter(name) for name in body if name not in PARAMETERS]  # type: ignore[attr-defined]
     if problems:
-        raise InvalidInput([Problem((*loc, *problem.loc), problem.msg, problem.type) for problem in problems])
+        raise InvalidInput(problems).below(*loc)
     with_usage = parsed.stream_options is not None and parsed.stream_options.include_usage
     return ParsedRequest(request, with_logprobs, details or bool(parsed.return_token_ids), with_usage)
 
