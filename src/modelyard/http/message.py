@@ -1,15 +1,24 @@
 """A request and a response as values. Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more."""
 
+import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 import attrs
 
-from modelyard.formats.json import dumps as dump
+from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
 from modelyard.http.errors import MalformedRequest
 
-__all__ = ["dump", "parse"]
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=unstructure)
+
+
+def dump(value: object) -> bytes:
+    """Return one compact JSON text in ASCII of JSON data, in which instances of answer classes may stand anywhere.
+
+    Raises ValueError for NaN, infinities and what has no JSON form.
+    """
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def parse(raw: bytes) -> object:
@@ -90,5 +99,5 @@ EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 
 
 def json_response(value: object, status: int = 200, headers: Iterable[Header] = ()) -> Response:
-    """An answer of plain JSON data."""
+    """Return a response whose body is an instance of an answer class, or other JSON data."""
     return Response(status, [JSON_HEADER, *headers], dump(value))

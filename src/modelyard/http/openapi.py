@@ -4,6 +4,7 @@ import inspect
 import re
 import types
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 from urllib.parse import quote
@@ -153,6 +154,7 @@ _PRIMITIVES: Mapping[Any, Schema] = {
     bool: {"type": "boolean"},
     None: {"type": "null"},
     type(None): {"type": "null"},
+    datetime: {"type": "string"},
     Any: {"type": ["object", "array", "string", "number", "boolean", "null"]},
     object: {"type": ["object", "array", "string", "number", "boolean", "null"]},
 }
