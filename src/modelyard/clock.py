@@ -33,6 +33,15 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+def backoff(attempt: int, first: float, longest: float) -> float:
+    """Return the seconds to wait after the failed attempt of this number (from 0): doubled each time.
+
+    >>> [backoff(attempt, first=0.5, longest=3.0) for attempt in range(4)]
+    [0.5, 1.0, 2.0, 3.0]
+    """
+    return min(first * 2.0 ** min(attempt, 64), longest)
+
+
 def uuid7_ids(
     milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     randomness: Callable[[int], bytes] = os.urandom,

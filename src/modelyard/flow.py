@@ -8,19 +8,23 @@ was closed. The flow may still yield effects, to record what was produced, and t
 thread or in the store is never abandoned: the flow receives its outcome first.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
 from modelyard.lazy import asyncio, log
-from modelyard.protocols import Store, Tx
+from modelyard.protocols import Clock, Store, Tx
 
 if TYPE_CHECKING:
     from asyncio import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def _nothing() -> None:
+    pass
 
 
 class CallerDisconnected(Exception):
@@ -105,6 +109,11 @@ class Await:
         return await self.function()
 
 
+def sleep(clock: Clock, seconds: float) -> Await:
+    """Return an effect that waits for so many seconds of the clock."""
+    return Await(lambda: clock.asleep(seconds), lambda: clock.sleep(seconds))
+
+
 @attrs.define(eq=False)
 class Transact:
     """Answered with what the step returns."""
@@ -159,9 +168,12 @@ def run(flow: Flow[T]) -> T:
     return driver.result
 
 
-def iterate(flow: Flow[Any]) -> Generator[Any, None, None]:
-    """Drive a flow and yield what it emits. Closing the iterator is how the caller leaves."""
-    return SyncDriver(flow).items()
+def iterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> Generator[Any, None, None]:
+    """Drive a flow and yield what it emits; at its end close what was `opened` for it.
+
+    Closing the iterator is how the caller leaves.
+    """
+    return SyncDriver(flow, opened).items()
 
 
 async def arun(flow: Flow[T]) -> T:
@@ -172,36 +184,24 @@ async def arun(flow: Flow[T]) -> T:
     return driver.result
 
 
-def aiterate(flow: Flow[Any]) -> AsyncGenerator[Any, None]:
-    """Drive a flow on the running event loop and yield what it emits. Closing the iterator is how the caller leaves."""
-    return AsyncDriver(flow).items()
-
-
-class Closeable(Protocol):
-    """Something that a flow has opened. To close it a second time does nothing."""
-
-    def stop(self) -> None:
-        """Have its work on another thread end early."""
-
-    def close(self) -> None:
-        """Close it, by blocking calls."""
-
-    async def aclose(self) -> None:
-        """Close it without blocking the event loop."""
+def aiterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> AsyncGenerator[Any, None]:
+    """Drive a flow on the running event loop and yield what it emits; see `iterate`."""
+    return AsyncDriver(flow, opened).items()
 
 
 class Driver(Generic[T]):
     """A flow under way: whether it `waits` for an answer, and at its end its `result`.
 
-    An effect that opens something adds it to `opened`; all of these are closed when the flow ends or its caller leaves.
+    `opened` is what is closed when the flow ends or its caller leaves: with `close` by a driver that blocks, with
+    `aclose` by one that awaits. To close it a second time must do nothing.
     """
 
     result: T
 
-    def __init__(self, flow: Flow[T]) -> None:
+    def __init__(self, flow: Flow[T], opened: Iterable[Any] = ()) -> None:
         self._flow = flow
         self.waits = False
-        self.opened: list[Closeable] = []
+        self.opened = list(opened)
 
     def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
         """Send the flow the outcome of its effect. Returns its next one, or None when it has ended."""
@@ -261,8 +261,8 @@ class SyncDriver(Driver[T]):
 class AsyncDriver(Driver[T]):
     """Answers effects on an event loop. `cancelled` is a cancellation that had to wait for something."""
 
-    def __init__(self, flow: Flow[T]) -> None:
-        super().__init__(flow)
+    def __init__(self, flow: Flow[T], opened: Iterable[Any] = ()) -> None:
+        super().__init__(flow, opened)
         self.cancelled: asyncio.CancelledError | None = None
 
     async def items(self) -> AsyncGenerator[Any, None]:
@@ -290,27 +290,27 @@ class AsyncDriver(Driver[T]):
             return self.resume(error=error)
         return self.resume(answer)
 
-    async def in_thread(self, function: Callable[[], R]) -> R:
-        """Run a function that may wait in the executor."""
-        return await self.wait(asyncio.get_running_loop().run_in_executor(None, function))
+    async def in_thread(self, function: Callable[[], R], stop: Callable[[], None] = _nothing) -> R:
+        """Run a function that may wait in the executor; `stop` has it end early when the task is cancelled."""
+        return await self.wait(asyncio.get_running_loop().run_in_executor(None, function), stop)
 
-    async def wait(self, work: Awaitable[R]) -> R:
+    async def wait(self, work: Awaitable[R], stop: Callable[[], None] = _nothing) -> R:
         """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
+
+        def on_cancelled(error: "asyncio.CancelledError") -> None:
+            self.cancelled = error
+            stop()
+
         future = asyncio.ensure_future(work)
-        await outlast(future, self._stop)
+        await outlast(future, on_cancelled)
         return future.result()
 
-    async def close(self, opened: Closeable) -> None:
-        """Close what the flow has opened."""
+    async def close(self, opened: Any) -> None:
+        """Close what the flow has opened. A cancellation meanwhile is raised at the end of the flow."""
         try:
             await opened.aclose()
         except asyncio.CancelledError as error:
             self.cancelled = error
-
-    def _stop(self, cancelled: "asyncio.CancelledError") -> None:
-        self.cancelled = cancelled
-        for opened in self.opened:
-            opened.stop()
 
     async def _finish(self) -> None:
         try:
@@ -339,7 +339,7 @@ async def in_executor(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
-async def settled(function: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
+async def settled(function: Callable[[], T], stop: Callable[[], None] = _nothing) -> T:
     """Run a function in the loop's executor. A task that is cancelled meanwhile calls `stop` and waits for its end."""
     work = asyncio.get_running_loop().run_in_executor(None, function)
     cancelled: list[asyncio.CancelledError] = []

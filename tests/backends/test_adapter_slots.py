@@ -84,7 +84,7 @@ class Server(RuleBasedStateMachine):
     @rule(data=st.data())
     def lose_patience(self, data):
         actor = data.draw(st.sampled_from([actor for actor in self.actors if isinstance(actor.step, Wait)]))
-        self.slots.cancel(actor.waiter)
+        self.slots.leave(actor.waiter)
         self.actors.remove(actor)
 
     @rule()

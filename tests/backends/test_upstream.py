@@ -92,14 +92,14 @@ class Hurried(ManualClock):
         return event.is_set()
 
     async def asleep(self, seconds: float) -> None:
-        if seconds < PATIENCE.first_token:
+        if seconds < TIMEOUTS.first_token:
             self.waits.append(seconds)
             self.advance(seconds)
         else:
             await super().asleep(seconds)
 
 
-PATIENCE = Timeouts(first_token=600, between_tokens=600, retries=2, backoff=1.0, deadline=30)
+TIMEOUTS = Timeouts(first_token=600, between_tokens=600, retries=2, backoff=1.0, deadline=30)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def far(fakes: tuple[FakeVllm, str]) -> Iterator[Far]:
     fake, url = fakes
     fake.requests.clear()
     clock = Hurried()
-    with backend_at(url, clock=clock, patience=PATIENCE) as backend:
+    with backend_at(url, clock=clock, timeouts=TIMEOUTS) as backend:
         yield Far(fake, backend, clock)
 
 
@@ -293,7 +293,7 @@ class TestTryingAgain:
     def test_jitter_lengthens_a_pause_up_to_twice(self, fakes: tuple[FakeVllm, str]) -> None:
         fakes[0].plan(Refuse(503), Refuse(503))
         clock = Hurried()
-        with backend_at(fakes[1], clock=clock, patience=PATIENCE, jitter=lambda: 1.0) as backend:
+        with backend_at(fakes[1], clock=clock, timeouts=TIMEOUTS, jitter=lambda: 1.0) as backend:
             ask(backend)
         assert clock.waits == [1.0, 2.0]
 
@@ -321,7 +321,7 @@ class TestTryingAgain:
 
     def test_a_server_that_nobody_reaches(self, canned: Any, either: Any) -> None:
         clock = Hurried()
-        with backend_at(canned(), clock=clock, patience=PATIENCE) as backend:
+        with backend_at(canned(), clock=clock, timeouts=TIMEOUTS) as backend:
             with pytest.raises(BackendError, match="cannot be reached"):
                 either(backend)
         assert clock.waits == [0.5, 1.0]
@@ -424,7 +424,7 @@ class TestTime:
         [
             (None, "gave no first token within 30 s"),
             (0, "gave no first token within 30 s"),
-            (3, "said nothing more within 10 s"),
+            (3, "sent nothing more within 10 s"),
         ],
     )
     def test_a_server_that_falls_silent_is_given_up(
@@ -433,8 +433,8 @@ class TestTime:
         fake, url = fakes
         gate, clock = Gate(), ManualClock()
         fake.plan(Hold(gate, after))
-        patience = Timeouts(first_token=1e9 if after else 30, between_tokens=10)
-        with backend_at(url, clock=clock, patience=patience) as backend:
+        timeouts = Timeouts(first_token=1e9 if after else 30, between_tokens=10)
+        with backend_at(url, clock=clock, timeouts=timeouts) as backend:
             with passing(clock, gate), pytest.raises(BackendError, match=says):
                 ask_on_loop(backend, streamed=True)
         fake.chats[-1].ended()
@@ -443,7 +443,7 @@ class TestTime:
     def test_a_blocking_call_gives_up_too(self, fakes: tuple[FakeVllm, str]) -> None:
         gate = Gate()
         fakes[0].plan(Hold(gate))
-        with backend_at(fakes[1], patience=Timeouts(first_token=0.05, between_tokens=0.05)) as backend:
+        with backend_at(fakes[1], timeouts=Timeouts(first_token=0.05, between_tokens=0.05)) as backend:
             with pytest.raises(BackendError, match=r"gave no first token within 0\.05 s"):
                 ask(backend)
 
@@ -461,7 +461,7 @@ class TestTime:
                 said += delta.text
             return said
 
-        with backend_at(fakes[1], clock=clock, patience=Timeouts(first_token=30, between_tokens=10)) as backend:
+        with backend_at(fakes[1], clock=clock, timeouts=Timeouts(first_token=30, between_tokens=10)) as backend:
             assert asyncio.run(main(backend)) == "one two three four"
         gc.collect()
         assert not caplog.records
@@ -473,7 +473,7 @@ class TestTime:
                 return super().monotonic()
 
         endless = http(b": still here\n\n" * 50_000, "text/event-stream")
-        with backend_at(canned(endless), clock=Ticking(), patience=Timeouts(first_token=5)) as backend:
+        with backend_at(canned(endless), clock=Ticking(), timeouts=Timeouts(first_token=5)) as backend:
             with pytest.raises(BackendError, match="gave no first token within 5 s"):
                 ask(backend, streamed=True)
 
@@ -491,9 +491,9 @@ class TestManyAtOnce:
             first = threads.submit(ask, backend)
             gate.reached()
             second = threads.submit(ask_on_loop, backend)
-            while not backend._here.gate._waiting:
+            while not backend._state.limiter._waiting:
                 time.sleep(0)
-            with pytest.raises(Overloaded, match="asked 1 things at once and 1 more wait"):
+            with pytest.raises(Overloaded, match="gets 1 requests at once and 1 more wait"):
                 ask(backend)
             with pytest.raises(Overloaded):
                 ask_on_loop(backend)
@@ -508,7 +508,7 @@ class TestManyAtOnce:
         fake, url = fakes
         gate = Gate()
         fake.plan(Hold(gate))
-        with backend_at(url, concurrency=1, clock=Hurried(), patience=PATIENCE) as backend:
+        with backend_at(url, concurrency=1, clock=Hurried(), timeouts=TIMEOUTS) as backend:
             with ThreadPoolExecutor(1) as threads:
                 first = threads.submit(ask, backend)
                 gate.reached()
@@ -605,7 +605,7 @@ class TestLife:
         for _ in range(3):
             assert text_of(ask_on_loop(far.backend)) == "one two three four"
         gc.collect()
-        assert not far.backend._here.clients._on_loops
+        assert not far.backend._state.clients._on_loops
 
     def test_two_loops_at_once_share_nothing(self, fakes: tuple[FakeVllm, str]) -> None:
         with backend_at(fakes[1]) as backend, ThreadPoolExecutor(4) as threads:
@@ -616,7 +616,7 @@ class TestLife:
         async def main() -> None:
             async with far.backend as backend:
                 assert [delta async for delta in backend.astream(request_of(), served(backend))]
-            assert not backend._here.clients._on_loops
+            assert not backend._state.clients._on_loops
 
         asyncio.run(main())
 

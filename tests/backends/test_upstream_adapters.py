@@ -137,8 +137,8 @@ def test_a_base_model_that_is_not_there_is_no_adapter_lost(fake: FakeVllm, url: 
 def test_one_adapter_is_held_through_all_attempts(fake: FakeVllm, url: str) -> None:
     fake.plan(Refuse(503), Refuse(503))
     adapters = Noting()
-    patience = Timeouts(backoff=0.001, retries=1)
-    with UpstreamBackend(url, models=[OFFER], adapters=adapters, patience=patience) as backend:
+    timeouts = Timeouts(backoff=0.001, retries=1)
+    with UpstreamBackend(url, models=[OFFER], adapters=adapters, timeouts=timeouts) as backend:
         with pytest.raises(BackendError):
             ask(backend, TRAINED)
     assert adapters.happened == ["serve adapter-1", "leave adapter-1"]

@@ -14,18 +14,18 @@ def test_whoever_comes_and_goes_the_door_keeps_its_order(room: int, queue: int, 
     gate, there, woken = ConcurrencyLimiter(room, queue), list[Place](), list[Place]()
     for move in moves:
         if move is None and len(there) < room + queue:
-            place = gate.come(lambda: None)
+            place = gate.acquire(lambda: None)
             place.wake = lambda place=place: woken.append(place)
             there.append(place)
             assert place.inside is (len(there) <= room)
         elif move is None:
             with pytest.raises(Overloaded):
-                gate.come(lambda: None)
+                gate.acquire(lambda: None)
         elif there:
             waiting = [place for place in there if not place.inside]
             gone = there.pop(move % len(there))
             was_inside = gone.inside
-            gate.leave(gone)
+            gate.release(gone)
             assert woken == (waiting[:1] if was_inside else [])
             woken.clear()
         assert [place.inside for place in there] == [at < room for at in range(len(there))]
@@ -33,9 +33,9 @@ def test_whoever_comes_and_goes_the_door_keeps_its_order(room: int, queue: int, 
 
 def test_a_place_that_is_left_twice_is_left_once() -> None:
     gate = ConcurrencyLimiter(1, 0)
-    place = gate.come(lambda: None)
-    gate.leave(place)
-    gate.leave(place)
-    assert gate.come(lambda: None).inside
+    place = gate.acquire(lambda: None)
+    gate.release(place)
+    gate.release(place)
+    assert gate.acquire(lambda: None).inside
     with pytest.raises(Overloaded):
-        gate.come(lambda: None)
+        gate.acquire(lambda: None)

@@ -86,8 +86,8 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 NAPS = {"sleep", "timeout", "timeout_at", "call_later", "call_at", "Timer", "monotonic", "time_ns", "perf_counter"}
 LOOKS = {"datetime": {"now", "utcnow", "today"}, "date": {"today"}, "loop": {"time"}, "asyncio": {"wait_for"}}
 ENDS = {"wait", "join", "acquire", "result"}
-NOT_TIMED = {"engine", "driver", "self"}
-"""Whose `wait` takes no time, or whose it is to say what it does with it."""
+NOT_TIMED = {"engine", "driver", "limiter", "self"}
+"""Whose `wait` or `acquire` takes no time, or whose it is to say what it does with it."""
 
 
 def name_of(receiver: ast.expr) -> str:

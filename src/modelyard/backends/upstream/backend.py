@@ -5,30 +5,30 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from modelyard.backends.upstream import address
-from modelyard.backends.upstream import transport as carrier
+from modelyard.backends.upstream import address, transport
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
 from modelyard.backends.upstream.errors import RetryableError, refusal
-from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Flow, Upstream, adrive, drive
+from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Transport, Upstream
 from modelyard.backends.upstream.models import COMMON, UpstreamModel, check_models, offered, read_list
 from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
+from modelyard.flow import aiterate, iterate
 from modelyard.formats.json import loads
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, Clock, ServedModel
 
 
 class UpstreamBackend:
-    """Asks the server below `url`, to which `/chat/completions` is added, with the host's `api_key`.
+    """Answers with the server below `url`, to which `/chat/completions` is added, and the host's `api_key`.
 
     with UpstreamBackend("http://gpu:8000/v1", models=[offer("Qwen/Qwen3-8B", context_length=32_768, pricing=FREE)])
 
-    At most `concurrency` requests are under way at once, and `queue` more wait for their turn, as long as `patience`
-    says. `adapters` serve the checkpoints of trained models; without them those are refused. Threads share one pool of
-    connections, each event loop has its own; nothing is connected before it is asked for, and whoever made the backend
-    closes it. Thread-safe; a forked process begins anew.
+    At most `concurrency` requests are under way at once, and `queue` more wait for their turn, as long as `timeouts`
+    allow. `adapters` serve the checkpoints of trained models; without them those are refused. Threads share one pool of
+    connections, each event loop has its own; nothing is connected before the first request, and who makes the backend
+    closes it. Thread-safe; a forked process starts with connections of its own.
 
     Raises `InvalidInput`, and `MissingExtra` without httpx.
     """
@@ -41,7 +41,7 @@ class UpstreamBackend:
         api_key: str | None = None,
         *,
         models: Iterable[UpstreamModel],
-        patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         concurrency: int = 256,
         queue: int = 1024,
         adapters: Adapters | None = None,
@@ -53,27 +53,27 @@ class UpstreamBackend:
         self._address = address.Address(url, api_key)
         self._models = {model.entry.id: model for model in check_models(models)}
         self._entries = tuple(model.entry for model in self._models.values())
-        self._upstream = Upstream(api_key, patience, clock or SystemClock(), jitter, adapters)
+        self._upstream = Upstream(api_key, timeouts, clock or SystemClock(), jitter, adapters)
         self._concurrency, self._queue = concurrency, queue
-        self._here = self._begin()
+        self._state = self._new_state()
 
     def __repr__(self) -> str:
         return f"<UpstreamBackend of {self._address.url}, {len(self._models)} models>"
 
-    # ---- what it offers
+    # ---- models
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """The host's models."""
+        """Return the entries of the host's models."""
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:
-        """As the host declares them."""
-        return self._offered(model).capabilities
+        """Return what the host declares of a model."""
+        return self._model(model).capabilities
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> None:
-        """Only the server knows, and tells with its answer."""
+        """Return None: only the server knows, and reports it with its answer."""
 
-    def _offered(self, model: str) -> UpstreamModel:
+    def _model(self, model: str) -> UpstreamModel:
         try:
             return self._models[model]
         except KeyError:
@@ -82,35 +82,37 @@ class UpstreamBackend:
     # ---- answers
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """Ask over the threads' connections. Closing the iterator closes the request's connection."""
-        return drive(self._asking(request, model), carrier.BlockingCarrier(self._at_home(), self._upstream))
+        """Answer over the threads' connections. Closing the iterator closes the request's connection."""
+        through = transport.BlockingTransport(self._process_state(), self._upstream)
+        return iterate(self._exchange(through, request, model).flow(), [through])
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """Ask over the running event loop's connections. Cancelling the task closes the request's connection."""
-        return adrive(self._asking(request, model), carrier.AsyncCarrier(self._at_home(), self._upstream))
+        """Answer over the running event loop's connections. Cancelling the task closes the request's connection."""
+        through = transport.AsyncTransport(self._process_state(), self._upstream)
+        return aiterate(self._exchange(through, request, model).flow(), [through])
 
-    def _asking(self, request: CompletionRequest, model: ServedModel) -> Flow:
-        return Exchange(self._upstream, self._offered(model.base_model), request, model).flow()
+    def _exchange(self, through: Transport, request: CompletionRequest, model: ServedModel) -> Exchange:
+        return Exchange(self._upstream, through, self._model(model.base_model), request, model)
 
-    # ---- its life
+    # ---- connections
 
-    def _begin(self) -> "carrier.Here":
-        clients = carrier.Clients(self._address, self._concurrency)
-        return carrier.Here(clients, ConcurrencyLimiter(self._concurrency, self._queue))
+    def _new_state(self) -> "transport.ProcessState":
+        clients = transport.Clients(self._address, self._concurrency)
+        return transport.ProcessState(clients, ConcurrencyLimiter(self._concurrency, self._queue))
 
-    def _at_home(self) -> "carrier.Here":
-        """The connections of this process; those from before a fork are the parent's."""
-        if self._here.pid != os.getpid():
-            self._here = self._begin()
-        return self._here
+    def _process_state(self) -> "transport.ProcessState":
+        """Return the connections of this process; those from before a fork are the parent's."""
+        if self._state.pid != os.getpid():
+            self._state = self._new_state()
+        return self._state
 
     def close(self) -> None:
-        """Close the threads' connections, and refuse whatever comes. Idempotent."""
-        self._at_home().clients.close()
+        """Close the threads' connections, and refuse further requests. Idempotent."""
+        self._process_state().clients.close()
 
     async def aclose(self) -> None:
-        """The same, and close the running event loop's connections; those of others end with their loops."""
-        await self._at_home().clients.aclose()
+        """Close the connections of the threads and of the running event loop; those of others end with their loops."""
+        await self._process_state().clients.aclose()
 
     def __enter__(self) -> Self:
         return self
@@ -133,30 +135,30 @@ def discover(
     only: Collection[str] | None = None,
     context_length: int | None = None,
     capabilities: Capabilities = COMMON,
-    patience: Timeouts = Timeouts(),  # noqa: B008 - frozen
+    timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
 ) -> tuple[UpstreamModel, ...]:
-    """The models that the server lists at `<url>/models`, or `only` some, at the host's prices by model id.
+    """Return the models that the server lists at `<url>/models`, or `only` some, at the host's prices by model id.
 
-    A model without a price is refused; `Pricing()` is free. `context_length` is for models of which the server does not
-    say it. Raises `InvalidInput`, `BackendError`.
+    A model without a price is refused; `Pricing()` is free. `context_length` is for models whose length the server does
+    not report. Raises `InvalidInput`, `BackendError`.
     """
-    here = carrier.Here(carrier.Clients(address.Address(url, api_key), 1), ConcurrencyLimiter(1, 0))
-    upstream = Upstream(api_key, patience, SystemClock(), random.random, None)
+    state = transport.ProcessState(transport.Clients(address.Address(url, api_key), 1), ConcurrencyLimiter(1, 0))
+    upstream = Upstream(api_key, timeouts, SystemClock(), random.random, None)
     try:
-        body = loads(_listed(carrier.BlockingCarrier(here, upstream), upstream))
+        body = loads(_listed(transport.BlockingTransport(state, upstream), upstream))
     except InvalidInput as wrong:
         raise BackendError(f"the upstream server's list of models is malformed: {wrong}") from wrong
     except TimeoutError as late:
         raise BackendError("the upstream server did not list its models in time") from late
-    except RetryableError as setback:
-        raise setback.error from setback.__cause__
+    except RetryableError as failure:
+        raise failure.error from failure.__cause__
     finally:
-        here.clients.close()
+        state.clients.close()
     return offered(read_list(body), pricing, only, context_length, capabilities)
 
 
-def _listed(through: "carrier.BlockingCarrier", upstream: Upstream) -> bytes:
-    seconds, raw = upstream.patience.between_tokens, b""
+def _listed(through: "transport.BlockingTransport", upstream: Upstream) -> bytes:
+    seconds, raw = upstream.timeouts.between_tokens, b""
     try:
         head = through.send("GET", "/models", b"", seconds)
         while (piece := through.read(seconds)) and len(raw) <= MAX_ANSWER:

@@ -1,4 +1,4 @@
-"""How many requests a server is asked at once: a door with a bounded queue, for threads and event loops alike."""
+"""How many requests a server gets at once: a limiter with a bounded queue, for threads and event loops."""
 
 import threading
 from collections.abc import Callable
@@ -10,22 +10,22 @@ from modelyard.errors import Overloaded
 
 @attrs.define(eq=False)
 class Place:
-    """Somebody's place: inside, or in the queue until `wake` is called."""
+    """A place among the concurrent requests, or in the queue until `wake` is called."""
 
     wake: Callable[[], object]
     inside: bool = False
 
 
 class ConcurrencyLimiter:
-    """Lets `room` in at once and `queue` wait, first come, first served. Thread-safe, and never waits itself."""
+    """Lets `limit` requests in at once and `queue` wait, first come, first served. Thread-safe; never waits itself."""
 
-    def __init__(self, room: int, queue: int) -> None:
+    def __init__(self, limit: int, queue: int) -> None:
         self._lock = threading.Lock()
-        self._room, self._free, self._queue = room, room, queue
+        self._limit, self._free, self._queue = limit, limit, queue
         self._waiting: dict[Place, None] = {}
 
-    def come(self, wake: Callable[[], object]) -> Place:
-        """A place, which must be left. Its `wake` is called, from any thread, when its turn has come.
+    def acquire(self, wake: Callable[[], object]) -> Place:
+        """Return a place, which must be released. Its `wake` is called, from any thread, when its turn has come.
 
         Raises `Overloaded` when the queue is full.
         """
@@ -38,12 +38,12 @@ class ConcurrencyLimiter:
                 self._waiting[place] = None
             else:
                 raise Overloaded(
-                    f"the upstream server is asked {self._room} things at once and {self._queue} more wait; try again"
+                    f"the upstream server gets {self._limit} requests at once and {self._queue} more wait; try again"
                 )
         return place
 
-    def leave(self, place: Place) -> None:
-        """Give the place to the next one, or give up waiting."""
+    def release(self, place: Place) -> None:
+        """Give the place to the next request, or give up waiting."""
         following = None
         with self._lock:
             if not place.inside:

@@ -1,14 +1,10 @@
-"""One request to a server, written once: what is said, heard, waited for and tried again.
-
-The flow yields deltas, and between them what its carrier is to do; a synchronous carrier does it, an asynchronous one
-is awaited. So nothing here knows a socket, and both ways behave alike.
-"""
+"""One request to a server, written once as a flow: its attempts, their time limits, and the deltas of the answer."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from itertools import count
-from operator import methodcaller
 from typing import Any, Protocol
 
 import attrs
@@ -16,8 +12,9 @@ import attrs
 from modelyard.backends.upstream.errors import Head, RetryableError, failed_inside, refusal
 from modelyard.backends.upstream.models import UpstreamModel
 from modelyard.backends.upstream.timeouts import Timeouts
-from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.answer_reader import AnswerReader
 from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
@@ -27,30 +24,50 @@ from modelyard.protocols import Clock, ServedModel
 log = logging.getLogger("modelyard.backends.upstream")
 log.addHandler(logging.NullHandler())
 
-Effect = Callable[[Any], Any]
-Flow = Generator[Effect | Delta, Any, None]
-Part = Generator[Effect | Delta, Any, Any]
-
 MAX_ANSWER = 2**26
 MAX_REFUSAL = 2**16
 _DONE = b"[DONE]"
-_LAST_WORDS = 1.0
+_LAST_READ = 1.0
 """Seconds that a connection has to end once the answer is complete."""
 
 
 class Adapters(Protocol):
-    """Sees to it that a server has a checkpoint's adapter loaded, under a name, for as long as it answers."""
+    """Keeps a checkpoint's adapter loaded on a server, under a name, while it answers."""
 
     def serving(self, model: ServedModel) -> AbstractContextManager[str]:
-        """The adapter's name on the server, which keeps it while the block runs."""
+        """Return the adapter's name on the server, which keeps it loaded while the block runs."""
         ...
 
     def aserving(self, model: ServedModel) -> AbstractAsyncContextManager[str]:
-        """The same on an event loop."""
+        """Return the adapter's name, without blocking the event loop."""
         ...
 
     def lost(self, name: str) -> None:
-        """The server does not know that name: whatever was loaded there is gone."""
+        """Note that the server does not know that name: what was loaded there is gone."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries one request. Each method blocks, or on an event loop returns an awaitable of the same."""
+
+    def enter(self, seconds: float) -> Any:
+        """Wait for a place among the concurrent requests. Raises `Overloaded`."""
+        ...
+
+    def borrow(self, adapters: Adapters, model: ServedModel) -> Any:
+        """Return the name of an adapter that stays loaded until the transport is closed."""
+        ...
+
+    def send(self, method: str, path: str, body: bytes, seconds: float) -> Any:
+        """Send the request and return the `Head` of the answer. Raises `RetryableError`, `TimeoutError`."""
+        ...
+
+    def read(self, seconds: float) -> Any:
+        """Return the next bytes of the answer; none at its end. Raises `RetryableError`, `TimeoutError`."""
+        ...
+
+    def pause(self, seconds: float) -> Any:
+        """Wait before the next attempt."""
         ...
 
 
@@ -59,118 +76,132 @@ class Upstream:
     """What all requests to a server share. `jitter` draws numbers from 0 to 1."""
 
     api_key: str | None = attrs.field(repr=False)
-    patience: Timeouts
+    timeouts: Timeouts
     clock: Clock
     jitter: Callable[[], float]
     adapters: Adapters | None
+
+
+def _effect(method: Callable[..., Any], *arguments: Any, **options: Any) -> Await:
+    """Return the effect of a method of the transport, which is of the driver's kind."""
+    call = partial(method, *arguments, **options)
+    return Await(call, call)
 
 
 class Exchange:
     """One request and its attempts."""
 
     def __init__(
-        self, upstream: Upstream, offered: UpstreamModel, request: CompletionRequest, model: ServedModel
+        self,
+        upstream: Upstream,
+        transport: Transport,
+        upstream_model: UpstreamModel,
+        request: CompletionRequest,
+        model: ServedModel,
     ) -> None:
-        self._upstream, self._offered, self._request, self._model = upstream, offered, request, model
-        self._clock, self._patience = upstream.clock, upstream.patience
+        self._upstream, self._transport, self._timeouts = upstream, transport, upstream.timeouts
+        self._upstream_model, self._request, self._model = upstream_model, request, model
         self._limit = self._waited = 0.0
-        self._told = False
+        self._begun = False
         self._adapter: str | None = None
 
-    def flow(self) -> Flow:
-        """The answer. Raises as `modelyard.protocols.Backend` says; what fails before the first token is tried again
-        where that may help.
+    def flow(self) -> Flow[None]:
+        """Emit the deltas of the answer. Raises what `modelyard.protocols.Backend` allows.
+
+        What fails before the first token is tried again where that may help.
         """
-        until = self._clock.monotonic() + self._patience.deadline
-        yield methodcaller("enter", self._patience.deadline)
+        clock = self._upstream.clock
+        until = clock.monotonic() + self._timeouts.deadline
+        yield _effect(self._transport.enter, self._timeouts.deadline)
         for attempt in count():
             try:
                 yield from self._attempt()
                 return
-            except RetryableError as setback:
-                wait = self._patience.pause(attempt, setback.wait, self._upstream.jitter())
-                last = self._told or not setback.again or attempt >= self._patience.retries
-                if last or self._clock.monotonic() + wait > until:
-                    raise setback.error from setback.__cause__
-                log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, wait, setback)
-            yield methodcaller("pause", wait)
+            except RetryableError as failure:
+                pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
+                last = self._begun or not failure.again or attempt >= self._timeouts.retries
+                if last or clock.monotonic() + pause > until:
+                    raise failure.error from failure.__cause__
+                log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
+            yield _effect(self._transport.pause, pause)
 
-    def _attempt(self) -> Part:
-        self._limit, self._waited = self._patience.first_token, 0.0
+    def _attempt(self) -> Flow[None]:
+        upstream = self._upstream
+        self._limit, self._waited = self._timeouts.first_token, 0.0
         try:
             head = yield from self._begin()
             if head.status != 200:
-                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), self._upstream.api_key, self._clock.now())
+                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, upstream.clock.now())
             if head.content_encoding not in ("", "identity"):
                 raise RetryableError(
-                    BackendError("the upstream server's answer is compressed, which it was not asked for")
+                    BackendError("the upstream server's answer is compressed, which was not requested")
                 )
             yield from self._events() if head.content_type.startswith("text/event-stream") else self._document()
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
         except TimeoutError as late:
-            what = "said nothing more" if self._told else "gave no first token"
+            what = "sent nothing more" if self._begun else "gave no first token"
             raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
 
-    # ---- the question
+    # ---- the request
 
-    def _begin(self) -> Part:
-        """The head of the answer. An adapter that the server has lost is loaded anew, once."""
+    def _begin(self) -> Flow[Head]:
+        """Return the head of the answer. An adapter that the server has lost is loaded again, once."""
         if self._model.checkpoint is None or not self._model.checkpoint.files:
-            return (yield from self._send(self._offered.served_as))
+            return (yield from self._send(self._upstream_model.served_as))
         adapters = self._upstream.adapters
         if adapters is None:
             raise RetryableError(
-                BackendError(f"{self._offered.entry.id} is served upstream without adapters for checkpoints")
+                BackendError(f"{self._upstream_model.entry.id} is served upstream without adapters for checkpoints")
             )
         if self._adapter is None:
-            self._adapter = yield methodcaller("borrow", adapters, self._model)
+            self._adapter = yield _effect(self._transport.borrow, adapters, self._model)
         head = yield from self._send(self._adapter)
         if head.status != 404:
             return head
         adapters.lost(self._adapter)
-        self._adapter = yield methodcaller("borrow", adapters, self._model)
+        self._adapter = yield _effect(self._transport.borrow, adapters, self._model)
         return (yield from self._send(self._adapter))
 
-    def _send(self, name: str) -> Part:
-        offered, request = self._offered, self._request
+    def _send(self, name: str) -> Flow[Head]:
+        request = self._request
         # What is the model's own limit anyway is left to the server, which knows how long the prompt is.
         limited = request.max_tokens is not None and request.max_tokens < self._model.entry.max_output_length
         limit = request.max_tokens if limited else None
-        body = dumps(request_object(request, name, limit, offered.capabilities.parameters))
-        return (yield from self._timed("send", "POST", "/chat/completions", body))
+        body = dumps(request_object(request, name, limit, self._upstream_model.capabilities.parameters))
+        return (yield from self._timed(self._transport.send, "POST", "/chat/completions", body))  # type: ignore[no-any-return]
 
     # ---- the answer
 
-    def _events(self) -> Part:
-        """A stream of chunks, up to its end, so that its connection can be used again."""
+    def _events(self) -> Flow[None]:
+        """Read a stream of chunks up to its end, so that its connection can be used again."""
         events, reader, done = EventReader(), AnswerReader(self._request), False
         try:
-            while raw := (yield from self._timed("read")):
+            while raw := (yield from self._timed(self._transport.read)):
                 for event in events.take(raw):
                     if event == _DONE:
-                        done, self._limit, self._waited = True, _LAST_WORDS, 0.0
+                        done, self._limit, self._waited = True, _LAST_READ, 0.0
                         continue
                     for delta in reader.take(self._json(event)):
-                        self._told, self._limit, self._waited = True, self._patience.between_tokens, 0.0
-                        yield delta
+                        self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
+                        yield Emit(delta)
         except (RetryableError, TimeoutError):
             if not done:
                 raise
-        yield reader.end()
+        yield Emit(reader.end())
 
-    def _document(self) -> Part:
-        """An answer in one piece, as also a server gives it that does not stream."""
+    def _document(self) -> Flow[None]:
+        """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
         reader = AnswerReader(self._request)
         value = self._json((yield from self._whole(MAX_ANSWER)))
         for delta in (*reader.take(value), reader.end()):
-            self._told = True
-            yield delta
+            self._begun = True
+            yield Emit(delta)
 
-    def _whole(self, most: int) -> Part:
-        """The rest of the answer's bytes."""
+    def _whole(self, most: int) -> Flow[bytes]:
+        """Return the rest of the answer."""
         pieces, size = [], 0
-        while raw := (yield from self._timed("read")):
+        while raw := (yield from self._timed(self._transport.read)):
             pieces.append(raw)
             size += len(raw)
             if size > most:
@@ -178,91 +209,19 @@ class Exchange:
         return b"".join(pieces)
 
     def _json(self, raw: bytes) -> Any:
-        """The value of a JSON text. Raises what it says that went wrong."""
+        """Parse JSON. Raises the error that the value reports, if it is one."""
         value = loads(raw, at=("answer",), max_structure=MAX_ANSWER)
         failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
         if failed is not None:
             raise failed
         return value
 
-    def _timed(self, name: str, *given: Any) -> Part:
-        """What the carrier gives, within what is left of the time; what it waits for is time, what we do is none."""
-        began = self._clock.monotonic()
+    def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
+        """Call a method of the transport within what is left of the time limit. Our own work does not count."""
+        clock = self._upstream.clock
+        began = clock.monotonic()
         if self._waited > self._limit:
             raise TimeoutError
-        found = yield methodcaller(name, *given, seconds=self._limit - self._waited)
-        self._waited += self._clock.monotonic() - began
+        found = yield _effect(method, *arguments, seconds=self._limit - self._waited)
+        self._waited += clock.monotonic() - began
         return found
-
-
-# ---- the drivers -------------------------------------------------------------------------------------------------
-
-
-class Carrier(Protocol):
-    """What a synchronous exchange needs done; the asynchronous one's methods are the same, to be awaited."""
-
-    def enter(self, seconds: float) -> None:
-        """Wait for one's turn. Raises `Overloaded`."""
-        ...
-
-    def borrow(self, adapters: Adapters, model: ServedModel) -> str:
-        """The name of an adapter that stays loaded until the carrier is closed."""
-        ...
-
-    def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
-        """Ask, and wait for the head of the answer. Raises `RetryableError`, `TimeoutError`."""
-        ...
-
-    def read(self, seconds: float) -> bytes:
-        """The next bytes of the answer; none at its end. Raises `RetryableError`, `TimeoutError`."""
-        ...
-
-    def pause(self, seconds: float) -> None:
-        """Let time go by."""
-        ...
-
-    def close(self) -> None:
-        """Stop, and give everything back."""
-        ...
-
-
-def drive(flow: Flow, carrier: Carrier) -> Iterator[Delta]:
-    """The deltas of a flow, by blocking calls. Closing the iterator breaks the request off."""
-    try:
-        step = next(flow)
-        while True:
-            if isinstance(step, Delta):
-                yield step
-                step = next(flow)
-                continue
-            try:
-                answer = step(carrier)
-            except Exception as error:  # noqa: BLE001 - the flow decides
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-    except StopIteration:
-        return
-    finally:
-        carrier.close()
-
-
-async def adrive(flow: Flow, carrier: Any) -> AsyncGenerator[Delta, None]:
-    """The same on an event loop, with a carrier whose methods are awaited."""
-    try:
-        step = next(flow)
-        while True:
-            if isinstance(step, Delta):
-                yield step
-                step = next(flow)
-                continue
-            try:
-                answer = await step(carrier)
-            except Exception as error:  # noqa: BLE001 - the flow decides
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-    except StopIteration:
-        return
-    finally:
-        await carrier.aclose()

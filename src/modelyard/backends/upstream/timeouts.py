@@ -1,10 +1,12 @@
-"""How long a server is waited for, and how often it is asked."""
+"""How long to wait for a server, and how often to try."""
 
 import attrs
 
+from modelyard.clock import backoff
 from modelyard.errors import InvalidInput
 
 _LONGEST_PAUSE = 8.0
+"""Seconds between two attempts at most, where the server asks for no other pause."""
 
 
 @attrs.frozen
@@ -13,9 +15,9 @@ class Timeouts:
 
     `connect` is for a connection, `first_token` for the first token once the request is sent (for a whole answer: for
     all of it), `between_tokens` for the next one; a synchronous stream that falls silent altogether is noticed after
-    the longer of these two. A request that fails before its first token, and may succeed later, is asked `retries`
-    times more, with pauses of about `backoff`, doubled each time, or as long as the server says; `deadline` is until
-    when a request may wait for its turn or begin another attempt.
+    the longer of these two. A request that fails before its first token, and may succeed later, is sent `retries` times
+    more, with pauses of about `backoff`, doubled each time, or as long as the server requests; `deadline` is until when
+    a request may wait for its turn or begin another attempt.
     """
 
     connect: float = 5.0
@@ -32,8 +34,8 @@ class Timeouts:
         if self.retries < 0:
             raise InvalidInput.at("retries", msg="must be 0 or more")
 
-    def pause(self, attempt: int, asked: float | None, jitter: float) -> float:
-        """How long to wait after the attempt of this number (from 0). `jitter`, from 0 to 1, keeps callers apart."""
-        if asked is not None:
-            return asked + self.backoff * jitter
-        return float(min(self.backoff * 2**attempt, _LONGEST_PAUSE)) * (0.5 + jitter / 2)
+    def pause(self, attempt: int, requested: float | None, jitter: float) -> float:
+        """Return how long to wait after the attempt of this number (from 0). `jitter` is from 0 to 1."""
+        if requested is not None:
+            return requested + self.backoff * jitter
+        return backoff(attempt, self.backoff, _LONGEST_PAUSE) * (0.5 + jitter / 2)

@@ -1,4 +1,4 @@
-"""How a request travels: over httpx, by blocking calls or on an event loop."""
+"""The transports of a request, over httpx: by blocking calls or on an event loop."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ class Clients:
         self.closed = threading.Event()
 
     def blocking(self) -> httpx.Client:
-        """The pool for threads. Raises `BackendError` once closed."""
+        """Return the pool for threads. Raises `BackendError` once closed."""
         with self._lock:
             self._check()
             if self._client is None:
@@ -45,7 +45,7 @@ class Clients:
             return self._client
 
     async def on_loop(self) -> httpx.AsyncClient:
-        """The pool of the running event loop. Raises `BackendError` once closed."""
+        """Return the pool of the running event loop. Raises `BackendError` once closed."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._check()
@@ -62,7 +62,7 @@ class Clients:
             raise BackendError("this upstream backend is closed")
 
     def close(self) -> None:
-        """Close the pool for threads, and refuse whatever comes. Idempotent."""
+        """Close the pool for threads, and refuse further requests. Idempotent."""
         self.closed.set()
         with self._lock:
             client, self._client = self._client, None
@@ -70,7 +70,7 @@ class Clients:
             client.close()
 
     async def aclose(self) -> None:
-        """The same, and close the pool of the running event loop."""
+        """Close the pool for threads and that of the running event loop, and refuse further requests."""
         self.close()
         with self._lock:
             kept = self._on_loops.get(asyncio.get_running_loop())
@@ -89,60 +89,60 @@ class Clients:
 
 
 @attrs.frozen
-class Here:
-    """What belongs to this process, and to none that is forked from it."""
+class ProcessState:
+    """What belongs to this process, and not to one that is forked from it."""
 
     clients: Clients
-    gate: ConcurrencyLimiter
+    limiter: ConcurrencyLimiter
     pid: int = attrs.field(factory=os.getpid)
 
 
-class BlockingCarrier:
-    """Carries one request by blocking calls."""
+class BlockingTransport:
+    """Carries one request by blocking calls: an `exchange.Transport`."""
 
-    def __init__(self, here: Here, upstream: Upstream) -> None:
-        self._here, self._upstream = here, upstream
+    def __init__(self, state: ProcessState, upstream: Upstream) -> None:
+        self._state, self._upstream = state, upstream
         self._stack = ExitStack()
         self._response: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
 
     def enter(self, seconds: float) -> None:
-        """See `Carrier`."""
+        """Wait for a place among the concurrent requests."""
         woken = threading.Event()
-        place = self._here.gate.come(woken.set)
-        self._stack.callback(self._here.gate.leave, place)
+        place = self._state.limiter.acquire(woken.set)
+        self._stack.callback(self._state.limiter.release, place)
         if not place.inside and not self._upstream.clock.wait(woken, seconds):
             raise _no_turn(seconds)
 
     def borrow(self, adapters: Adapters, model: ServedModel) -> str:
-        """See `Carrier`."""
+        """Have an adapter loaded until the transport is closed."""
         return self._stack.enter_context(adapters.serving(model))
 
     def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
-        """See `Carrier`. Here httpx keeps the time: a pool's connection has one limit for all that is read."""
+        """Send the request. Here httpx keeps the time: a pool's connection has one limit for all that is read."""
         self._hang_up()
-        client = self._here.clients.blocking()
-        request = client.build_request(method, path, content=body, timeout=_timeout(self._upstream.patience, seconds))
+        client = self._state.clients.blocking()
+        request = client.build_request(method, path, content=body, timeout=_timeout(self._upstream.timeouts, seconds))
         try:
             self._response = client.send(request, stream=True)
         except httpx.HTTPError as error:
-            raise _told(error) from error
+            raise _meaning(error) from error
         self._pieces = self._response.iter_raw()
         return _head(self._response)
 
     def read(self, seconds: float) -> bytes:
-        """See `Carrier`."""
+        """Return the next bytes of the answer."""
         try:
             return next(self._pieces, b"")
         except httpx.HTTPError as error:
-            raise _told(error) from error
+            raise _meaning(error) from error
 
     def pause(self, seconds: float) -> None:
-        """See `Carrier`. Ends when the backend is closed, too."""
-        self._upstream.clock.wait(self._here.clients.closed, seconds)
+        """Wait before the next attempt, or until the backend is closed."""
+        self._upstream.clock.wait(self._state.clients.closed, seconds)
 
     def close(self) -> None:
-        """See `Carrier`."""
+        """Break off, and give everything back. Idempotent."""
         with self._stack:
             self._hang_up()
 
@@ -152,11 +152,14 @@ class BlockingCarrier:
             response.close()
 
 
-class AsyncCarrier:
-    """Carries one request on an event loop. Here the clock keeps the time: a task ends a wait that takes too long."""
+class AsyncTransport:
+    """Carries one request on an event loop: an `exchange.Transport`.
 
-    def __init__(self, here: Here, upstream: Upstream) -> None:
-        self._here, self._upstream = here, upstream
+    The time is kept by the clock: a task ends a wait that takes too long.
+    """
+
+    def __init__(self, state: ProcessState, upstream: Upstream) -> None:
+        self._state, self._upstream = state, upstream
         self._stack = AsyncExitStack()
         self._response: httpx.Response | None = None
         self._pieces: AsyncIterator[bytes] | None = None
@@ -165,10 +168,10 @@ class AsyncCarrier:
         self._due, self._looks = 0.0, math.inf
 
     async def enter(self, seconds: float) -> None:
-        """See `Carrier`."""
+        """Wait for a place among the concurrent requests."""
         woken, loop = asyncio.Event(), asyncio.get_running_loop()
-        place = self._here.gate.come(lambda: loop.call_soon_threadsafe(woken.set))
-        self._stack.callback(self._here.gate.leave, place)
+        place = self._state.limiter.acquire(lambda: loop.call_soon_threadsafe(woken.set))
+        self._stack.callback(self._state.limiter.release, place)
         if not place.inside:
             try:
                 await self._within(seconds, woken.wait())
@@ -176,36 +179,36 @@ class AsyncCarrier:
                 raise _no_turn(seconds) from None
 
     async def borrow(self, adapters: Adapters, model: ServedModel) -> str:
-        """See `Carrier`."""
+        """Have an adapter loaded until the transport is closed."""
         return await self._stack.enter_async_context(adapters.aserving(model))
 
     async def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
-        """See `Carrier`."""
+        """Send the request and return the head of the answer."""
         await self._hang_up()
-        client = await self._here.clients.on_loop()
-        timeout = httpx.Timeout(None, connect=self._upstream.patience.connect)
+        client = await self._state.clients.on_loop()
+        timeout = httpx.Timeout(None, connect=self._upstream.timeouts.connect)
         request = client.build_request(method, path, content=body, timeout=timeout)
         try:
             self._response = await self._within(seconds, client.send(request, stream=True))
         except httpx.HTTPError as error:
-            raise _told(error) from error
+            raise _meaning(error) from error
         self._pieces = self._response.aiter_raw()
         return _head(self._response)
 
     async def read(self, seconds: float) -> bytes:
-        """See `Carrier`."""
+        """Return the next bytes of the answer."""
         assert self._pieces is not None
         try:
             return await self._within(seconds, anext(self._pieces, b""))
         except httpx.HTTPError as error:
-            raise _told(error) from error
+            raise _meaning(error) from error
 
     async def pause(self, seconds: float) -> None:
-        """See `Carrier`."""
+        """Wait before the next attempt."""
         await self._upstream.clock.asleep(seconds)
 
     async def aclose(self) -> None:
-        """See `Carrier`."""
+        """Break off, and give everything back. Idempotent."""
         self._stop_watching()
         async with self._stack:
             await self._hang_up()
@@ -218,7 +221,7 @@ class AsyncCarrier:
     # ---- time
 
     async def _within(self, seconds: float, work: Awaitable[T]) -> T:
-        """What the work gives. Raises `TimeoutError` when the clock has moved on so far before it does."""
+        """Return the result of the work. Raises `TimeoutError` when the clock has moved on so far before."""
         self._due = self._upstream.clock.monotonic() + seconds
         if self._due < self._looks:
             self._looks = self._due
@@ -245,26 +248,26 @@ class AsyncCarrier:
             self._watching.cancel()
 
 
-# ---- what httpx says ---------------------------------------------------------------------------------------------
+# ---- requests and answers of httpx -------------------------------------------------------------------------------
 
 
-def _timeout(patience: Timeouts, seconds: float) -> httpx.Timeout:
-    longest = max(seconds, patience.between_tokens)
-    return httpx.Timeout(connect=patience.connect, read=longest, write=longest, pool=None)
+def _timeout(timeouts: Timeouts, seconds: float) -> httpx.Timeout:
+    longest = max(seconds, timeouts.between_tokens)
+    return httpx.Timeout(connect=timeouts.connect, read=longest, write=longest, pool=None)
 
 
 def _head(response: httpx.Response) -> Head:
-    said = response.headers
+    headers = response.headers
     return Head(
         response.status_code,
-        said.get("content-type", ""),
-        said.get("content-encoding", ""),
-        said.get("retry-after", ""),
+        headers.get("content-type", ""),
+        headers.get("content-encoding", ""),
+        headers.get("retry-after", ""),
     )
 
 
-def _told(error: httpx.HTTPError) -> Exception:
-    """What a fault of the connection means. Its own words may name hosts, so that they stay in the log."""
+def _meaning(error: httpx.HTTPError) -> Exception:
+    """Return the error that a fault of the connection means. httpx's message may name hosts: it stays in the log."""
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         return TimeoutError()
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):

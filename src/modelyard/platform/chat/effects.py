@@ -58,7 +58,7 @@ class Pull:
         """On the loop, or for a backend that blocks in one hand-over to the executor."""
         if self.source.adeltas is not None:
             return await self.source.apull(self.take)
-        return await driver.in_thread(lambda: self.source.pull(self.take))
+        return await driver.in_thread(lambda: self.source.pull(self.take), self.source.stop)
 
 
 @attrs.define(eq=False)

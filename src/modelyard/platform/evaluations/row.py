@@ -7,15 +7,16 @@ raised and ends the run.
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from inspect import iscoroutinefunction, signature
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import attrs
 
+from modelyard.clock import backoff
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
-from modelyard.flow import AsyncDriver, Await, Call, CallerDisconnected, Driver, Flow
+from modelyard.flow import Await, Call, CallerDisconnected, Flow, sleep
 from modelyard.formats.json import checked_dumps
 from modelyard.lazy import asyncio
 from modelyard.platform.jsonable import truncate_for_storage
@@ -101,7 +102,7 @@ class Retries:
     def pauses(self) -> Iterator[float]:
         """How many seconds to wait before each repetition."""
         for number in range(self.times):
-            yield min(FIRST_PAUSE * 2**number, LONGEST_PAUSE)
+            yield backoff(number, FIRST_PAUSE, LONGEST_PAUSE)
 
 
 @attrs.frozen
@@ -115,23 +116,6 @@ class ModelCall:
     error: str | None
     attempts: int
     latency: float | None
-
-
-@attrs.frozen
-class Pause:
-    """Waits for so many seconds of the platform's clock; answered with None."""
-
-    clock: Clock
-    seconds: float
-    waits: ClassVar[bool] = True
-
-    def perform(self, driver: Driver[Any]) -> None:
-        """In this thread."""
-        self.clock.sleep(self.seconds)
-
-    async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        """On the loop."""
-        await self.clock.asleep(self.seconds)
 
 
 def call_with_retries(subject: ModelUnderTest, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[ModelCall]:
@@ -150,7 +134,7 @@ def call_with_retries(subject: ModelUnderTest, row: Mapping[str, Any], seed: int
             pause = next(pauses, None) if _may_pass(error) else None
             if pause is None:
                 return ModelCall(None, error_text(error), attempts, max(0.0, clock.monotonic() - begun))
-            yield Pause(clock, max(pause, getattr(error, "retry_after", 0.0)))
+            yield sleep(clock, max(pause, getattr(error, "retry_after", 0.0)))
 
 
 def _may_pass(error: Exception) -> bool:

@@ -12,16 +12,16 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from modelyard.backends.upstream.adapters import slots
-from modelyard.backends.upstream.adapters.calls import Answer, Ask, Flow, Listen, Work, arun, run
+from modelyard.backends.upstream.adapters.calls import Answer, Server, wait_for_bell
 from modelyard.backends.upstream.adapters.files import OURS, adapter_name, materialise, remove, sweep
 from modelyard.backends.upstream.address import Address
 from modelyard.clock import SystemClock
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded
+from modelyard.flow import Call, Flow, arun, run
 from modelyard.protocols import Clock, ServedModel
 
 MODELS, LOAD, UNLOAD = "/v1/models", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
@@ -49,7 +49,7 @@ class LoraAdapters:
     ) -> None:
         if max_loaded < 1:
             raise InvalidInput.at("max_loaded", msg="must be at least 1")
-        self._ask = partial(Ask, Address(url.rstrip("/").removesuffix("/v1"), api_key), timeout)
+        self._server = Server(Address(url.rstrip("/").removesuffix("/v1"), api_key), timeout)
         self._folder = Path(folder)
         self._seen = (path_seen_by_server or os.path.abspath(folder)).rstrip("/")
         self._patience, self._clock = patience, clock or SystemClock()
@@ -60,25 +60,29 @@ class LoraAdapters:
 
     @contextmanager
     def serving(self, model: ServedModel) -> Iterator[str]:
-        """The name under which the server answers with the model's checkpoint, which stays loaded for as long.
+        """Yield the name under which the server answers with the model's checkpoint, which stays loaded meanwhile.
 
         It is that of the base for a model without weights of its own. Raises `Overloaded` when no room came free in
         time, `BackendError` when the server refused the adapter or did not answer, `ArtifactMissing`.
         """
-        slot = run(self._claim(model)) if _has_weights(model) else None
+        claim = self._new_claim(model)
         try:
-            yield slot.name if slot else model.base_model
+            if claim is not None:
+                run(self._serve(claim, model))
+            yield model.base_model if claim is None else claim.name
         finally:
-            self._release(slot)
+            self._leave(claim)
 
     @asynccontextmanager
     async def aserving(self, model: ServedModel) -> AsyncIterator[str]:
-        """The same on an event loop."""
-        slot = await arun(self._claim(model)) if _has_weights(model) else None
+        """Yield the name that the server answers under, as `serving` does, without blocking the event loop."""
+        claim = self._new_claim(model)
         try:
-            yield slot.name if slot else model.base_model
+            if claim is not None:
+                await arun(self._serve(claim, model))
+            yield model.base_model if claim is None else claim.name
         finally:
-            self._release(slot)
+            self._leave(claim)
 
     def lost(self, name: str) -> None:
         """The server did not know the adapter of this name: it will be asked what it holds before it is trusted again.
@@ -111,38 +115,44 @@ class LoraAdapters:
 
     # ---- flows
 
-    def _claim(self, model: ServedModel) -> Flow[slots.Slot]:
+    def _new_claim(self, model: ServedModel) -> slots.Claim | None:
+        """Return a claim, which must be left; None for a model without weights of its own."""
+        if not _has_weights(model):
+            return None
         name = _name(model)
-        claim = slots.Claim(name, f"{self._seen}/{name}")
-        deadline = self._clock.monotonic() + self._patience
-        try:
-            while True:
-                with self._lock:
-                    step = self._slots.next(claim)
-                if isinstance(step, slots.Serve):
-                    return step.slot
-                if isinstance(step, slots.Load):
-                    yield from self._load(step.slot, model)
-                elif not (yield from self._do(step, deadline)):
-                    raise Overloaded(self._no_room())
-        except BaseException:
-            with self._lock:
-                self._slots.cancel(claim)
-            raise
+        return slots.Claim(name, f"{self._seen}/{name}")
 
-    def _release(self, slot: slots.Slot | None) -> None:
-        if slot is not None:
+    def _leave(self, claim: slots.Claim | None) -> None:
+        if claim is not None:
             with self._lock:
-                self._slots.release(slot)
+                self._slots.leave(claim)
+
+    def _serve(self, claim: slots.Claim, model: ServedModel) -> Flow[None]:
+        """Have the adapter loaded, and pinned for the claim."""
+        deadline = self._clock.monotonic() + self._patience
+        while True:
+            with self._lock:
+                step = self._slots.next(claim)
+            if isinstance(step, slots.Serve):
+                return
+            if isinstance(step, slots.Load):
+                yield from self._load(step.slot, model)
+            elif not (yield from self._do(step, deadline)):
+                raise Overloaded(self._no_room())
 
     def _reconcile(self, models: tuple[ServedModel, ...]) -> Flow[None]:
         wanted = {_name(model): model for model in models if _has_weights(model)}
         with self._lock:
             self._slots.suspect = True
         yield from self._remove(slots.Removal(lambda name: name not in wanted))
-        yield Work(self._sweep)
+        yield Call(self._sweep)
         for model in list(wanted.values())[: self._slots.capacity]:
-            self._release((yield from self._claim(model)))
+            claim = self._new_claim(model)
+            assert claim is not None
+            try:
+                yield from self._serve(claim, model)
+            finally:
+                self._leave(claim)
 
     def _remove(self, removal: slots.Removal) -> Flow[None]:
         deadline = self._clock.monotonic() + self._patience
@@ -154,7 +164,7 @@ class LoraAdapters:
                     return
         finally:
             with self._lock:
-                self._slots.cancel(removal)
+                self._slots.leave(removal)
 
     # ---- their steps
 
@@ -168,12 +178,12 @@ class LoraAdapters:
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return False
-            yield Listen(step.bell, self._clock, left)
+            yield wait_for_bell(step.bell, self._clock, left)
         return True
 
     def _list(self) -> Flow[None]:
         try:
-            found = _adapters_in((yield self._ask("GET", MODELS)))
+            found = _adapters_in((yield self._server.call("GET", MODELS)))
         except BaseException:
             with self._lock:
                 self._slots.not_listed()
@@ -185,9 +195,9 @@ class LoraAdapters:
         """Afterwards the slot is there, or everyone who waits for it knows why not."""
         error: Exception | None
         try:
-            error = yield Work(lambda: self._materialise(model))
+            error = yield Call(lambda: self._materialise(model))
             if error is None:
-                answer = yield self._ask("POST", LOAD, {"lora_name": slot.name, "lora_path": slot.path})
+                answer = yield self._server.call("POST", LOAD, {"lora_name": slot.name, "lora_path": slot.path})
                 error = None if _is_loaded(answer) else _refusal(answer, slot.path)
         except BaseException:
             with self._lock:
@@ -201,10 +211,10 @@ class LoraAdapters:
 
     def _unload(self, slot: slots.Slot) -> Flow[None]:
         try:
-            answer = yield self._ask("POST", UNLOAD, {"lora_name": slot.name})
+            answer = yield self._server.call("POST", UNLOAD, {"lora_name": slot.name})
             if answer.status not in (200, 404):
                 raise _refusal(answer, slot.path)
-            yield Work(lambda: self._remove_files(slot.name))
+            yield Call(lambda: self._remove_files(slot.name))
         except BaseException:
             with self._lock:
                 self._slots.unsure(slot)

@@ -291,13 +291,13 @@ class Slots:
         if not slot.pins:
             self._changed()
 
-    def cancel(self, waiter: Waiter) -> None:
-        """Somebody waits no longer."""
-        if waiter in self.waiting:
-            self.waiting.remove(waiter)
+    def leave(self, waiter: Waiter) -> None:
+        """End a claim or a removal: give back the slot that was pinned, or wait no longer."""
         if isinstance(waiter, Claim) and waiter.slot is not None:
             self.release(waiter.slot)
-        self._changed()
+        elif waiter in self.waiting:
+            self.waiting.remove(waiter)
+            self._changed()
 
     def _pin(self, slot: Slot, claim: Claim) -> None:
         self._clock += 1
