@@ -121,7 +121,7 @@ def test_one_that_answers_no_principal_lets_nobody_in(
     client = client_of(platform, authenticator=Sessions({"s.1": wrong}))
     with caplog.at_level(logging.ERROR, logger="modelyard.http"):
         assert client.send("GET", HEALTH, key="s.1").status == 500
-    assert "where a Principal is due" in caplog.text
+    assert "not a Principal" in caplog.text
     assert "s.1" not in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""Every exception of the library has its status in every dialect."""
+"""Every exception of the library has its status in every error format."""
 
 import json
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ import pytest
 
 from modelyard import errors
 from modelyard.http import errors as refusal
-from modelyard.http.error_responses import failed, kind_of
+from modelyard.http.error_responses import error_status, failed
 from modelyard.http.route import ErrorFormat
 
 
@@ -37,17 +37,17 @@ CLASSES = [cls for cls in all_below(errors.ModelyardError) if cls.__module__.sta
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("dialect", list(ErrorFormat))
-def test_every_class_has_a_status_and_a_body(cls: type, dialect: ErrorFormat) -> None:
+@pytest.mark.parametrize("error_format", list(ErrorFormat))
+def test_every_class_has_a_status_and_a_body(cls: type, error_format: ErrorFormat) -> None:
     failure = cls(*ARGUMENTS.get(cls, ("a sentence",)))
-    response = failed(failure, dialect, "req-1")
+    response = failed(failure, error_format, "req-1")
     assert isinstance(response.body, bytes)
     body = json.loads(response.body)
     if issubclass(cls, errors.CallerError | errors.QueueFull):
         assert 400 <= response.status < 500
     else:
         assert response.status >= 500
-    said = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(dialect, "detail")
+    said = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(error_format, "detail")
     assert "message" in str(body[said]) if said != "detail" else body[said]
     assert ("retry-after" in dict(response.headers)) is isinstance(
         failure, errors.RateLimited | errors.Overloaded | errors.StoreBusy
@@ -67,8 +67,8 @@ def test_every_class_has_a_status_and_a_body(cls: type, dialect: ErrorFormat) ->
         (ValueError("ours"), (500, 500, 500, 500)),
     ],
 )
-def test_statuses_by_dialect(failure: Exception, statuses: tuple[int, ...]) -> None:
-    assert tuple(kind_of(failure, dialect).status for dialect in ErrorFormat) == statuses
+def test_statuses_by_error_format(failure: Exception, statuses: tuple[int, ...]) -> None:
+    assert tuple(error_status(failure, error_format).status for error_format in ErrorFormat) == statuses
 
 
 def test_the_evaluation_interface_tells_problems_as_the_specification_does() -> None:

@@ -146,15 +146,15 @@ def credentials(route: Route) -> dict[str, str]:
     return {"auth": route.auth.value} if route.auth in (Auth.BASIC, Auth.BEARER) else {"key": ""}
 
 
-def refused(answer: Any, dialect: ErrorFormat) -> bool:
+def refused(answer: Any, error_format: ErrorFormat) -> bool:
     """The answer is a 4xx in the words of its interface."""
     body = answer.json
-    shape = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(dialect, "detail")
+    shape = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(error_format, "detail")
     return 400 <= answer.status < 500 and shape in body
 
 
 def message(body: Any) -> str:
-    """What is said to be wrong, in any dialect."""
+    """What is said to be wrong, in any error format."""
     if "error" in body:
         return str(body["error"]["message"])
     return str(body["errors"][0]["message"] if "errors" in body else body["detail"][0]["msg"])
@@ -170,8 +170,8 @@ def test_a_body_that_is_no_json_object_is_refused_and_stores_nothing(
         if raw == b"null" and route.body is Body.CONTROL:
             assert answer.status < 500  # null is as good as no body where none is needed
         else:
-            assert refused(answer, route.dialect)
-            assert answer.status == (400 if route.dialect in (ErrorFormat.ERROR, ErrorFormat.ERRORS) else 422)
+            assert refused(answer, route.error_format)
+            assert answer.status == (400 if route.error_format in (ErrorFormat.ERROR, ErrorFormat.ERRORS) else 422)
             assert message(answer.json)
         assert everything() == before
         assert b"passwd" not in answer.raw

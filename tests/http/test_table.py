@@ -98,7 +98,7 @@ def test_a_path_that_is_nearly_right_is_nobody_s(raw: str) -> None:
 def test_below_a_guarded_prefix_even_nothing_asks_who_calls(raw: str) -> None:
     match = TABLE.match(raw)
     assert match.auth is Auth.BEARER
-    assert match.dialect is ErrorFormat.DETAIL
+    assert match.error_format is ErrorFormat.DETAIL
 
 
 @pytest.mark.parametrize(

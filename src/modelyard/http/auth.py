@@ -1,4 +1,4 @@
-"""Who calls, and whom to book on: strict reading of the headers that say so."""
+"""Who calls, and whom to book usage on: strict reading of the headers that name them."""
 
 import base64
 import binascii
@@ -28,7 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def secret_in(header: str | None, auth: Auth, longest: int) -> str:
-    """The secret in an Authorization header of the route's scheme, of so many characters. Raises `Unauthenticated`."""
+    """Read the secret, of at most `longest` characters, from an Authorization header. Raises `Unauthenticated`."""
     if header is None:
         raise Unauthenticated(f"this needs an API key: send it as Authorization: {_example(auth)}")
     parts = _CREDENTIALS.fullmatch(header) if len(header) <= 2 * longest + 8 else None
@@ -46,11 +46,11 @@ def _example(auth: Auth) -> str:
 
 
 def _password(encoded: str, longest: int) -> str:
-    """What follows the first colon. The name before it does not matter."""
+    """Return what follows the first colon. The name before it does not matter."""
     try:
         pair = base64.b64decode(encoded, validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
-        raise Unauthenticated("the Basic credentials are no base64 of UTF-8 text") from None
+        raise Unauthenticated("the Basic credentials are not base64 of UTF-8 text") from None
     _, colon, password = pair.partition(":")
     if not colon or not password or len(encoded) > longest or _CONTROL.search(pair):
         raise Unauthenticated("the Basic credentials must be name:API key")
@@ -68,7 +68,7 @@ class Caller:
 class CallerCache:
     """The callers of a platform, each remembered for a second. The authenticator identifies them.
 
-    So a revoked key is refused at the latest a second after; what a caller may do is checked at every use. Headers are
+    So a revoked key is refused after at most a second; what a caller may do is checked at every use. Headers are
     remembered by their digest, so that no secret stays in memory.
     """
 
@@ -78,11 +78,11 @@ class CallerCache:
         self._known: dict[tuple[Auth, bytes], tuple[float, Caller]] = {}
 
     def waits(self, auth: Auth) -> bool:
-        """Whether finding out who calls may wait."""
+        """Return whether finding out who calls may wait."""
         return self._platform.blocking if auth is Auth.ADDRESS else self._authenticator.blocking
 
     def remembered(self, auth: Auth, header: str | None) -> Caller | None:
-        """The caller that `find` returned for the same header a moment ago."""
+        """Return the caller that `find` returned for the same header less than a second ago."""
         if header is None:
             return None
         known = self._known.get((auth, _digest(header)))
@@ -103,14 +103,14 @@ class CallerCache:
         return self.acting_as(self._platform.uploads.authenticate(part, secret))
 
     def acting_as(self, principal: Principal) -> Caller:
-        """The caller that is this principal."""
+        """Return the caller that is this principal."""
         return Caller(principal, self._platform.acting_as(principal))
 
     def _authenticate(self, secret: str) -> Principal:
-        """One that answers anything but a principal lets nobody in: not every route would notice. Raises TypeError."""
+        """Refuse an answer that is not a principal, which not every route would notice. Raises TypeError."""
         answer: object = self._authenticator.authenticate(secret)
         if not isinstance(answer, Principal):
-            raise TypeError(f"the authenticator answered a {type(answer).__name__} where a Principal is due")
+            raise TypeError(f"the authenticator returned a {type(answer).__name__}, not a Principal")
         return answer
 
 
@@ -119,7 +119,7 @@ def _digest(header: str) -> bytes:
 
 
 def attribution(headers: Headers, principal: Principal) -> Attribution:
-    """Whom to book on: `OpenAI-Project` and `Compat-Project` are one thing, `<team>/<project>`.
+    """Return whom to book usage on: `OpenAI-Project` or `Compat-Project` names `<team>/<project>`.
 
     Raises `MalformedRequest` when they disagree or cannot be read, `Forbidden` when the key lacks what they name.
     """

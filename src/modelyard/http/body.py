@@ -12,8 +12,10 @@ from modelyard.platform.artifacts import Spool
 from modelyard.protocols import Clock, StoredArtifact
 
 PATIENCE = 30.0
+"""Seconds that any body may take."""
+
 PACE = 2**20
-"""Seconds that any body may take, and bytes for which it may take one more."""
+"""Bytes for which a body may take one more second."""
 
 Blocking = Iterator[bytes]
 AsyncBody = AsyncIterator[bytes]
@@ -23,13 +25,14 @@ _JSON = ("application/json", "application/jsonl", "application/x-ndjson", "appli
 
 
 def check_media(headers: Headers, data: bool) -> None:
-    """Absent means JSON; another type, another charset or a compressed body is refused. Raises `UnsupportedMedia`.
+    """Check the declared type of a body. Raises `UnsupportedMedia`.
 
-    Data bodies may also be declared JSON Lines or plain bytes.
+    A body is JSON in UTF-8, also when no type is declared, and not compressed. Data bodies may also be declared as
+    JSON Lines or plain bytes.
     """
     encoding = headers.get("content-encoding")
     if encoding is not None and encoding.strip().lower() != "identity":
-        raise UnsupportedMedia("a compressed body is not taken; send it without Content-Encoding")
+        raise UnsupportedMedia("a compressed body is not accepted; send it without Content-Encoding")
     declared = headers.get("content-type")
     if declared is None or declared == "application/json":
         return
@@ -44,24 +47,24 @@ def _charset(parameters: str) -> str:
 
 
 def check_length(headers: Headers, limit: int) -> None:
-    """Refuse a body that says itself that it is too large, before reading it. Raises `BodyTooLarge`."""
+    """Refuse a body whose declared length is too large, before reading it. Raises `BodyTooLarge`."""
     declared = headers.get("content-length") or ""
     if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
         raise BodyTooLarge(limit)
 
 
 def seconds_for(size: int) -> float:
-    """How long a body may take of which `size` bytes have come."""
+    """Return how long a body may take of which `size` bytes have come."""
     return PATIENCE + size / PACE
 
 
 def too_slow() -> BodyTimeout:
-    """What refuses a body that takes longer."""
+    """Return the error for a body that takes longer."""
     return BodyTimeout(f"the body came too slowly; it may take {PATIENCE:.0f} seconds and one more for each MiB")
 
 
 def counted(body: Iterator[bytes], limit: int, clock: Clock) -> Iterator[bytes]:
-    """The same chunks, until they are too many or too slow. Raises `BodyTooLarge`, `BodyTimeout`."""
+    """Yield the chunks while they are within size and time. Raises `BodyTooLarge`, `BodyTimeout`."""
     size, began = 0, clock.monotonic()
     for chunk in body:
         size += len(chunk)
@@ -73,7 +76,7 @@ def counted(body: Iterator[bytes], limit: int, clock: Clock) -> Iterator[bytes]:
 
 
 async def acounted(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
-    """The same on an event loop, where whoever receives the body keeps the time (`modelyard.http.asgi_receive`)."""
+    """Yield the chunks while they are within size; `RequestReceiver` keeps the time. Raises `BodyTooLarge`."""
     size = 0
     async for chunk in body:
         size += len(chunk)
@@ -83,12 +86,12 @@ async def acounted(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[byte
 
 
 def read(body: AnyBody, limit: int, clock: Clock) -> bytes:
-    """The whole body."""
+    """Read the whole body."""
     return b"".join(counted(cast(Blocking, body), limit, clock))
 
 
 async def aread(body: AnyBody, limit: int) -> bytes:
-    """The whole body, on an event loop."""
+    """Read the whole body on an event loop."""
     chunks, size = [], 0
     async for chunk in cast(AsyncBody, body):
         size += len(chunk)
@@ -99,20 +102,20 @@ async def aread(body: AnyBody, limit: int) -> bytes:
 
 
 def spool(body: AnyBody, limit: int, clock: Clock, files: Spool) -> StoredArtifact:
-    """The whole body as an artifact, in constant memory."""
+    """Write the body to an artifact as it comes."""
     return files.put(counted(cast(Blocking, body), limit, clock))
 
 
 async def aspool(body: AnyBody, limit: int, files: Spool) -> StoredArtifact:
-    """The same on an event loop: chunks are received there and written by a thread of its executor."""
+    """Write the body to an artifact: chunks are received on the event loop and written by a thread of its executor."""
     loop = asyncio.get_running_loop()
     chunks = acounted(cast(AsyncBody, body), limit)
 
-    async def following() -> bytes | None:
+    async def next_chunk() -> bytes | None:
         return await anext(chunks, None)
 
-    def handed_over() -> Iterator[bytes]:
-        while (chunk := asyncio.run_coroutine_threadsafe(following(), loop).result()) is not None:
+    def received() -> Iterator[bytes]:
+        while (chunk := asyncio.run_coroutine_threadsafe(next_chunk(), loop).result()) is not None:
             yield chunk
 
-    return await in_executor(lambda: files.put(handed_over()))
+    return await in_executor(lambda: files.put(received()))

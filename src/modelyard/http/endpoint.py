@@ -17,7 +17,7 @@ from modelyard.http.evaluations import result_routes as results
 from modelyard.http.evaluations import run_routes as evaluation
 from modelyard.http.exchange import ANYONE, Exchange, Served, close
 from modelyard.http.health import routes as health
-from modelyard.http.message import FOLLOWING, Headers, Request, Response, headers_of
+from modelyard.http.message import STREAMED, Headers, Request, Response, headers_of
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
@@ -83,7 +83,7 @@ class Endpoint:
         exchange = self._exchange(request)
         items = iterate(exchange.flow())
         response = exchange.finished(next(items))
-        if response.body is FOLLOWING:
+        if response.body is STREAMED:
             response.body = items
         else:
             next(items, None)
@@ -96,7 +96,7 @@ class Endpoint:
         exchange = self._exchange(request)
         items = aiterate(exchange.flow())
         response = exchange.finished(await anext(items))
-        if response.body is FOLLOWING:
+        if response.body is STREAMED:
             response.body = items
         else:
             await anext(items, None)

@@ -1,4 +1,4 @@
-"""What went wrong as a response: the status by the exception's class, the body in the route's dialect."""
+"""Errors as responses: the status by the class of the exception, the body in the error format of the route."""
 
 import logging
 import math
@@ -59,7 +59,7 @@ class DetailBody:
 
 @attrs.frozen
 class ReasonBody:
-    """The error body of the evaluation interface. `detail` repeats `reason`; `deleted_at` is a deleted object's."""
+    """The error body of the evaluation interface. `detail` repeats `reason`; deleted objects have `deleted_at`."""
 
     reason: str
     detail: str
@@ -84,28 +84,28 @@ class GraphQLErrorsBody:
 
 
 def graphql_errors(messages: Sequence[str], code: str) -> Mapping[str, Any]:
-    """`{"errors": [...], "data": null}`, one entry per message."""
+    """Return `{"errors": [...], "data": null}` with one entry for each message."""
     return {"errors": [{"message": message, "extensions": {"code": code}} for message in messages], "data": None}
 
 
 def chat_error(message: str, kind: str, code: str, param: str | None = None) -> Mapping[str, Any]:
-    """`{"error": {...}}` with all four keys."""
+    """Return `{"error": {...}}` with all four keys."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def problem_list(problems: Sequence[Problem]) -> Mapping[str, Any]:
-    """`{"detail": [...]}`, one entry per problem, every part of a location a string, without the input."""
+    """Return `{"detail": [...]}` with one entry for each problem, without the input. Parts of locations are strings."""
     return {"detail": [{"loc": [str(step) for step in p.loc], "msg": p.msg, "type": p.type} for p in problems]}
 
 
 def place(problem: Problem) -> str:
-    """Where a problem is, as a person writes it: `messages[0].role`; "" for the whole body."""
+    """Write where a problem is: `messages[0].role`; "" for the whole body."""
     steps = problem.loc[1:] if problem.loc and problem.loc[0] in _PLACES else problem.loc
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
 
 
 def sentence(problems: Sequence[Problem]) -> str:
-    """All problems in one line, each behind its place."""
+    """Write all problems in one line, each after its place."""
     return "; ".join(f"{where}: {p.msg}" if (where := place(p)) else f"the body {p.msg}" for p in problems)
 
 
@@ -114,7 +114,7 @@ log = logging.getLogger("modelyard.http")
 
 @attrs.frozen
 class ErrorStatus:
-    """How a class of exceptions is told: its status, and a sentence for those whose own words are not for strangers."""
+    """The status of a class of exceptions, and a sentence that replaces messages which callers must not see."""
 
     status: int
     sentence: str = ""
@@ -148,7 +148,7 @@ KINDS: Mapping[type[BaseException], ErrorStatus] = {
 }
 
 EXPECTED = (errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
-"""Nothing is broken: another time, or on another machine, the same request is answered."""
+"""Nothing is broken: the request succeeds later, or on another machine. Logged without a traceback."""
 
 OWN_KINDS: Mapping[ErrorFormat, Mapping[type[BaseException], ErrorStatus]] = {
     ErrorFormat.ERROR: {errors.InvalidInput: ErrorStatus(400)},
@@ -165,23 +165,24 @@ CHAT_TYPES: Mapping[int, str] = {
 }
 
 
-def kind_of(failure: BaseException, dialect: ErrorFormat) -> ErrorStatus:
-    """How this exception is told: by its own class, or the nearest one above that the tables know."""
-    own = OWN_KINDS[dialect]
+def error_status(failure: BaseException, error_format: ErrorFormat) -> ErrorStatus:
+    """Return the status of an exception: that of its class, or of the nearest base class in the tables."""
+    own = OWN_KINDS[error_format]
     return next(kind for cls in type(failure).__mro__ if (kind := own.get(cls) or KINDS.get(cls)))
 
 
-def failed(failure: Exception, dialect: ErrorFormat, request_id: str) -> Response:
-    """The answer to a request that raised `failure`. What is no fault of the caller is logged."""
-    kind = kind_of(failure, dialect)
+def failed(failure: Exception, error_format: ErrorFormat, request_id: str) -> Response:
+    """Return the response to a request that raised `failure`, which is logged unless the caller is at fault."""
+    kind = error_status(failure, error_format)
     if kind.status >= 500:
         report(failure, request_id)
-    return json_response(_BODIES[dialect](failure, kind), kind.status, _headers(failure))
+    return json_response(_BODIES[error_format](failure, kind), kind.status, _headers(failure))
 
 
 def report(failure: Exception, request_id: str) -> None:
-    """Log a fault with its traceback on one line, so that nothing in it can pass for another line of the log; what must
-    be reckoned with has no traceback.
+    """Log a fault with its traceback on one line, so that its text cannot forge another line of the log.
+
+    An `EXPECTED` one is logged without a traceback.
     """
     if isinstance(failure, EXPECTED):
         log.warning("request %s was refused: %s", request_id, _one_line(str(failure)))
@@ -205,7 +206,7 @@ def _headers(failure: Exception) -> list[Header]:
     return headers
 
 
-# ---- the dialects ------------------------------------------------------------------------------------------------
+# ---- the error formats -------------------------------------------------------------------------------------------
 
 
 def _words(failure: Exception, kind: ErrorStatus) -> str:
@@ -217,7 +218,7 @@ def _code(failure: Exception) -> str:
 
 
 def chat_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
-    """`{"error": {...}}`; every problem is in the message, because clients show nothing else."""
+    """Return `{"error": {...}}`. Every problem is in the message, because clients show nothing else."""
     type_ = CHAT_TYPES.get(kind.status, "server_error" if kind.status >= 500 else "invalid_request_error")
     if isinstance(failure, errors.InvalidInput) and failure.problems:
         first = failure.problems[0]

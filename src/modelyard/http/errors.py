@@ -1,4 +1,4 @@
-"""What HTTP itself refuses, before any use case is asked. `modelyard.http.error_responses` maps it to statuses."""
+"""Errors of HTTP itself, found before a use case is called. `modelyard.http.error_responses` has their statuses."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from modelyard.errors import CallerError
 
 
 class MalformedRequest(CallerError):
-    """A header, path or query that cannot mean anything."""
+    """A header, path or query that cannot be read."""
 
     code = "malformed_request"
 
@@ -28,7 +28,7 @@ class MethodNotAllowed(CallerError):
 
 
 class UnsupportedMedia(CallerError):
-    """The body is declared to be something else than what the route takes."""
+    """The body is declared to be of a type that the route does not take."""
 
     code = "unsupported_media_type"
 

@@ -53,7 +53,7 @@ class Exchange:
     started: bool = False
 
     def flow(self) -> Flow[None]:
-        """Emits the response, and behind a response whose body is `FOLLOWING` the body's pieces."""
+        """Emits the response, and behind a response whose body is `STREAMED` the body's pieces."""
         try:
             response = yield from self._answer()
         except CallerDisconnected:
@@ -80,7 +80,7 @@ class Exchange:
         return response
 
     def _failed(self, failure: Exception) -> Response:
-        response = failed(failure, self.match.dialect, self.id)
+        response = failed(failure, self.match.error_format, self.id)
         if isinstance(failure, Unauthenticated) and self.match.auth in CHALLENGES:
             response.headers.append(CHALLENGES[self.match.auth])
         return response

@@ -1,6 +1,6 @@
 """What every listing has in common: the parameters that page through it, the shape of a page, times as strings.
 
-Also where a client finds what was wrong with its values.
+`problems_at` locates problems in the request.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -56,22 +56,22 @@ class Listed:
 
 
 def page_object(page: Page[T], shown: Callable[[T], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """A page as plain JSON data, each item as `shown` shows it."""
+    """Return a page as plain JSON data, each item as `shown` shows it."""
     data = [shown(item) for item in page]
     first, last = (data[0]["id"], data[-1]["id"]) if data else ("", "")
     return {"object": "list", "data": data, "has_more": page.has_more, "first_id": first, "last_id": last}
 
 
 def time_text(moment: datetime) -> str:
-    """A time as the interface writes it: in UTC, with microseconds and a Z."""
+    """Write a time in UTC, with microseconds and a Z."""
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @contextmanager
 def problems_at(*prefix: str, **moved: str) -> Iterator[None]:
-    """Give the problems of a use case the places where the client put the values.
+    """Locate the problems that a use case raises where the client put the values.
 
-    Everything goes below `prefix`, except that a problem of the argument named in `moved` is one of that body member.
+    Locations get `prefix`, except that the argument named in `moved` is that member of the body.
     """
     try:
         yield

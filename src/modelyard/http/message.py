@@ -22,12 +22,11 @@ def dump(value: object) -> bytes:
 
 
 def parse(raw: bytes) -> object:
-    """The value of a request's body. Raises `InvalidInput` at ("body",), never repeating the input."""
+    """Parse the body of a request as JSON. Raises `InvalidInput` at ("body",), never repeating the input."""
     return loads(raw, at=("body",))
 
 
 Header = tuple[str, str]
-
 
 Headers = Mapping[str, str]
 """A request's headers by lower-case name."""
@@ -35,11 +34,11 @@ Headers = Mapping[str, str]
 SINGULAR = frozenset(
     {"authorization", "content-type", "content-encoding", "content-length", "openai-project", "compat-project"}
 )
-"""Headers that decide something, so that two of them would be two opinions."""
+"""Headers that decide something, and so must not come twice."""
 
 
 def headers_of(pairs: Sequence[Header]) -> tuple[Headers, set[str]]:
-    """Headers by name, and the names that came more than once; of those none is believed."""
+    """Index headers by name, and collect the names that came more than once; the index leaves those out."""
     headers = dict(pairs)
     if len(headers) == len(pairs):
         return headers, set()
@@ -49,18 +48,18 @@ def headers_of(pairs: Sequence[Header]) -> tuple[Headers, set[str]]:
 
 
 def check_singular(doubled: set[str]) -> None:
-    """Raise `MalformedRequest` when a header that decides something came twice."""
+    """Raise `MalformedRequest` when one of the `SINGULAR` headers came twice."""
     for name in sorted(doubled & SINGULAR):
         raise MalformedRequest(f"the header {name} was sent more than once; send it once")
 
 
 @attrs.define
 class Request:
-    """What a client asks.
+    """A request of a client.
 
-    `raw_path` is the path as sent, percent-encoded, from the platform's mount point on; `query` is what follows the
-    question mark. Header names are lower-case, values latin-1. `body` yields its bytes as they come. `scheme`
-    and `root`, the decoded path of the mount point, say where the platform is reached.
+    `raw_path` is the path as sent, percent-encoded, below the mount point of the platform. `query` is what follows the
+    question mark. Header names are lower-case, values latin-1. `body` yields its bytes as they come. `scheme` and
+    `root` (the decoded path of the mount point) tell where the platform is reached.
     """
 
     method: str
@@ -72,26 +71,26 @@ class Request:
     root: str = ""
 
 
-class Following(Enum):
-    """Says that a response's body is what the flow emits behind it."""
+class Streamed(Enum):
+    """The body of a response whose flow emits the body's pieces after it."""
 
-    FOLLOWING = "following"
+    STREAMED = "streamed"
 
 
-FOLLOWING = Following.FOLLOWING
+STREAMED = Streamed.STREAMED
 
 
 @attrs.define
 class Response:
-    """What is answered. An iterator is closed when the client goes away.
+    """A response. A body that is an iterator is closed when the client goes away.
 
-    A handler that is a flow may emit a response whose body is `FOLLOWING`, and then the body's pieces; what it raises
+    A handler that is a flow may emit a response whose body is `STREAMED`, and then the body's pieces; what it raises
     before that fails the request.
     """
 
     status: int
     headers: list[Header]
-    body: bytes | Iterator[bytes] | AsyncIterator[bytes] | Following
+    body: bytes | Iterator[bytes] | AsyncIterator[bytes] | Streamed
 
 
 JSON_HEADER = ("content-type", "application/json")

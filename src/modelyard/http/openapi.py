@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, generated from the route table and the wire classes."""
+"""The OpenAPI 3.1 document, generated from the route table and the classes of the bodies."""
 
 import inspect
 import re
@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 
 
 def document_route(routes: Sequence[Route]) -> Route:
-    """The public route that shows the document of these routes; `?interface=` shows that of one interface."""
+    """Make the public route that shows the document of these routes; `?interface=` shows that of one interface."""
     interfaces = sorted({route.interface.value for route in routes})
 
     def show(call: Call) -> Response:
@@ -42,7 +42,7 @@ def document_route(routes: Sequence[Route]) -> Route:
 
 
 def document(routes: Sequence[Route]) -> Schema:
-    """The document of these routes."""
+    """Return the document of these routes."""
     schemas = Schemas()
     paths: dict[str, Schema] = {}
     for route in routes:
@@ -62,7 +62,7 @@ def document(routes: Sequence[Route]) -> Schema:
 
 
 def _mounted(root: str) -> Schema:
-    """Where the paths begin. Below a prefix the document must say so: left out, it stands for the root of the host."""
+    """Describe where the paths begin, if not at the root of the host."""
     address = quote(root.rstrip("/"))
     return {"servers": [{"url": address}]} if address else {}
 
@@ -102,7 +102,7 @@ def _operation(route: Route, schemas: "Schemas") -> Schema:
 
 
 def _needs_body(route: Route) -> bool:
-    """A small body whose members may all be left out may be left out itself."""
+    """Return whether the body must be there: a small one whose members are all optional may be left out."""
     return route.body is not Body.CONTROL or route.request is None or bool(_required(route.request))
 
 
@@ -136,7 +136,7 @@ def _responses(route: Route, schemas: "Schemas") -> Schema:
         str(status): {"description": route.summary, "content": content} if status != 304 else _NOT_MODIFIED
         for status in route.statuses
     }
-    failure = schemas.of(_FAILURES[route.dialect])
+    failure = schemas.of(_FAILURES[route.error_format])
     shown["default"] = {"description": "What went wrong.", "content": {"application/json": {"schema": failure}}}
     return shown
 
@@ -168,7 +168,7 @@ class Schemas:
         self._classes: dict[str, type] = {}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type that the converter knows. Raises TypeError for another."""
+        """Return the schema of a type that the converter knows. Raises TypeError for another."""
         if kind in _PRIMITIVES:
             return dict(_PRIMITIVES[kind])
         origin, arguments = get_origin(kind), get_args(kind)
@@ -189,7 +189,7 @@ class Schemas:
     def _reference(self, cls: type) -> Schema:
         name = cls.__name__
         if self._classes.setdefault(name, cls) is not cls:
-            raise TypeError(f"two wire classes are called {name}")
+            raise TypeError(f"two classes of bodies are called {name}")
         if name not in self.components:
             self.components[name] = {}
             self.components[name] = self._object(cls)
@@ -206,7 +206,7 @@ class Schemas:
         return {**schema, "required": required} if required else schema
 
     def _field(self, field: Any) -> Schema:
-        """The field's type with its constraints; null too where the field has a default."""
+        """Describe a field: its type with its constraints, and null where it has a default."""
         schema = self.of(field.type)
         for rule in getattr(field.validator, "_validators", (field.validator,)):
             if isinstance(rule, Refused):
@@ -222,12 +222,11 @@ class Schemas:
 
 
 def _required(cls: type) -> list[str]:
-    """The members that a value of this class cannot do without."""
     return [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
 
 
 def _types(schema: Schema) -> list[str]:
-    """The JSON types that a schema made here lets through."""
+    """Return the JSON types that a schema made here accepts."""
     if "anyOf" in schema:
         return [type_ for member in schema["anyOf"] for type_ in _types(member)]
     named = schema.get("type", "object" if "$ref" in schema else "string")

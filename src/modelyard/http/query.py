@@ -1,4 +1,4 @@
-"""The parameters of a query, read strictly, with every problem told at once."""
+"""The parameters of a query, read strictly, with every problem reported at once."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,16 @@ _WHOLE = re.compile(r"-?[0-9]{1,15}")
 
 
 class Query:
-    """Reads parameters one by one; `check` raises what was wrong with any of them."""
+    """Reads parameters one by one; `check` raises the problems of all of them."""
 
     def __init__(self, parameters: Mapping[str, Sequence[str]]) -> None:
         self._parameters = parameters
         self._problems: list[Problem] = []
 
     def texts(self, *names: str, required: bool = False) -> tuple[str, ...]:
-        """The values of an array parameter under any of its names, each once. It repeats; older clients join values
-        with commas.
+        """Read an array parameter under any of its names: its values, each once.
+
+        The parameter is repeated; older clients join values with commas.
         """
         given = [text for name in names for value in self._parameters.get(name, ()) for text in value.split(",")]
         values = tuple(dict.fromkeys(filter(None, given)))
@@ -30,14 +31,14 @@ class Query:
         return values
 
     def text(self, name: str) -> str | None:
-        """A parameter that comes once; empty is as good as absent."""
+        """Read a parameter that may come once; an empty one counts as absent."""
         values = self._parameters.get(name, ())
         if len(values) > 1:
             self._refuse(name, "must be given once", "value_error")
         return values[0] or None if values else None
 
     def whole(self, name: str) -> int | None:
-        """A whole number that is not negative."""
+        """Read a whole number that is not negative."""
         values = self._parameters.get(name, ())
         if not values:
             return None

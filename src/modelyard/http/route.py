@@ -1,4 +1,4 @@
-"""What a route declares: who may call it, what it takes, what it gives. The table of all of them is the whole API."""
+"""What a route declares: who may call it, what it takes and what it returns. The table of routes is the whole API."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -26,13 +26,13 @@ class Interface(StrEnum):
 
 
 STANDARD = (Interface.TRAINING, Interface.INFERENCE, Interface.BASE)
-"""The interfaces of the specification: what is mounted unless something else is asked for."""
+"""The interfaces of the specification, which are mounted by default."""
 
 
 class Auth(StrEnum):
-    """How a caller shows who they are. Each route accepts exactly one scheme.
+    """How callers identify themselves. Each route accepts exactly one scheme.
 
-    ADDRESS is the path itself: its one parameter is a secret, named for what it opens.
+    With ADDRESS the path is the credential: its one parameter is a secret, named after what it gives access to.
     """
 
     PUBLIC = "public"
@@ -59,7 +59,7 @@ class ErrorFormat(StrEnum):
     ERRORS = "errors"
 
 
-DIALECTS = {
+ERROR_FORMATS = {
     Interface.TRAINING: ErrorFormat.DETAIL,
     Interface.INFERENCE: ErrorFormat.ERROR,
     Interface.BASE: ErrorFormat.REASON,
@@ -101,14 +101,14 @@ class Call:
         return self.spool.open(self.data)
 
     def one(self, name: str) -> str | None:
-        """A query parameter that may come once. Raises `InvalidInput`."""
+        """Read a query parameter that may come once. Raises `InvalidInput`."""
         values = self.query.get(name, ())
         if len(values) > 1:
             raise InvalidInput.at("query", name, msg="must be given once")
         return values[0] if values else None
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
-        """A query parameter that is a whole number from `least` to `most`. Raises `InvalidInput`."""
+        """Read a query parameter that is a whole number from `least` to `most`. Raises `InvalidInput`."""
         text = self.one(name)
         if text is None:
             return default
@@ -129,10 +129,10 @@ Handler = PlainHandler | FlowHandler
 class Route:
     """One method of one path.
 
-    A segment `{name}` of `path` takes one segment, a last one `{name...}` all that follow. `handler` answers, or
-    is a generator function whose flow answers. `request` and `response` are the wire classes of the bodies, `media` is
-    the response's media type, `statuses` are those that carry it; `events` is the wire class of what a stream sends.
-    `dialect` is that of the interface unless stated.
+    A segment `{name}` of `path` takes one segment, a last one `{name...}` all that follow. `handler` returns the
+    response, or is a generator function whose flow returns it. `request` and `response` are the classes of the bodies,
+    `media` is the media type of the response, and `statuses` are those that carry it. `events` is the class of what a
+    stream sends. `error_format` is that of the interface unless given.
     """
 
     method: str
@@ -148,12 +148,12 @@ class Route:
     media: str = "application/json"
     statuses: tuple[int, ...] = (200,)
     events: type | None = None
-    dialect: ErrorFormat = attrs.field()
+    error_format: ErrorFormat = attrs.field()
     is_flow: bool = attrs.field(init=False)
 
-    @dialect.default
-    def _interface_s_own(self) -> ErrorFormat:
-        return DIALECTS[self.interface]
+    @error_format.default
+    def _format_of_interface(self) -> ErrorFormat:
+        return ERROR_FORMATS[self.interface]
 
     @is_flow.default
     def _generates(self) -> bool:

@@ -23,14 +23,14 @@ PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("v2",): (Auth.BASIC, ErrorFormat.REASON),
     ("evaluations",): (Auth.BASIC, ErrorFormat.REASON),
 }
-"""Below these prefixes even a path that does not exist asks who calls. The first that fits counts."""
+"""Below these prefixes even a path that does not exist requires a caller. The first prefix that fits counts."""
 
 
 def mounted_path(raw: str | None, path: str, root: str) -> str:
-    """The percent-encoded path below the mount point `root`.
+    """Return the percent-encoded path below the mount point `root`.
 
-    `raw` is the path as it was sent, where the server tells; it counts only if it says the same as the decoded `path`,
-    so that a middleware that rewrites the path is obeyed. Without it `path` is encoded again.
+    `raw` is the path as it was sent, where the server passes it on. It is used only if it decodes to `path`, because a
+    middleware may have rewritten `path`. Otherwise `path` is encoded again.
     """
     if raw is None or (raw != path and unquote(raw) != path):
         raw = quote(path, errors="surrogatepass")
@@ -45,15 +45,15 @@ def mounted_path(raw: str | None, path: str, root: str) -> str:
 
 @attrs.frozen
 class Match:
-    """Where a path led: the methods there, the path's parameters, who may come and how errors are told."""
+    """What a path matched: its methods and parameters, who may call it, and the format of errors."""
 
     routes: Mapping[str, Route]
     params: Mapping[str, str]
     auth: Auth
-    dialect: ErrorFormat
+    error_format: ErrorFormat
 
     def route(self, method: str) -> Route:
-        """The route of this method; HEAD is answered as GET is. Raises `UnknownRoute`, `MethodNotAllowed`."""
+        """Return the route of a method; HEAD has that of GET. Raises `UnknownRoute`, `MethodNotAllowed`."""
         if not self.routes:
             raise UnknownRoute("there is nothing at this path; /openapi.json lists what there is")
         route = self.routes.get("GET" if method == "HEAD" else method)
@@ -95,7 +95,7 @@ class Router:
         self._exact = {route.path: self._search(route.path) for route in self.routes if "{" not in route.path}
 
     def match(self, raw_path: str) -> Match:
-        """What lies at a percent-encoded path: decoded once, segment by segment, strictly."""
+        """Match a percent-encoded path, which is decoded once, segment by segment, strictly."""
         return self._exact.get(raw_path) or self._search(raw_path)
 
     def _add(self, route: Route) -> None:
@@ -113,11 +113,11 @@ class Router:
             return Match({}, {}, *_guard(segments))
         routes, params = found
         anyone = next(iter(routes.values()))
-        return Match(routes, params, anyone.auth, anyone.dialect)
+        return Match(routes, params, anyone.auth, anyone.error_format)
 
 
 def _child(node: _Node, segment: str) -> _Node:
-    """The node below `node` for one segment of a declared path, made when it is missing."""
+    """Return the node below `node` for one segment of a declared path, made when it is missing."""
     if not segment.startswith("{"):
         return node.static.setdefault(segment, _Node())
     name = segment.strip("{}").removesuffix("...")
@@ -127,12 +127,12 @@ def _child(node: _Node, segment: str) -> _Node:
         named = _Named(name, _Node())
         setattr(node, kind, named)
     if named.name != name:
-        raise TypeError(f"one place of a path is called {named.name} and {name}")
+        raise TypeError(f"one parameter of a path is called {named.name} and {name}")
     return named.node
 
 
 def _decoded(raw_path: str) -> list[str | None]:
-    """The path's segments; None for one that is no percent-encoded UTF-8."""
+    """Decode the segments of a path; None for one that is not percent-encoded UTF-8."""
     return [_segment(raw) for raw in raw_path[1:].split("/")] if raw_path.startswith("/") else [None]
 
 
@@ -170,7 +170,7 @@ def _fits(segment: str | None) -> TypeGuard[str]:
 
 
 def _joined(segments: Sequence[str | None]) -> str | None:
-    """The rest of a path as one text: a name whose slashes may have come as they are or encoded."""
+    """Join the rest of a path: a name whose slashes may have come as they are or encoded."""
     if None in segments:
         return None
     tail = "/".join(segment for segment in segments if segment is not None)

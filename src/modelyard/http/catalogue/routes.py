@@ -106,7 +106,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             list_models,
             response=ModelList,
             summary="List the models that the caller may ask.",
-            dialect=ErrorFormat.ERROR,
+            error_format=ErrorFormat.ERROR,
         ),
         Route(
             "GET",
@@ -116,7 +116,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             show_model,
             response=ListedModel,
             summary="Show one model that the caller may ask.",
-            dialect=ErrorFormat.ERROR,
+            error_format=ErrorFormat.ERROR,
         ),
     )
 

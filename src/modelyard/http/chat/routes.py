@@ -11,8 +11,8 @@ from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.sse import DONE, event
 from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
 from modelyard.http.auth import attribution
-from modelyard.http.error_responses import chat_body, kind_of, report
-from modelyard.http.message import EVENT_STREAM, FOLLOWING, JSON_HEADER, Header, Response
+from modelyard.http.error_responses import chat_body, error_status, report
+from modelyard.http.message import EVENT_STREAM, JSON_HEADER, STREAMED, Header, Response
 from modelyard.http.route import Auth, Body, Call, ErrorFormat, Handler, Interface, Route
 from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.protocols import Clock
@@ -78,11 +78,11 @@ class Events:
             with_logprobs=asked.with_logprobs,
             with_ids=asked.with_ids,
         )
-        return Response(200, [EVENT_STREAM, *_deprecation(opening.entry, self._clock)], FOLLOWING)
+        return Response(200, [EVENT_STREAM, *_deprecation(opening.entry, self._clock)], STREAMED)
 
     def fail(self, failure: Exception) -> None:
         """Make ready what went wrong; what is no fault of the caller is logged."""
-        kind = kind_of(failure, ErrorFormat.ERROR)
+        kind = error_status(failure, ErrorFormat.ERROR)
         if kind.status >= 500:
             report(failure, self._id)
         self._add(event(chat_body(failure, kind)))
@@ -160,7 +160,7 @@ def _routes(path: str, interface: Interface, handler: Handler) -> tuple[Route, .
             response=ChatCompletion,
             events=ChatCompletionChunk,
             summary="Create a chat completion.",
-            dialect=ErrorFormat.ERROR,
+            error_format=ErrorFormat.ERROR,
         )
         for end in ("", "/")
     )

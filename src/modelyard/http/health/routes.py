@@ -1,4 +1,4 @@
-"""Whether the platform is well (specification 4.3)."""
+"""The routes that check the platform (specification 4.3)."""
 
 import attrs
 
@@ -15,12 +15,12 @@ class HealthBody:
 
 
 def health(call: Call) -> Response:
-    """A quick word."""
+    """Report that the platform answers."""
     return json_response({"status": call.platform.health.check()})
 
 
 def system_check(call: Call) -> Response:
-    """Try every part; 503 when one fails."""
+    """Try every part of the platform; the status is 503 when one fails."""
     check = call.platform.health.system_check()
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 
@@ -33,7 +33,7 @@ ROUTES: tuple[Route, ...] = (
         Auth.BEARER,
         health,
         response=HealthBody,
-        summary="Say that the platform answers.",
+        summary="Report that the platform answers.",
     ),
     Route(
         "GET",

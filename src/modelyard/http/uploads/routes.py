@@ -11,7 +11,7 @@ from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
 from modelyard.http.uploads.graphql import FILE, MANIFEST, operation
 from modelyard.http.uploads.schemas import (
-    STREAMED,
+    STREAM_ACCEPTED,
     GraphQLAnswer,
     GraphQLRequest,
     Manifest,
@@ -45,7 +45,7 @@ def take_stream(call: Call) -> Response:
     """Take a piece of a run's stream, and keep nothing of it."""
     structure(RunStream, call.body, "body")
     call.principal.require(call.params["entity"], call.params["project"])
-    return json_response(STREAMED)
+    return json_response(STREAM_ACCEPTED)
 
 
 _route = partial(documented_route, Interface.UPLOADS)

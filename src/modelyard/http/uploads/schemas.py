@@ -185,7 +185,7 @@ class StreamAnswer:
     limits: Mapping[str, Any]
 
 
-STREAMED: Data = {"exitcode": None, "limits": {}}
+STREAM_ACCEPTED: Data = {"exitcode": None, "limits": {}}
 
 
 # ---- who, and where --------------------------------------------------------------------------------------------------
