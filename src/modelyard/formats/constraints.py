@@ -23,9 +23,10 @@ class Within:
         """Raise ValueError unless the value fits."""
         if value is None:
             return
-        if self.least is not None and (value <= self.least if self.above else value < self.least):
+        # Written so that NaN does not pass.
+        if self.least is not None and not (value > self.least if self.above else value >= self.least):
             raise ValueError(f"must be {'greater than' if self.above else 'at least'} {self.least}")
-        if self.most is not None and value > self.most:
+        if self.most is not None and not value <= self.most:
             raise ValueError(f"must be at most {self.most}")
 
     @property

@@ -1,7 +1,8 @@
 """A request in the chat-completion format: its shape and bounds, read strictly, and written for another server."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from json import JSONEncoder
 from typing import Any, Literal
 
 import attrs
@@ -10,14 +11,18 @@ from modelyard.domain.completion import (
     SAMPLING_PARAMETERS,
     CompletionRequest,
     Message,
+    Part,
+    ResponseFormat,
     ResponseType,
     Role,
     Sampling,
+    Tool,
+    ToolCall,
     ToolChoice,
     tool_choice_problems,
 )
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.chat.messages import ChatMessage, message_object, read_message
+from modelyard.formats.chat.messages import ChatMessage, message_object, part_object, read_message, tool_call_object
 from modelyard.formats.chat.plain import MODEL_NAME, NUMBERS, number_fields, plain_request
 from modelyard.formats.chat.tools import (
     FunctionTool,
@@ -34,6 +39,7 @@ from modelyard.formats.chat.tools import (
 )
 from modelyard.formats.constraints import Length, Refused, Within
 from modelyard.formats.converter import structure
+from modelyard.formats.json import MAX_DEPTH, loads
 
 _SHORT = Length(0, 1024)
 
@@ -193,6 +199,46 @@ def _request(parsed: ChatRequest) -> CompletionRequest:
         streamed=bool(parsed.stream),
         extras=extras,
     )
+
+
+# ---- read from Python values -------------------------------------------------------------------------------------
+
+
+def read_values(body: Mapping[str, Any], details: bool) -> CompletionRequest:
+    """Read a request of Python values, as if a client had sent them. Raises `InvalidInput`."""
+    data = {name: _as_sent(name, value) for name, value in body.items()}
+    return read_request(data, strict=True, details=details).request
+
+
+def _as_sent(name: str, value: Any) -> object:
+    """Return the JSON data that a client would send for a parameter."""
+    try:
+        raw = _ENCODER.encode(value).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput.at(name, msg=f"cannot be written as JSON: {error}", type="json_invalid") from None
+    return loads(raw, at=(name,), max_depth=MAX_DEPTH - 1)
+
+
+def _json_value(value: object) -> Any:
+    """Return the JSON of a value that the encoder does not know."""
+    if type(value) in _WRITERS:
+        return _WRITERS[type(value)](value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+_WRITERS: Mapping[type, Callable[[Any], Any]] = {
+    Message: message_object,
+    Part: part_object,
+    ToolCall: tool_call_object,
+    Tool: tool_object,
+    ToolChoice: tool_choice_json,
+    ResponseFormat: response_format_object,
+}
+_ENCODER = JSONEncoder(default=_json_value)
 
 
 # ---- written -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import CompletionRequest, Part, ResponseType, Sampling, ToolMode
+from modelyard.domain.completion import CompletionRequest, Part, ResponseType, Sampling, ToolMode, tool_choice_problems
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
 from modelyard.protocols import Capabilities
 
@@ -80,13 +80,9 @@ def images(request: CompletionRequest) -> int:
 
 def check_tool_choice(request: CompletionRequest) -> None:
     """Raise `InvalidInput` when a tool must be called that is not there."""
-    choice = request.tool_choice
-    if choice.mode is not ToolMode.REQUIRED:
-        return
-    if not request.tools:
-        raise InvalidInput.at("tool_choice", msg="needs tools")
-    if choice.name is not None and all(tool.name != choice.name for tool in request.tools):
-        raise InvalidInput.at("tool_choice", msg=f"names {choice.name!r}, which is none of the tools")
+    problems = tool_choice_problems(request.tool_choice, request.tools)
+    if problems:
+        raise InvalidInput(problems)
 
 
 def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, max_tokens: int | None) -> int:

@@ -18,7 +18,7 @@ from modelyard.flow import Flow
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.capability_checks import check_supported
 from modelyard.platform.chat.pipeline import backend_of, run_completion
-from modelyard.platform.chat.request import CompletionOptions, build_request, messages_of
+from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
 from modelyard.platform.evaluations.references import find_version, is_trained
 from modelyard.platform.evaluations.row import Reply, Retries, ScoreResult, call_with_retries, lacking, verdict_of
 from modelyard.platform.runtime import Runtime
@@ -153,7 +153,7 @@ def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | Non
 def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
     for name in ("messages", "prompt"):
         if name in row:
-            return messages_of(row[name])
+            return build_messages(row[name])
     raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
 
 

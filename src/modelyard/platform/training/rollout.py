@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack, cast
 
-from modelyard.domain.completion import Choice, CompletionRequest, Message
+from modelyard.domain.completion import Choice, CompletionRequest, Message, Role
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.flow import arun, run
-from modelyard.platform.chat.request import CompletionOptions, Messages, build_request, messages_of
+from modelyard.platform.chat.request import CompletionOptions, Messages, build_messages, build_request
 from modelyard.platform.chat.service import Chat
 
 T = TypeVar("T")
@@ -29,32 +29,36 @@ class Rollout:
         self._chat, self._options = chat, options
         self._attribution = chat.principal.attribution(team, project)
         self._items: list[Message | SampledChoice] = []
-        self._tools = build_request(cast("CompletionOptions", {**options, "messages": "?"}), streamed=False).tools
+        self._base = self._build((Message(Role.USER, ""),), options)
 
     def ask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
         """The model's next turn, after what is said to it: a text of the user's, or messages, such as a tool's answer.
 
         `options` hold for this turn alone. Raises as `chat.complete` does; then nothing was said.
         """
-        said = messages_of(messages) if messages else ()
+        said = build_messages(messages) if messages else ()
         answer = run(self._chat.flow(self._request(said, options), self._attribution, details=True))
         return self._keep(said, answer.completion.choices[0])
 
     async def aask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
         """The same, without blocking the event loop."""
-        said = messages_of(messages) if messages else ()
+        said = build_messages(messages) if messages else ()
         answer = await arun(self._chat.flow(self._request(said, options), self._attribution, details=True))
         return self._keep(said, answer.completion.choices[0])
 
     def trajectory(self, reward: float, metrics: Mapping[str, Any] | None = None) -> Trajectory:
         """The conversation so far, and what it was worth."""
-        return Trajectory((History(tuple(self._items), self._tools),), reward, metrics or {})
+        return Trajectory((History(tuple(self._items), self._base.tools),), reward, metrics or {})
 
     def _request(self, said: tuple[Message, ...], options: CompletionOptions) -> CompletionRequest:
         messages = (*[_spoken(item) for item in self._items], *said)
-        return build_request(
-            cast("CompletionOptions", {**self._options, **options, "messages": messages, "n": 1}), streamed=False
-        )
+        if options:
+            return self._build(messages, {**self._options, **options})
+        return self._base.asking(messages, self._base.sampling, self._base.max_tokens)
+
+    def _build(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> CompletionRequest:
+        keywords = cast("CompletionOptions", {**options, "messages": messages, "n": 1})
+        return build_request(keywords, streamed=False, details=True)
 
     def _keep(self, said: tuple[Message, ...], choice: Choice) -> Choice:
         self._items += [*said, SampledChoice.of(choice)]
