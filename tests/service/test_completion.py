@@ -482,7 +482,9 @@ stop_strings = st.lists(st.text("ab\u00e9 \U0001f600", min_size=1, max_size=4), 
 def test_no_text_ever_contains_a_stop_string_however_it_is_cut_into_pieces(
     pieces: list[str], stops: list[str], how: str
 ) -> None:
-    answer = ask(chat(Says(always(*logged(pieces))), store=MemoryStore(RECORDS)), how, stop=stops or None, logprobs=True)
+    answer = ask(
+        chat(Says(always(*logged(pieces))), store=MemoryStore(RECORDS)), how, stop=stops or None, logprobs=True
+    )
     (choice,) = answer.choices
     assert choice.message.content == cut("".join(pieces), stops)
     assert not any(stop in choice.message.content for stop in stops)
