@@ -161,7 +161,7 @@ def add(platform: Any, records: list[Any]) -> None:
         for record in records:
             tx.add(record)
 
-    platform.runtime.store.transact(step)
+    platform._runtime.store.transact(step)
 
 
 def main() -> None:

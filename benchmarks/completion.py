@@ -68,7 +68,7 @@ def complete(chat: Chat) -> Callable[[], object]:
 
 
 def complete_and_read_back(chat: Chat) -> Callable[[], object]:
-    ledger = Ledger(chat.runtime, HOST)
+    ledger = Ledger(chat._runtime, HOST)
 
     def call() -> object:
         answer = chat.complete(model="echo", messages=MESSAGES)

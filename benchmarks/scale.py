@@ -186,7 +186,7 @@ def add_events(platform: Platform, job_id: str, size: int, batch: int = 1000) ->
             for event in added:
                 tx.add(event)
 
-        platform.runtime.store.transact(step)
+        platform._runtime.store.transact(step)
 
 
 def pages(platform: Platform, job_id: str) -> Iterator[Callable[[], Page[Any]]]:
@@ -251,7 +251,7 @@ def fill_queue(platform: Platform, jobs: int, lanes: int) -> None:
 
 def claim_and_return(platform: Platform) -> None:
     """Claim the first job of the queue, and give it back."""
-    runner = Runner(platform.runtime)
+    runner = Runner(platform._runtime)
     hold = runner.claim()
     assert hold is not None
     runner.give_back(hold)

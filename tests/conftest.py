@@ -59,7 +59,7 @@ def add_run(
             for score in _scores(prediction, answer):
                 tx.add(score)
 
-    platform.runtime.store.transact(step)
+    platform._runtime.store.transact(step)
     return platform.evaluations.finish(run.id)
 
 

@@ -131,7 +131,7 @@ def main(words: Sequence[str]) -> int:
     departure = Departure()
     heed(departure)
     with platform_of(factory, arguments) as platform:
-        runner = Runner(platform.runtime)
+        runner = Runner(platform._runtime)
         try:
             hold = departure.begin(runner, job_id)
         except RecordNotFound:

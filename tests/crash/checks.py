@@ -231,7 +231,7 @@ class Evidence:
         """How many artifacts no checkpoint names, once every job has ended."""
         with self.open() as platform:
             named = {file["artifact"] for _, checkpoint in _checkpoints(platform) for file in checkpoint.files.values()}
-            return len({*platform.runtime.artifacts.names()} - named)
+            return len({*platform._runtime.artifacts.names()} - named)
 
     def events(self) -> dict[str, list[Any]]:
         """The rows of events, those of superseded attempts with them."""

@@ -62,7 +62,7 @@ def test_a_kill_repeats_no_stored_row_and_at_most_as_many_calls_as_the_concurren
         assert sum(count - 1 for count in repeated.values()) <= CONCURRENCY
         assert result.run.summary is not None
         assert result.run.summary["possibly_repeated"] == min(CONCURRENCY, ROWS - len(stored))
-        assert list(platform.runtime.artifacts.names()) == []
+        assert list(platform._runtime.artifacts.names()) == []
 
 
 def test_five_times_the_rows_take_no_more_memory(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Asked(EchoBackend):
 def evaluate(path):
     price = Pricing(Decimal("0.25"), Decimal("0.5"))
     with open_platform(path, durability="process", backend=Asked(pricing=price)) as platform:
-        platform.runtime = attrs.evolve(platform.runtime, store=WatchedStore(platform.runtime.store, moments))
+        platform._runtime = attrs.evolve(platform._runtime, store=WatchedStore(platform._runtime.store, moments))
         rows = [{"prompt": "word " * (at + 1), "expected": "?"} for at in range(int(sys.argv[2]))]
         platform.evaluations.run("e", "echo", rows, project="p", concurrency=int(sys.argv[3]))
 

@@ -67,11 +67,12 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         for path, named in resources.items():
             resource = attrgetter(path.removeprefix("platform."))(platform)
             public = {name for name, value in getmembers(type(resource), isfunction) if not name.startswith("_")}
-            assert public - {"flow"} == named, path
+            assert public == named, path
         resources_of = {
             name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
         }
-    assert {path.split(".")[1] for path in resources} == resources_of - {"runtime", "principal"}
+    opened_with = {"settings", "clock", "randomness", "blocking", "spool"}
+    assert {path.split(".")[1] for path in resources} == resources_of - opened_with
 
 
 def test_every_fixture_and_function_for_tests_is_listed() -> None:

@@ -74,7 +74,7 @@ class Site:
     def claimed(self, gate: str = "") -> JobHandle:
         """A new job that a worker has claimed which is never heard of again."""
         job = self.sft(gate)
-        assert Runner(self.platform.runtime).claim() is not None
+        assert Runner(self.platform._runtime).claim() is not None
         return job
 
     def reached(self) -> Process:
@@ -88,13 +88,13 @@ class Site:
         (self.folder / "go").touch()
 
     def job(self, job: JobHandle) -> Job:
-        return self.platform.runtime.store.read(lambda snapshot: snapshot.get(Job, job.id))
+        return self.platform._runtime.store.read(lambda snapshot: snapshot.get(Job, job.id))
 
     def progress(self, job: JobHandle) -> JobProgress:
-        return self.platform.runtime.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
+        return self.platform._runtime.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
 
     def story(self, job: JobHandle) -> list[tuple[str, int]]:
-        events = self.platform.runtime.store.read(lambda s: s.page(JobEvent, "by_job", job.id, limit=1000))
+        events = self.platform._runtime.store.read(lambda s: s.page(JobEvent, "by_job", job.id, limit=1000))
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         return [(event.type, event.step) for event in events]
 
@@ -174,7 +174,7 @@ def test_a_frozen_process_is_replaced_and_killed(site: Site, undisturbed: str) -
         frozen = site.reached()
         os.kill(frozen.pid, signal.SIGSTOP)
         worker.look()
-        clock.advance(platform.runtime.settings.lease)
+        clock.advance(platform._runtime.settings.lease)
         until(lambda: worker.look() or job.status is JobStatus.SUCCEEDED)
         frozen.wait_for_end()
         worker.stop()
@@ -202,7 +202,7 @@ def test_a_cancelled_job_that_hangs_is_killed_after_the_lease(site: Site) -> Non
         process = site.reached()
         job.cancel()
         worker.look()
-        clock.advance(platform.runtime.settings.lease)
+        clock.advance(platform._runtime.settings.lease)
         worker._watcher.look()
         process.wait_for_end()
         until(lambda: worker.look() or job.status is JobStatus.CANCELLED)
@@ -287,7 +287,7 @@ def test_a_process_that_was_frozen_and_replaced_writes_nothing_more(site: Site, 
     with open_platform(site.folder / "yard.db", clock=clock) as platform:
         successor = platform.worker()
         successor.look()
-        clock.advance(platform.runtime.settings.lease)
+        clock.advance(platform._runtime.settings.lease)
         successor.run_until_idle()
     before = site.job(job), site.progress(job)
     site.check_finished(job, undisturbed)

@@ -68,14 +68,14 @@ def test_data_is_spooled_and_handed_over_whole(platform: Any, asynchronous: bool
     response = send(platform, asynchronous, chunks)
     digest = hashlib.sha256(b"".join(chunks)).hexdigest()
     assert response.body == json_response({"size": 200_000, "digest": digest, "same": digest}).body
-    assert list(platform.runtime.artifacts.names()) == []
+    assert list(platform._runtime.artifacts.names()) == []
     assert (threads[0] != threading.get_ident()) is asynchronous
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_data_beyond_the_cap_is_refused_and_nothing_remains(platform: Any, asynchronous: bool) -> None:
     assert send(platform, asynchronous, [b"x" * 100_000] * 11).status == 413
-    assert list(platform.runtime.artifacts.names()) == []
+    assert list(platform._runtime.artifacts.names()) == []
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_a_body_that_breaks_off_leaves_nothing(platform: Any, asynchronous: bool
     else:
         response = endpoint.handle(Request("POST", PATH, "", sent, breaking()))
     assert response.status == 500
-    assert list(platform.runtime.artifacts.names()) == []
+    assert list(platform._runtime.artifacts.names()) == []

@@ -118,7 +118,7 @@ def everything(platform: Any) -> Any:
     """How many records there are of each kind, keys apart."""
 
     def count() -> dict[str, int]:
-        kept = platform.runtime.store
+        kept = platform._runtime.store
         return {
             record.table: len(rows_of(kept, record))
             for record in RECORDS
@@ -188,7 +188,7 @@ def test_data_at_fault_is_refused_and_leaves_nothing(client: Any, everything: An
         answer = client.send(route.method, sample(route), raw=raw, query="project=p&name=d", check=False)
         assert 400 <= answer.status < 500
         assert everything() == before
-        assert list(client.platform.runtime.artifacts.names()) == []
+        assert list(client.platform._runtime.artifacts.names()) == []
 
     check_each(NO_JSON | NO_OBJECT, check)
 

@@ -72,7 +72,7 @@ def test_everything_that_is_wrong_with_a_dataset_is_told_at_once(yard: tuple[Pla
     assert places(ask("POST", "/datasets", raw=b'{"rows": [{"a": 1}')) == ["body.rows"]
     assert places(ask("POST", "/datasets", raw=b"[]")) == ["body"]
     assert ask("POST", "/datasets", {"rows": [{"a": "x" * 100_000}]}).status == 413
-    assert not list(platform.runtime.artifacts.names())
+    assert not list(platform._runtime.artifacts.names())
     assert lines(ask("GET", "/datasets")) == []
 
 
@@ -259,4 +259,4 @@ def test_a_place_that_the_key_lacks_is_forbidden_in_the_same_words(yard: tuple[P
     assert len({answer.json["reason"] for answer in answers}) == 1
     elsewhere = f"/v2/acme/blue/predictions/{prediction}"
     assert ask("GET", elsewhere, key=key).status == ask("GET", elsewhere).status == 404
-    assert not list(platform.runtime.artifacts.names())
+    assert not list(platform._runtime.artifacts.names())

@@ -158,7 +158,7 @@ def test_errors_of_the_model_and_of_scorers_are_seen(asked: Asked, platform: Pla
         attrs.evolve(prediction, output={}, error="overloaded"),
         attrs.evolve(score, value={}, error="ValueError: no"),
     ]
-    platform.runtime.store.transact(lambda tx: [tx.replace(record) for record in failed])
+    platform._runtime.store.transact(lambda tx: [tx.replace(record) for record in failed])
     (row,) = asked.ok(evaluation_run_ids=[run.id])["rows"]
     (trial,) = row["evaluations"][0]["trials"]
     assert (trial["model_output"], trial["error"], trial["scores"]) == (None, "overloaded", {})
@@ -168,7 +168,7 @@ def test_errors_of_the_model_and_of_scorers_are_seen(asked: Asked, platform: Pla
 def test_costs_are_told_if_asked_for_and_are_those_of_the_model(asked: Asked, platform: Platform) -> None:
     for prediction in platform.evaluations.predictions.list(run_id=asked.run_id, **PLACE):
         spent = attrs.evolve(prediction, prompt_tokens=2, completion_tokens=3, cost=Decimal("0.25"))
-        platform.runtime.store.transact(lambda tx, spent=spent: tx.replace(spent))
+        platform._runtime.store.transact(lambda tx, spent=spent: tx.replace(spent))
     for include, cost, total in ((False, None, None), (True, 0.25, 0.75)):
         body = asked.ok(include_costs=include, include_summary=True)
         trials = [trial for row in body["rows"] for trial in row["evaluations"][0]["trials"]]

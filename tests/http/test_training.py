@@ -69,7 +69,7 @@ def worked(client: Trainee) -> Trainee:
 
 
 def kept(client: Trainee) -> list[str]:
-    return sorted(client.platform.runtime.artifacts.names())
+    return sorted(client.platform._runtime.artifacts.names())
 
 
 def captured(name: str) -> list[dict[str, Any]]:
@@ -486,7 +486,7 @@ def test_a_job_of_no_groups_at_all_advances_the_step(worked: Trainee) -> None:
 def test_a_job_outlives_its_model_and_tells_why_it_ended(worked: Trainee) -> None:
     model = worked.model()
     jobs = [worked.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]}) for _ in range(2)]
-    runner = Runner(worked.platform.runtime)
+    runner = Runner(worked.platform._runtime)
     hold = runner.claim()
     assert hold is not None
     steps = runner.steps(hold)
@@ -509,7 +509,7 @@ def test_a_job_tells_its_place_its_worker_s_last_sign_and_its_end(worked: Traine
     )
     assert (first["queue_position"], second["queue_position"]) == (0, 1)
     assert (second["last_heartbeat"], second["estimated_end"]) == (None, None)
-    runner = Runner(worked.platform.runtime)
+    runner = Runner(worked.platform._runtime)
     hold = runner.claim()
     assert hold is not None
     steps = runner.steps(hold)

@@ -108,7 +108,7 @@ def uploader(client: Any) -> Uploader:
 
 
 def names(platform: Any) -> list[str]:
-    return sorted(platform.runtime.artifacts.names())
+    return sorted(platform._runtime.artifacts.names())
 
 
 # ---- the recorded calls --------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_a_guessed_address_is_refused_before_anything_is_read(
 def test_a_secret_is_kept_as_a_digest_alone(uploader: Uploader, platform: Any) -> None:
     upload = uploader.begin()
     secrets = [str(uploader.file_url(upload, rows(1))), uploader.manifest_url(upload)]
-    kept = platform.runtime.store.read(lambda snapshot: snapshot.get(Upload, upload))
+    kept = platform._runtime.store.read(lambda snapshot: snapshot.get(Upload, upload))
     assert not any(secret.rpartition("/")[2] in str(attrs.astuple(kept)) for secret in secrets)
     assert kept.file_secret not in repr(kept)
 
@@ -508,7 +508,7 @@ def test_nothing_is_committed_that_did_not_come(uploader: Uploader) -> None:
 def test_a_commit_again_is_the_same_commit(uploader: Uploader, platform: Any) -> None:
     upload = uploader.upload(rows(1), name="twice")
     uploader.ok("CommitArtifact", artifactID=upload)
-    kept = platform.runtime.store.read(lambda snapshot: snapshot.page(Dataset, "by_name", "acme", "proj", "twice"))
+    kept = platform._runtime.store.read(lambda snapshot: snapshot.page(Dataset, "by_name", "acme", "proj", "twice"))
     assert [dataset.version for dataset in kept] == [0]
 
 
@@ -608,7 +608,7 @@ def test_an_upload_ends_after_its_time_and_is_swept_by_a_later_one(client_for: A
         assert len(names(platform)) == 1  # the dataset's own
         assert uploader.by_id(kept) is None
         assert uploader.ok("ArtifactByName", project="proj", name="kept:v0")["project"]["artifact"]["size"] > 0
-        assert platform.runtime.store.read(lambda snapshot: snapshot.page(Upload, "by_age"))[0].id == fresh
+        assert platform._runtime.store.read(lambda snapshot: snapshot.page(Upload, "by_age"))[0].id == fresh
 
 
 def test_an_upload_goes_on_after_a_restart_between_any_two_calls(client_for: Any, tmp_path: Path) -> None:

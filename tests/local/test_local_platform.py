@@ -197,7 +197,7 @@ def test_more_checkpoints_than_slots_are_served_the_unused_ones_leaving_first(
     expected = {step: _text(four_steps, step) for step in range(5)}
     assert len(set(expected.values())) == 5
     monkeypatch.setattr(AdapterSlots, "_loaded", noting)
-    monkeypatch.setattr(_local(four_steps.runtime.backend)._loaded["tiny"]._networks, "_adapters", AdapterSlots(2))
+    monkeypatch.setattr(_local(four_steps._runtime.backend)._loaded["tiny"]._networks, "_adapters", AdapterSlots(2))
     for step in (1, 2, 1, 3, 1, 2, 4, 0):
         assert _text(four_steps, step) == expected[step]
     assert len(loads) == 5  # 1, 2, 3 in the place of 2, 2 in that of 3, 4 in that of 1
@@ -215,7 +215,7 @@ def test_when_every_slot_is_in_use_more_are_refused_until_one_is_left(
     four_steps: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _text(four_steps, 1)
-    monkeypatch.setattr(_local(four_steps.runtime.backend)._loaded["tiny"]._networks, "_adapters", AdapterSlots(1))
+    monkeypatch.setattr(_local(four_steps._runtime.backend)._loaded["tiny"]._networks, "_adapters", AdapterSlots(1))
     with four_steps.chat.stream(model="local/p/m:step1", messages="sea", max_tokens=12, seed=3) as stream:
         next(stream)
         with pytest.raises(QueueFull, match="every adapter slot"):
@@ -229,7 +229,7 @@ def test_a_task_cancelled_while_its_adapter_loads_leaves_no_pin(
     four_steps: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _text(four_steps, 1)
-    networks = _local(four_steps.runtime.backend)._loaded["tiny"]._networks
+    networks = _local(four_steps._runtime.backend)._loaded["tiny"]._networks
     slots = AdapterSlots(1)
     monkeypatch.setattr(networks, "_adapters", slots)
     plain = served_networks._load_adapter
@@ -243,7 +243,7 @@ def test_a_task_cancelled_while_its_adapter_loads_leaves_no_pin(
             plain(engine, model, slot)
 
         monkeypatch.setattr(served_networks, "_load_adapter", held)
-        backend = _local(four_steps.runtime.backend)
+        backend = _local(four_steps._runtime.backend)
         request = request_for("tiny", streamed=True)
         checkpoint = four_steps.models.checkpoints("p/m").items[-1]
         model = attrs.evolve(served(backend, "tiny"), checkpoint=checkpoint, open_file=_opener(four_steps, checkpoint))
@@ -263,7 +263,7 @@ def test_a_task_cancelled_while_its_adapter_loads_leaves_no_pin(
 
 
 def _opener(yard: Platform, checkpoint: Any) -> Callable[[str], Any]:
-    return lambda name: yard.runtime.artifacts.open(checkpoint.files[name]["artifact"])
+    return lambda name: yard._runtime.artifacts.open(checkpoint.files[name]["artifact"])
 
 
 def test_a_checkpoint_that_holds_no_adapter_is_told_as_such(shared_backend: LocalBackend, four_steps: Platform) -> None:

@@ -235,9 +235,9 @@ def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
 def test_ids_take_their_time_from_the_clock() -> None:
     clock = ManualClock(START)
     with open_platform(clock=clock) as platform:
-        before = platform.runtime.ids()
+        before = platform._runtime.ids()
         clock.advance(days=1)
-        after = platform.runtime.ids()
+        after = platform._runtime.ids()
     assert int(after[:8] + after[9:13], 16) - int(before[:8] + before[9:13], 16) == 86_400_000
 
 
@@ -246,7 +246,7 @@ def test_a_served_platform_is_synced_each_second_of_its_clock() -> None:
 
     async def served(platform: Any) -> int:
         synced = []
-        platform.runtime.store.sync = lambda: synced.append(clock.monotonic())
+        platform._runtime.store.sync = lambda: synced.append(clock.monotonic())
         begun, over = asyncio.Event(), asyncio.Event()
 
         async def receive() -> dict[str, str]:

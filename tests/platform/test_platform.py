@@ -30,7 +30,7 @@ def everything(platform: Platform, entity: str) -> list[object]:
         row
         for record in RECORDS
         if "by_entity" in record.indexes
-        for row in platform.runtime.store.read(lambda s, record=record: s.page(record.cls, "by_entity", entity))  # type: ignore[misc]
+        for row in platform._runtime.store.read(lambda s, record=record: s.page(record.cls, "by_entity", entity))  # type: ignore[misc]
     ]
 
 
@@ -88,7 +88,7 @@ def test_only_the_host_hands_out_views_workers_backups_and_erasure(tmp_path: Pat
     with open_platform() as platform:
         view = platform.acting_as(platform.keys.create("acme").key.principal())
         for refused in (
-            lambda: view.acting_as(platform.principal),
+            lambda: view.acting_as(platform._principal),
             view.worker,
             lambda: view.backup(tmp_path / "copy.db"),
             lambda: view.delete_entity("acme"),
@@ -125,12 +125,12 @@ def test_deleting_an_entity_leaves_no_record_and_no_file_of_it_and_all_of_the_ot
             view.evaluations.create("weave:///a/b/object/e:v0", "weave:///a/b/object/m:v0", project="p")
             view.training.upload("p", "data", DATA)
             platform.usage.set_budget(5, entity=principal.entity)
-        files = len(list(platform.runtime.artifacts.names()))
+        files = len(list(platform._runtime.artifacts.names()))
         kept_before = everything(platform, "kept")
         assert platform.delete_entity("gone") > 0
         assert everything(platform, "gone") == []
         assert everything(platform, "kept") == kept_before
-        assert len(list(platform.runtime.artifacts.names())) == files // 2
+        assert len(list(platform._runtime.artifacts.names())) == files // 2
         assert platform.delete_entity("gone") == 0
         with pytest.raises(NotFound):
             platform.acting_as(gone).models.get("018f0000-0000-7000-8000-000000000000")

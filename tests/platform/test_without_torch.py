@@ -37,7 +37,7 @@ TOLD = "torch is not installed; run: pip install 'modelyard[torch]'"
 def test_the_extra_is_named_by_all_that_needs_it(base_folder: Path, tmp_path: Path) -> None:
     base = read_base_folder(base_folder).base_model("tiny", "Tiny", Tuning.LORA, SystemClock().now(), {})
     with open_platform(tmp_path / "yard.db") as platform:
-        platform.runtime.store.transact(lambda tx: tx.add(base))
+        platform._runtime.store.transact(lambda tx: tx.add(base))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "yard.db")], check=True, capture_output=True, text=True
     )

@@ -167,7 +167,7 @@ def says(*pieces: str, **others: Any) -> Says:
 
 
 def ledger(of: Chat) -> tuple[LedgerEntry, ...]:
-    return Ledger(of.runtime, HOST).entries().items
+    return Ledger(of._runtime, HOST).entries().items
 
 
 def ask(of: Chat, how: str, **options: Any) -> Completion:
@@ -228,9 +228,9 @@ def test_every_way_gives_the_same_answer_and_books_it_once(how: str, kind: Any) 
 def test_a_store_on_disk_changes_nothing(how: str, kind: Any, tmp_path: Path) -> None:
     store = SqliteStore(str(tmp_path / "yard.db"), RECORDS)
     of = chat(kind(always(*text("one", " two"))), store=store)
-    Ledger(of.runtime, HOST).set_budget(2)
+    Ledger(of._runtime, HOST).set_budget(2)
     answer = ask(of, how, n=2, seed=7, project="books", store=True)
-    budget = Ledger(of.runtime, HOST).budget()
+    budget = Ledger(of._runtime, HOST).budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, Decimal("0.044"))
     assert [entry.id for entry in ledger(of)] == [one.id for one in of.completions()] == [answer.id]
@@ -863,7 +863,7 @@ def test_a_fault_half_way_is_booked_for_what_was_produced(how: str) -> None:
 
 
 def items(of: Chat, request: CompletionRequest, **others: Any) -> list[Any]:
-    return list(iterate(of.flow(request, Attribution("acme"), **others)))
+    return list(iterate(of._pipeline(request, Attribution("acme"), **others)))
 
 
 REQUEST = CompletionRequest("m", (Message(Role.USER, "hi"),), streamed=True)
@@ -872,7 +872,7 @@ REQUEST = CompletionRequest("m", (Message(Role.USER, "hi"),), streamed=True)
 def test_a_streamed_flow_shows_its_opening_its_deltas_and_its_completion() -> None:
     of = chat(says("a", "b"))
     opening, *deltas, completion = items(of, REQUEST)
-    assert opening == StreamStarted("id-000001", 1767225600, "m", of.runtime.backend.entries()[0])
+    assert opening == StreamStarted("id-000001", 1767225600, "m", of._runtime.backend.entries()[0])
     assert [delta.text for delta in deltas] == ["a", "b", ""]
     assert type(completion) is Completion
     assert (completion.id, completion.text) == (opening.id, "ab")
@@ -882,7 +882,7 @@ def test_a_flow_that_is_not_streamed_shows_nothing_and_returns_the_answer() -> N
     of = chat(says("a"))
     request = attrs.evolve(REQUEST, streamed=False)
     assert items(of, request) == []
-    answer = run(of.flow(request, Attribution("acme")))
+    answer = run(of._pipeline(request, Attribution("acme")))
     assert type(answer) is CompletionResult
     assert (answer.completion.text, answer.entry.id) == ("a", "m")
 
@@ -900,14 +900,14 @@ def test_a_flow_that_is_not_streamed_shows_nothing_and_returns_the_answer() -> N
 def test_what_fails_before_the_first_token_shows_nothing(request_: Any, attribution: Any, fault: Any) -> None:
     backend = says("a")
     of = chat(backend, Principal("caller", "acme", Scope("acme", frozenset({"p"})), "key-1"))
-    shown = iterate(of.flow(request_, attribution))
+    shown = iterate(of._pipeline(request_, attribution))
     with pytest.raises(fault):
         next(shown)
     assert backend.asked == []
 
 
 def test_a_backend_that_fails_at_once_shows_nothing_either() -> None:
-    shown = iterate(chat(Says(always(Overloaded("full")))).flow(REQUEST, Attribution("acme")))
+    shown = iterate(chat(Says(always(Overloaded("full"))))._pipeline(REQUEST, Attribution("acme")))
     with pytest.raises(Overloaded):
         next(shown)
 
@@ -955,13 +955,13 @@ def test_an_observer_hears_of_what_was_booked_and_what_failed() -> None:
 
 def test_no_fault_leaves_a_trace_of_the_request_running() -> None:
     of = chat(Says(always(Delta("a", 1), Overloaded("gone"))))
-    Ledger(of.runtime, HOST).set_budget(100)
+    Ledger(of._runtime, HOST).set_budget(100)
     with pytest.raises(Overloaded):
         of.complete(model="m", messages="x")
-    Ledger(of.runtime, HOST).set_budget(0)
+    Ledger(of._runtime, HOST).set_budget(0)
     with pytest.raises(BudgetExceeded):
         of.complete(model="m", messages="x")
-    assert of.runtime.cache.running == set()
+    assert of._runtime.cache.running == set()
 
 
 # ---- stored completions ------------------------------------------------------------------------------------------
@@ -989,11 +989,11 @@ def test_a_completion_that_is_to_be_kept_can_be_listed() -> None:
 def test_kept_completions_of_other_projects_and_tenants_are_not_seen() -> None:
     of = chat(EchoBackend())
     kept = of.complete(model="echo", messages="x", project="q", store=True)
-    held = Chat(of.runtime, Principal("caller", "acme", Scope("acme", frozenset({"p", "r"})), "key-1"))
+    held = Chat(of._runtime, Principal("caller", "acme", Scope("acme", frozenset({"p", "r"})), "key-1"))
     assert held.completions().items == ()
     with pytest.raises(Forbidden):
         held.completions(project="q")
-    rival = Chat(of.runtime, Principal("caller", "rival", Scope("rival"), "key-2"))
+    rival = Chat(of._runtime, Principal("caller", "rival", Scope("rival"), "key-2"))
     for view in (held, rival):
         for after in (kept.id, "nothing"):
             with pytest.raises(NotFound):

@@ -68,7 +68,7 @@ def run(platform: Platform, count: int, model: str = "echo", **options: Any) -> 
 
 
 def brought(platform: Platform) -> list[tuple[int, int]]:
-    store = platform.runtime.store
+    store = platform._runtime.store
     assert isinstance(store, Counting)
     return [both for both in store.brought if both != (0, 0)]
 
@@ -141,7 +141,7 @@ def test_a_booking_is_told_once_it_is_stored(tmp_path: Path) -> None:
 
     def observer(event: object) -> None:
         if isinstance(event, CompletionBooked):
-            kept = platform.runtime.store.read(lambda snapshot: snapshot.find(LedgerEntry, "key", event.completion_id))
+            kept = platform._runtime.store.read(lambda snapshot: snapshot.find(LedgerEntry, "key", event.completion_id))
             told.append((event.project, kept is not None))
 
     with open_platform(tmp_path / "yard.db", backend=EchoBackend(), observer=observer) as platform:

@@ -136,9 +136,9 @@ def test_a_part_that_fails_in_whatever_way_is_told_and_the_others_are_checked(
 
 def test_a_worker_that_has_stood_still_for_the_lease_is_not_alive(staffed: Store) -> None:
     watched, clock = health_of(staffed), Ticking()
-    watched.runtime = attrs.evolve(watched.runtime, clock=cast("Clock", clock))
+    watched._runtime = attrs.evolve(watched._runtime, clock=cast("Clock", clock))
     assert watched.system_check().worker.success
-    clock.seconds += watched.runtime.settings.lease
+    clock.seconds += watched._runtime.settings.lease
     assert not watched.system_check().worker.success
 
 

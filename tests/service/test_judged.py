@@ -56,7 +56,7 @@ def add_run(platform: Platform, trials: Trials) -> str:
                 when = NOON + timedelta(seconds=seconds)
                 place = {"run_id": run_id, "row_digest": digest, "trial": trial}
                 records.append(Score(f"{id_}-{number}", "local", "p", id_, "s", when, **place))
-    platform.runtime.store.transact(lambda tx: [tx.add(record) for record in records])
+    platform._runtime.store.transact(lambda tx: [tx.add(record) for record in records])
     return run
 
 
@@ -68,7 +68,7 @@ def one_by_one(platform: Platform, run_id: str) -> list[ScoredPrediction]:
         scores = list(iter_index(snapshot, Score, "by_run", run_id))
         return [(one, [score for score in scores if score.prediction_id == one.id]) for one in found]
 
-    return platform.runtime.store.read(query)
+    return platform._runtime.store.read(query)
 
 
 def read(found: Iterator[ScoredPrediction]) -> list[ScoredPrediction]:
@@ -87,7 +87,7 @@ def test_every_prediction_is_read_with_its_own_scores_in_their_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
         run = add_run(platform, trials)
-        assert read(StoredRun(platform.runtime, run).whole()) == one_by_one(platform, run)
+        assert read(StoredRun(platform._runtime, run).whole()) == one_by_one(platform, run)
 
 
 @ONCE
@@ -97,7 +97,7 @@ def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size
         patch.setattr(service, "BATCH", size)
         patch.setattr(service, "MANY", size)
         run = add_run(platform, trials)
-        viewed = list(StoredRun(platform.runtime, run).numbers(looking))
+        viewed = list(StoredRun(platform._runtime, run).numbers(looking))
         whole = one_by_one(platform, run)
         for (view, said), (prediction, scores) in zip(viewed, whole, strict=True):
             for name in (*PredictionView._fields[:-1], "inputs", "output"):
@@ -112,7 +112,7 @@ def test_a_glance_says_what_a_view_says_of_values_and_errors(platform: Platform,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "MANY", size)
         run = add_run(platform, trials)
-        stored = StoredRun(platform.runtime, run)
+        stored = StoredRun(platform._runtime, run)
         for (glance, seen), (view, said) in zip(stored.values(), stored.numbers(), strict=True):
             assert (glance.id, glance.row_digest, glance.trial, glance.error) == (*view[:3], view.error)
             assert (glance.inputs, glance.output) == (view.inputs, view.output)
@@ -122,11 +122,11 @@ def test_a_glance_says_what_a_view_says_of_values_and_errors(platform: Platform,
 def test_values_are_read_from_the_indexes_alone(tmp_path: Path) -> None:
     asked: list[str] = []
     with open_platform(tmp_path / "yard.db") as platform:
-        readers = platform.runtime.store._readers  # type: ignore[attr-defined]
+        readers = platform._runtime.store._readers  # type: ignore[attr-defined]
         reader = readers._borrow()
         reader.set_trace_callback(asked.append)
         readers._give_back(reader)
-        list(StoredRun(platform.runtime, add_run(platform, [("a", 0, [0])])).values())
+        list(StoredRun(platform._runtime, add_run(platform, [("a", 0, [0])])).values())
         reader.set_trace_callback(None)
         selects = [sql for sql in asked if "SELECT" in sql and "run_id" in sql]
         told = [str(line) for sql in selects for line in reader.execute(f"EXPLAIN QUERY PLAN {sql}")]
@@ -136,7 +136,7 @@ def test_values_are_read_from_the_indexes_alone(tmp_path: Path) -> None:
 
 def test_a_view_of_what_is_deleted_has_neither_inputs_nor_output(platform: Platform) -> None:
     run = add_run(platform, [("a", 0, [0])])
-    ((view, _),) = StoredRun(platform.runtime, run).numbers()
+    ((view, _),) = StoredRun(platform._runtime, run).numbers()
     platform.evaluations.delete([run], project="p")
     assert (view.inputs, view.output) == ({}, {})
 
@@ -146,11 +146,11 @@ def test_who_looks_at_every_row_asks_for_none_of_them_alone(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, looking: bool
 ) -> None:
     run = add_run(platform, [(f"row {at:02}", 0, [0]) for at in range(50)])
-    snapshots = type(platform.runtime.store.read(lambda snapshot: snapshot))
+    snapshots = type(platform._runtime.store.read(lambda snapshot: snapshot))
     asked: list[object] = []
     find = snapshots.find
     monkeypatch.setattr(snapshots, "find", lambda self, *what: asked.append(what) or find(self, *what))
-    seen = [view.inputs["row"] for view, _ in StoredRun(platform.runtime, run).numbers(looking)]
+    seen = [view.inputs["row"] for view, _ in StoredRun(platform._runtime, run).numbers(looking)]
     assert seen == [f"row {at:02}" for at in range(50)]
     assert len(asked) == (0 if looking else 50)
 
@@ -160,7 +160,7 @@ def test_who_looks_at_every_row_asks_for_none_of_them_alone(
 def test_each_digest_is_told_once_and_each_score_by_its_scorer(platform: Platform, trials: Trials) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "MANY", 2)
-        run = StoredRun(platform.runtime, add_run(platform, trials))
+        run = StoredRun(platform._runtime, add_run(platform, trials))
         assert list(run.digests()) == sorted({digest for digest, _, _ in trials})
         assert list(run.scorers()) == ["s"] * sum(len(made) for _, _, made in trials)
 
@@ -174,7 +174,7 @@ def test_rows_are_found_in_any_order_with_all_their_trials(
         patch.setattr(service, "BATCH", size)
         run = add_run(platform, trials)
         there = {row.digest: row.trials for row in rows(one_by_one(platform, run))}
-        finder = RowFinder(platform.runtime, run)
+        finder = RowFinder(platform._runtime, run)
         for digest in asked:
             assert tuple(read(iter(finder.trials(digest)))) == there.get(digest, ())
 
@@ -184,14 +184,14 @@ def test_rows_are_found_in_any_order_with_all_their_trials(
 def test_the_scores_of_one_prediction_are_found_in_their_order(platform: Platform, trials: Trials) -> None:
     run = add_run(platform, trials)
     for prediction, scores in one_by_one(platform, run):
-        assert platform.runtime.store.read(partial(scores_of, prediction=prediction)) == scores
+        assert platform._runtime.store.read(partial(scores_of, prediction=prediction)) == scores
 
 
 def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "BATCH", 10)
     run = add_run(platform, [(f"row {at:02}", 0, [0, 0, 0]) for at in range(50)])
     asked: list[int] = []
-    snapshots = type(platform.runtime.store.read(lambda snapshot: snapshot))
+    snapshots = type(platform._runtime.store.read(lambda snapshot: snapshot))
     page = snapshots.page
 
     def counted(self: Any, *where: Any, **options: Any) -> list[Any]:
@@ -200,7 +200,7 @@ def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch
         return found
 
     monkeypatch.setattr(snapshots, "page", counted)
-    assert len(read(StoredRun(platform.runtime, run).whole())) == 50
+    assert len(read(StoredRun(platform._runtime, run).whole())) == 50
     assert len(asked) <= 50 / 10 * 4 + 1
     assert sum(asked) <= (50 + 150) * 1.2
     assert max(asked) <= 11
@@ -229,7 +229,7 @@ def test_a_file_of_an_older_version_gets_the_rows_of_its_scores(tmp_path: Path) 
         tables = schema(new)
     forget(old)
     with open_platform(old) as platform:
-        assert read(StoredRun(platform.runtime, run).whole()) == expected
+        assert read(StoredRun(platform._runtime, run).whole()) == expected
     assert schema(old) == tables
 
 

@@ -33,7 +33,7 @@ def objects(platform: Platform) -> Objects:
 
 
 def artifacts_of(platform: Platform) -> set[str]:
-    return set(platform.runtime.artifacts.names())
+    return set(platform._runtime.artifacts.names())
 
 
 # ---- versions
@@ -184,7 +184,7 @@ def test_rows_that_could_not_be_named_leave_no_artifact(platform: Platform, monk
     def full(step: object, durable: bool = True) -> None:
         raise StorageFull("full")
 
-    monkeypatch.setattr(platform.runtime.store, "transact", full)
+    monkeypatch.setattr(platform._runtime.store, "transact", full)
     with pytest.raises(StorageFull):
         platform.evaluations.objects.publish("dataset", "rows", {}, ROWS, **RED)
     assert not artifacts_of(platform)
@@ -222,13 +222,13 @@ def test_a_deleted_version_keeps_its_place_and_loses_its_content(platform: Platf
     for version in ("v1", second.digest):
         with pytest.raises(ObjectDeleted) as gone:
             objects.get("dataset", "rows", version, **RED)
-        assert gone.value.deleted_at == platform.runtime.clock.now()
+        assert gone.value.deleted_at == platform._runtime.clock.now()
     assert artifacts_of(platform) == {first.rows_artifact}
     assert list(objects.list("dataset", **RED)) == [first]
     again = objects.publish("dataset", "rows", {"description": "b"}, ROWS, **RED)
     assert (again.index, again.digest) == (2, second.digest)
     assert objects.get("dataset", "rows", second.digest, **RED) == again
-    kept = platform.runtime.store.read(lambda found: found.get(ObjectVersion, second.id))
+    kept = platform._runtime.store.read(lambda found: found.get(ObjectVersion, second.id))
     assert (kept.content, kept.rows, kept.rows_artifact, kept.table_digest) == ({}, None, None, None)
 
 
@@ -250,7 +250,7 @@ def test_a_deleted_entity_leaves_no_object_and_no_rows(platform: Platform, objec
     other = objects.publish("dataset", "rows", {}, ROWS, project="red", entity="rival")
     platform.delete_entity("local")
     for cls in (ObjectVersion, ObjectAlias):
-        assert platform.runtime.store.read(lambda found, cls=cls: found.count(cls, "by_entity", "local")) == 0
+        assert platform._runtime.store.read(lambda found, cls=cls: found.count(cls, "by_entity", "local")) == 0
     assert artifacts_of(platform) == {other.rows_artifact}
 
 
@@ -260,7 +260,7 @@ def test_a_deleted_entity_leaves_no_object_and_no_rows(platform: Platform, objec
 def test_lists_are_in_order_and_cut(platform: Platform, objects: Objects) -> None:
     made = []
     for number in range(5):
-        platform.runtime.clock.advance(1)  # type: ignore[attr-defined]
+        platform._runtime.clock.advance(1)  # type: ignore[attr-defined]
         made.append(objects.publish("op", f"f{number % 2}", {"source_code": str(number)}, **RED))
     objects.delete("op", "f1", ["v0"], **RED)
     assert list(objects.list("op", **RED)) == [made[0], *made[2:]]

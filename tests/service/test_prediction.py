@@ -32,12 +32,12 @@ def predicted(
     platform: Platform, run: EvaluationRun | None = None, inputs: Any = None, output: Any = "1"
 ) -> Prediction:
     run_id = None if run is None else run.id
-    platform.runtime.clock.advance(1)  # type: ignore[attr-defined]
+    platform._runtime.clock.advance(1)  # type: ignore[attr-defined]
     return platform.evaluations.predictions.create(MODEL, inputs or {"q": 1}, output, run_id=run_id, **RED)
 
 
 def scored(platform: Platform, prediction: Prediction, value: Any = True, **more: Any) -> Score:
-    platform.runtime.clock.advance(1)  # type: ignore[attr-defined]
+    platform._runtime.clock.advance(1)  # type: ignore[attr-defined]
     return platform.evaluations.scores.create(prediction.id, SCORER, value, **{**RED, **more})
 
 
@@ -66,7 +66,7 @@ def test_equal_rows_of_one_run_are_trials_of_each_other(platform: Platform) -> N
 def test_a_place_in_a_run_is_taken_once(platform: Platform) -> None:
     run = run_of(platform)
     made = attrs.evolve(predicted(platform, run), id="engine", index=3, trial=1)
-    store = platform.runtime.store
+    store = platform._runtime.store
     store.transact(lambda tx: add_prediction(tx, made))
     with pytest.raises(RecordConflict):
         store.transact(lambda tx: add_prediction(tx, attrs.evolve(made, id="other")))
@@ -132,10 +132,10 @@ def test_the_strict_mode_wants_models_and_scorers_that_are_here() -> None:
 
 def test_a_finished_prediction_keeps_its_output(platform: Platform) -> None:
     predictions, prediction = platform.evaluations.predictions, predicted(platform, output="told")
-    platform.runtime.clock.advance(2.5)  # type: ignore[attr-defined]
+    platform._runtime.clock.advance(2.5)  # type: ignore[attr-defined]
     finished = predictions.finish(prediction.id)
     assert (finished.output["value"], finished.latency) == ("told", 2.5)
-    platform.runtime.clock.advance(60)  # type: ignore[attr-defined]
+    platform._runtime.clock.advance(60)  # type: ignore[attr-defined]
     assert predictions.finish(prediction.id) == predictions.finish(prediction.id, "told") == finished
     with pytest.raises(Conflict):
         predictions.finish(prediction.id, "other")
@@ -160,7 +160,7 @@ def test_finishing_a_run_closes_what_is_open_first(platform: Platform) -> None:
     kept = {found.id: found for found in platform.evaluations.predictions.list(run_id=run.id, **RED)}
     assert kept[done.id] == done
     closed = [kept[prediction.id] for prediction in still_open]
-    assert {found.finished_at for found in closed} == {platform.runtime.clock.now()}
+    assert {found.finished_at for found in closed} == {platform._runtime.clock.now()}
     assert {(found.output["value"], found.latency) for found in closed} == {(None, None)}
     assert platform.evaluations.predictions.finish(still_open[0].id) == closed[0]
 
@@ -220,7 +220,7 @@ def test_a_deleted_entity_leaves_no_prediction_and_no_score(platform: Platform) 
     other = platform.evaluations.predictions.create(MODEL, {}, "x", project="red", entity="rival")
     platform.delete_entity("local")
     for cls, index in ((Prediction, "by_entity"), (Score, "by_entity"), (EvaluationRun, "by_entity")):
-        assert platform.runtime.store.read(lambda found, cls=cls, index=index: found.count(cls, index, "local")) == 0
+        assert platform._runtime.store.read(lambda found, cls=cls, index=index: found.count(cls, index, "local")) == 0
     assert platform.evaluations.predictions.get(other.id) == other
 
 

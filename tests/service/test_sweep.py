@@ -69,10 +69,10 @@ def test_files_that_no_record_names_go_and_all_others_stay(yard: Any) -> None:
 def test_the_rows_of_a_dataset_s_version_stay() -> None:
     with open_platform(settings=Settings(lease=0.01)) as platform:
         platform.evaluations.objects.publish("dataset", "questions", {}, [{"q": "1"}], project="p")
-        before = set(platform.runtime.artifacts.names())
-        platform.runtime.artifacts.put([b"lost"])
+        before = set(platform._runtime.artifacts.names())
+        platform._runtime.artifacts.put([b"lost"])
         assert platform.sweep(grace=0).removed == 1
-        assert set(platform.runtime.artifacts.names()) == before != set()
+        assert set(platform._runtime.artifacts.names()) == before != set()
 
 
 def test_the_rows_of_a_run_that_can_be_resumed_stay(yard: Any) -> None:

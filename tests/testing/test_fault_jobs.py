@@ -59,7 +59,7 @@ def test_a_killed_job_stays_claimed_until_its_lease_is_over_and_then_ends_as_if_
     assert (job.status, job.refresh().attempts) == (JobStatus.RUNNING, 1)
     platform.worker().run_until_idle()
     assert job.status is JobStatus.RUNNING
-    clock.advance(platform.runtime.settings.lease)
+    clock.advance(platform._runtime.settings.lease)
     platform.worker().run_until_idle()
     assert (job.status, job.refresh().attempts) == (JobStatus.SUCCEEDED, 2)
     assert job.result().digest == undisturbed()
@@ -79,7 +79,7 @@ def test_a_job_that_kills_what_runs_it_again_and_again_fails(faults: Faults, pla
     faults.step(Killed(), at=1, times=10)
     with pytest.raises(JobFailed, match="crash"):
         begun(platform).result()
-    assert len(faults.happened) == platform.runtime.settings.max_crashes
+    assert len(faults.happened) == platform._runtime.settings.max_crashes
 
 
 def test_a_worker_goes_on_to_beat_for_no_job_that_was_killed_under_it(
@@ -175,4 +175,4 @@ def test_of_several_running_jobs_the_right_one_is_killed(faults: Faults, platfor
     faults.clock.after(5, lambda: platform.worker().run_next())
     platform.worker().run_next()
     assert (first.status, second.status) == (JobStatus.SUCCEEDED, JobStatus.RUNNING)
-    assert [one.job_id for one in platform.runtime.store.read(running)] == [second.id]
+    assert [one.job_id for one in platform._runtime.store.read(running)] == [second.id]

@@ -279,7 +279,7 @@ def test_on_an_event_loop_the_store_refuses_too(faults: Faults) -> None:
         async with faults.open_platform() as platform:
             faults.transact(StoreBusy("locked"))
             with pytest.raises(StoreBusy):
-                await platform.runtime.store.atransact(lambda tx: None)
+                await platform._runtime.store.atransact(lambda tx: None)
 
     asyncio.run(main())
 
@@ -291,7 +291,7 @@ def test_artifacts_can_be_full_and_missing(faults: Faults) -> None:
         faults.put(StorageFull("no room"))
         with pytest.raises(StorageFull):
             platform.training.sft("p/m", rows)
-        assert list(platform.runtime.artifacts.names()) == []
+        assert list(platform._runtime.artifacts.names()) == []
         platform.training.sft("p/m", rows).result()
         faults.open(ArtifactMissing("its bytes are gone"))
         with pytest.raises(ArtifactMissing):
@@ -387,4 +387,4 @@ def test_the_clock_is_that_of_the_platform() -> None:
     clock = ManualClock()
     faults = Faults(clock=clock)
     with faults.open_platform() as platform:
-        assert platform.runtime.clock is clock
+        assert platform._runtime.clock is clock

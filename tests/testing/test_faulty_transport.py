@@ -213,16 +213,16 @@ def test_the_asynchronous_client_suffers_them_too(yard_async_openai: Any, yard_f
 
 
 def test_the_platform_of_the_same_test_goes_by_its_clock(yard: Any, yard_clock: ManualClock) -> None:
-    assert yard.runtime.clock is yard_clock
+    assert yard._runtime.clock is yard_clock
 
 
 def test_faults_go_by_the_same_clock(yard: Any, yard_faults: Faults, yard_clock: ManualClock) -> None:
-    assert yard.runtime.clock is yard_faults.clock is yard_clock
+    assert yard._runtime.clock is yard_faults.clock is yard_clock
 
 
 def test_a_platform_without_them_is_an_ordinary_one(yard: Any) -> None:
-    assert not isinstance(yard.runtime.clock, ManualClock)
-    assert type(yard.runtime.store).__name__ == "MemoryStore"
+    assert not isinstance(yard._runtime.clock, ManualClock)
+    assert type(yard._runtime.store).__name__ == "MemoryStore"
 
 
 def test_another_clock_than_that_of_the_faults_is_refused(faults: Faults) -> None:

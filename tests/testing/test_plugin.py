@@ -24,7 +24,7 @@ def test_each_test_has_a_fresh_platform(yard: Platform, turn: int) -> None:
 def test_the_client_asks_the_platform_of_the_same_test(yard: Platform, yard_openai: Any) -> None:
     answer = yard_openai.chat.completions.create(model="echo", messages=HELLO)
     assert answer.choices[0].message.content == "hello from the other side"
-    assert [entry.entity for entry in yard.usage.entries().items] == [yard.principal.entity]
+    assert [entry.entity for entry in yard.usage.entries().items] == [yard._principal.entity]
 
 
 def test_the_asynchronous_client_asks_the_platform_of_the_same_test(yard: Platform, yard_async_openai: Any) -> None:
@@ -176,17 +176,17 @@ def test_a_clock_of_ones_own_is_the_platform_s(pytester: pytest.Pytester) -> Non
             return ManualClock()
 
         def test_asked_for_by_the_test(yard, yard_clock):
-            assert yard.runtime.clock is yard_clock
+            assert yard._runtime.clock is yard_clock
 
         @pytest.fixture
         def app(yard_clock):
             return yard_clock
 
         def test_asked_for_by_another_fixture(yard, app):
-            assert yard.runtime.clock is app
+            assert yard._runtime.clock is app
 
         def test_not_asked_for(yard):
-            assert not isinstance(yard.runtime.clock, ManualClock)
+            assert not isinstance(yard._runtime.clock, ManualClock)
         """,
     ).assert_outcomes(passed=3)
 

@@ -43,7 +43,7 @@ def test_the_lease_of_a_dead_worker_ends_and_a_living_one_goes_on(
     faults.step(Killed(), at=2)
     job = platform.training.sft("p/m", ROWS, batch_size=1)
     platform.worker().run_next()
-    lease = platform.runtime.settings.lease
+    lease = platform._runtime.settings.lease
     with platform.worker(executor=InlineExecutor()):
         clock.advance(lease - 1)
         assert (job.status, job.refresh().attempts) == (JobStatus.RUNNING, 1)
@@ -136,7 +136,7 @@ def test_an_entry_tells_that_it_is_deprecated_from_its_day_on(clock: ManualClock
 
 
 def test_orphans_are_swept_when_their_grace_is_over_and_nobody_waits_for_it(clock: ManualClock, platform: Any) -> None:
-    platform.runtime.artifacts.put([b"lost"])
+    platform._runtime.artifacts.put([b"lost"])
     assert (platform.sweep().removed, clock.monotonic()) == (1, 15 * 60)
 
 

@@ -62,10 +62,10 @@ class Platform:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
-        self.runtime, self.principal, self._life = runtime, principal, life
+        self._runtime, self._principal, self._life = runtime, principal, life
 
     def __repr__(self) -> str:
-        return f"<Platform of {self.principal.name}, {type(self.runtime.store).__name__}>"
+        return f"<Platform of {self._principal.name}, {type(self._runtime.store).__name__}>"
 
     # ---- resources
 
@@ -121,47 +121,47 @@ class Platform:
 
     def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
         self._life.check()
-        return kind(self.runtime, self.principal)
+        return kind(self._runtime, self._principal)
 
     # ---- what it was opened with
 
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        return self.runtime.settings
+        return self._runtime.settings
 
     @property
     def clock(self) -> Clock:
         """The clock that it goes by."""
-        return self.runtime.clock
+        return self._runtime.clock
 
     @property
     def randomness(self) -> Randomness:
         """Where it takes random bytes from."""
-        return self.runtime.randomness
+        return self._runtime.randomness
 
     @property
     def blocking(self) -> bool:
         """Whether a call may wait for its store, so that an event loop must leave it to a thread."""
-        return self.runtime.store.blocking
+        return self._runtime.store.blocking
 
     @property
     def spool(self) -> Spool:
         """The data of calls in progress. Only the host may use it."""
         self._require_host()
-        return Spool(self.runtime.artifacts, self.runtime.require_room)
+        return Spool(self._runtime.artifacts, self._runtime.require_room)
 
     # ---- views, workers, upkeep
 
     def acting_as(self, principal: Principal) -> "Platform":
         """The same platform as another principal sees it. Only the host may hand out views."""
         self._require_host()
-        return Platform(self.runtime, principal, self._life)
+        return Platform(self._runtime, principal, self._life)
 
     def worker(self, concurrency: int = 1, executor: Executor | None = None) -> "worker_service.Worker":
         """A worker for the queue: a context manager that runs up to `concurrency` jobs at a time until it is left."""
         self._require_host()
-        return worker_service.Worker(self.runtime, executor or self._life.executor(concurrency), concurrency)
+        return worker_service.Worker(self._runtime, executor or self._life.executor(concurrency), concurrency)
 
     def add_base_model(
         self,
@@ -184,13 +184,13 @@ class Platform:
         self._require_host()
         chosen = tuning or base_model_domain.Tuning.LORA
         return base_model.add_base_model(
-            self.runtime, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
+            self._runtime, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
         )
 
     def base_models(self) -> "tuple[base_model_domain.BaseModel, ...]":
         """The base models in local folders, and where they lie."""
         self._require_host()
-        return tuple(self.runtime.base_models or ())
+        return tuple(self._runtime.base_models or ())
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.
@@ -201,9 +201,9 @@ class Platform:
         self._require_host()
         if os.path.lexists(path):
             raise FileExistsError(f"{os.fspath(path)} exists; a backup never replaces a file")
-        self.runtime.artifacts.backup(beside(path))
-        self.runtime.store.backup(os.fspath(path))
-        self.runtime.artifacts.backup(beside(path))
+        self._runtime.artifacts.backup(beside(path))
+        self._runtime.store.backup(os.fspath(path))
+        self._runtime.artifacts.backup(beside(path))
 
     def delete_entity(self, entity: str) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
@@ -211,7 +211,7 @@ class Platform:
         Returns how many records went. Running jobs are cancelled first. Safe to call again after a crash.
         """
         self._require_host()
-        return erasure.erase_entity(self.runtime, check_name(entity, "entity"))
+        return erasure.erase_entity(self._runtime, check_name(entity, "entity"))
 
     def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
         """Remove artifacts that no record names, as a crash may leave them, and find the records whose artifacts are
@@ -221,12 +221,12 @@ class Platform:
         running job has recorded nothing in that time it removes nothing, and may be called again later.
         """
         self._require_host()
-        return sweep_service.collect_orphans(self.runtime, grace)
+        return sweep_service.collect_orphans(self._runtime, grace)
 
     def sync(self) -> None:
         """Make everything that was acknowledged as durable as the store promises."""
         self._life.check()
-        self.runtime.store.sync()
+        self._runtime.store.sync()
 
     def close(self) -> None:
         """Sync, and close what was opened with the platform. Idempotent. Raises `StoreError` when it cannot sync."""
@@ -237,7 +237,7 @@ class Platform:
 
     def _require_host(self) -> None:
         self._life.check()
-        if self.principal.scope.entity is not None:
+        if self._principal.scope.entity is not None:
             raise Forbidden("only the host may do this")
 
     def __enter__(self) -> Self:

@@ -26,7 +26,7 @@ def complete(call: Call, training: bool) -> Flow[Response | None]:
     platform, clock = call.platform, call.platform.clock
     booked = attribution(call.headers, call.principal)
     asked = read_request(call.body, "body", strict=platform.settings.strict_parameters, details=training)
-    answering = platform.chat.flow(asked.request, booked, details=training)
+    answering = platform.chat._pipeline(asked.request, booked, details=training)
     if asked.request.streamed:
         yield from _streamed(answering, Events(asked, clock))
         return None

@@ -27,21 +27,21 @@ class Catalogue:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     def entries(self) -> list[CatalogueEntry]:
         """Every entry, sorted by id. A registered one takes the place of the backend's with its id."""
-        offers = offered(self.runtime)
+        offers = offered(self._runtime)
         listed = dict(offers)
-        for record in self.runtime.store.read(lambda snapshot: list(_registered(snapshot))):
+        for record in self._runtime.store.read(lambda snapshot: list(_registered(snapshot))):
             if record.answers_as in offers:
                 listed[record.id] = record.entry()
         return [listed[name] for name in sorted(listed)]
 
     def get(self, id: str) -> CatalogueEntry:
         """One entry. Raises `ModelNotFound`."""
-        offers = offered(self.runtime)
-        found = self.runtime.store.read(lambda snapshot: _catalogued(snapshot, offers, id))
+        offers = offered(self._runtime)
+        found = self._runtime.store.read(lambda snapshot: _catalogued(snapshot, offers, id))
         if found is None:
             raise _missing(id)
         return found.entry
@@ -51,15 +51,15 @@ class Catalogue:
 
         Raises `Forbidden`, `ModelNotFound`.
         """
-        return resolve(self.runtime, name, self.principal)
+        return resolve(self._runtime, name, self._principal)
 
     @property
     def version(self) -> tuple[int, int]:
         """The same for as long as the list is the same, also when another process changes it; of use in this process
         only.
         """
-        offered(self.runtime)
-        return self.runtime.store.read(_revision), self.runtime.cache.offers
+        offered(self._runtime)
+        return self._runtime.store.read(_revision), self._runtime.cache.offers
 
     def register(self, entry: CatalogueEntry, answers_as: str | None = None) -> None:
         """List `entry`, answered by the backend's model `answers_as` (by default the one with the entry's id).
@@ -69,17 +69,17 @@ class Catalogue:
         self._require_host()
         check_entry(entry)
         model = answers_as or entry.id
-        if model not in offered(self.runtime):
+        if model not in offered(self._runtime):
             raise InvalidInput.at("answers_as", msg=f"no backend offers a model {model!r}; name one that is offered")
-        self.runtime.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
+        self._runtime.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
 
     def remove(self, id: str) -> None:
         """Remove what was registered. Only the host may. Raises `ModelNotFound`, `Forbidden`."""
         self._require_host()
-        self.runtime.store.transact(lambda tx: _remove(tx, id))
+        self._runtime.store.transact(lambda tx: _remove(tx, id))
 
     def _require_host(self) -> None:
-        if self.principal.scope.entity is not None:
+        if self._principal.scope.entity is not None:
             raise Forbidden("only the host may change the catalogue")
 
 

@@ -30,7 +30,7 @@ class Chat:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     def complete(
         self,
@@ -80,11 +80,10 @@ class Chat:
         """The answer as it comes, on an event loop."""
         return AsyncCompletionStream(aiterate(self._flow(request, team, project, options, streamed=True)))
 
-    def flow(
+    def _pipeline(
         self, request: CompletionRequest, attribution: Attribution, *, details: bool = False
     ) -> Flow[CompletionResult]:
-        """The answer as a flow, for whoever drives it: see `modelyard.platform.chat.pipeline.run_completion`."""
-        return run_completion(self.runtime, self.principal, request, attribution, details)
+        return run_completion(self._runtime, self._principal, request, attribution, details)
 
     def completions(
         self,
@@ -99,8 +98,8 @@ class Chat:
 
         Raises `Forbidden`, `NotFound` for an unknown `after`.
         """
-        team = self.principal.entity if team is None else team
-        self.principal.require(team, project)
+        team = self._principal.entity if team is None else team
+        self._principal.require(team, project)
         check_limit(limit)
 
         def query(snapshot: Snapshot) -> list[StoredCompletion]:
@@ -108,16 +107,16 @@ class Chat:
             kept = _kept(snapshot, (team, project), cursor, order == "desc")
             return list(islice(filter(self._sees, kept), limit + 1))
 
-        return Page.cut(self.runtime.store.read(query), limit)
+        return Page.cut(self._runtime.store.read(query), limit)
 
     def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
         """What answered a completion that was asked to be kept, and at what price. Raises `NotFound`."""
-        return self.runtime.store.read(
-            lambda snapshot: lineage.completion_lineage(snapshot, self.principal, completion_id)
+        return self._runtime.store.read(
+            lambda snapshot: lineage.completion_lineage(snapshot, self._principal, completion_id)
         )
 
     def _sees(self, kept: StoredCompletion) -> bool:
-        projects = self.principal.scope.projects
+        projects = self._principal.scope.projects
         return projects is None or kept.project in projects
 
     def _behind(self, snapshot: Snapshot, team: str, id: str) -> tuple[object, ...]:
@@ -143,7 +142,7 @@ class Chat:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:
             request = attrs.evolve(request, streamed=streamed)
-        return self.flow(request, self.principal.attribution(team, project))
+        return self._pipeline(request, self._principal.attribution(team, project))
 
 
 class CompletionStream:

@@ -47,7 +47,7 @@ class ModelView:
     """What every use case of models begins with."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     def _named(self, snapshot: Snapshot, model: Model | str) -> Model:
-        return named_model(snapshot, self.principal, model)
+        return named_model(snapshot, self._principal, model)

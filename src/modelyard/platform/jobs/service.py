@@ -20,11 +20,11 @@ class Jobs:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     def get(self, id: str) -> JobSummary:
         """A job by its id; or, by the id of an evaluation run, the last job on it. Raises `NotFound`."""
-        return self.runtime.store.read(lambda snapshot: _summary(snapshot, self._found(snapshot, id)))
+        return self._runtime.store.read(lambda snapshot: _summary(snapshot, self._found(snapshot, id)))
 
     def list(
         self,
@@ -39,29 +39,29 @@ class Jobs:
 
         `after` is the id of a job. Raises `Forbidden`, `NotFound`, `InvalidInput`.
         """
-        entity = listed_entity(self.principal, entity, project)
+        entity = listed_entity(self._principal, entity, project)
         index, *where = listed_index(entity, project)
         cursor = None if after is None else partial(self._place, index, after)
-        page = read_page(self.runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=self._sees)
-        return self.runtime.store.read(lambda snapshot: page.map(partial(_summary, snapshot)))
+        page = read_page(self._runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=self._sees)
+        return self._runtime.store.read(lambda snapshot: page.map(partial(_summary, snapshot)))
 
     def cancel(self, id: str) -> JobSummary:
         """End a job: at once while it waits, at its next step or row while it runs. Idempotent. Raises `NotFound`."""
-        event_id, now = self.runtime.ids(), self.runtime.clock.now()
+        event_id, now = self._runtime.ids(), self._runtime.clock.now()
 
         def step(tx: Tx) -> tuple[Job, Job, JobSummary]:
             before = self._found(tx, id)
-            job = request_cancel(tx, self.runtime.job_types, before.id, event_id, self.principal.name, now)
+            job = request_cancel(tx, self._runtime.job_types, before.id, event_id, self._principal.name, now)
             return before, job, _summary(tx, job)
 
-        before, job, answer = self.runtime.store.transact(step)
+        before, job, answer = self._runtime.store.transact(step)
         if job.status is not before.status:
-            announce(self.runtime, job)
+            announce(self._runtime, job)
         return answer
 
     def require_worker(self, what: str = "job") -> None:
         """Raise `NoWorker` where no worker is alive, so that a job (in the message: a `what`) would never start."""
-        if not alive(self.runtime):
+        if not alive(self._runtime):
             raise NoWorker(
                 f"no worker is alive, so the {what} would never start; start one (modelyard work --store FILE, "
                 "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"
@@ -75,10 +75,10 @@ class Jobs:
 
     def _found_by_lane(self, snapshot: Snapshot, lane: str) -> Job | None:
         job = latest_job(snapshot, lane)
-        return job if job is not None and self.runtime.job_types[job.kind].found_by_lane else None
+        return job if job is not None and self._runtime.job_types[job.kind].found_by_lane else None
 
     def _sees(self, job: Job) -> bool:
-        return self.principal.scope.covers(job.entity, job.project)
+        return self._principal.scope.covers(job.entity, job.project)
 
     def _place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, self._found(snapshot, id))

@@ -29,12 +29,12 @@ class Keys:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     @property
     def blocking(self) -> bool:
         """Whether looking a key up may wait."""
-        return self.runtime.store.blocking
+        return self._runtime.store.blocking
 
     @property
     def longest(self) -> int:
@@ -56,14 +56,14 @@ class Keys:
 
         No key can mint one that outdoes it: in scope, in limits, or in time. Raises `InvalidInput`, `Forbidden`.
         """
-        now = self.runtime.clock.now()
-        secret = secret_of(self.runtime.randomness(SECRET_BYTES))
+        now = self._runtime.clock.now()
+        secret = secret_of(self._runtime.randomness(SECRET_BYTES))
         key = ApiKey(
-            id=self.runtime.ids(),
+            id=self._runtime.ids(),
             prefix=secret_prefix(secret),
             digest=secret_digest(secret),
             name=name,
-            entity=check_name(self.principal.entity if entity is None else entity, "entity"),
+            entity=check_name(self._principal.entity if entity is None else entity, "entity"),
             projects=self._projects(projects),
             created_at=now,
             expires_at=_expiry(now, expires_in, expires_at),
@@ -71,24 +71,24 @@ class Keys:
             concurrent_requests=concurrent_requests,
         )
         _check(key)
-        self.runtime.store.transact(lambda tx: self._add(tx, key))
+        self._runtime.store.transact(lambda tx: self._add(tx, key))
         return NewKey(key, secret)
 
     def list(self, entity: str | None = None) -> tuple[ApiKey, ...]:
         """The keys that the caller may see, oldest first: of one entity, or of all in its scope."""
-        named = self.principal.scope.entity if entity is None else entity
+        named = self._principal.scope.entity if entity is None else entity
         if named is not None:
-            self.principal.require(named)
+            self._principal.require(named)
         return tuple(key for key in self._all(named) if self._sees(key))
 
     def get(self, id: str) -> ApiKey:
         """One key. Raises `NotFound`."""
-        return self.runtime.store.read(lambda snapshot: self._found(snapshot, id))
+        return self._runtime.store.read(lambda snapshot: self._found(snapshot, id))
 
     def revoke(self, id: str) -> ApiKey:
         """End a key for ever; idempotent. Raises `NotFound`."""
-        now = self.runtime.clock.now()
-        return self.runtime.store.transact(lambda tx: self._revoke(tx, id, now))
+        now = self._runtime.clock.now()
+        return self._runtime.store.transact(lambda tx: self._revoke(tx, id, now))
 
     def authenticate(self, secret: str) -> Principal:
         """Who stands behind a secret.
@@ -97,14 +97,14 @@ class Keys:
         expired. Limits and scope are read now, not when the key was made.
         """
         digest = secret_digest(secret)
-        key = self.runtime.store.read(lambda snapshot: snapshot.find(ApiKey, "digest", digest))
-        if key is None or not key.alive(self.runtime.clock.now()):
+        key = self._runtime.store.read(lambda snapshot: snapshot.find(ApiKey, "digest", digest))
+        if key is None or not key.alive(self._runtime.clock.now()):
             raise Unauthenticated("this API key is not valid; send one that is neither revoked nor expired")
         return key.principal()
 
     def _projects(self, projects: Iterable[str] | None) -> tuple[str, ...]:
         if projects is None:
-            return tuple(sorted(self.principal.scope.projects or ()))
+            return tuple(sorted(self._principal.scope.projects or ()))
         if isinstance(projects, str):
             raise InvalidInput.at("projects", msg="must be a list of names, not one text", type="list_type")
         named = tuple(sorted({check_name(project, "projects", at) for at, project in enumerate(projects)}))
@@ -114,17 +114,17 @@ class Keys:
 
     def _add(self, tx: Tx, key: ApiKey) -> None:
         """The rule that privilege never grows, checked where the key is kept."""
-        if not self.principal.scope.holds(key.scope):
+        if not self._principal.scope.holds(key.scope):
             raise Forbidden("a key may only be given entities and projects that its maker has")
-        if not self.principal.limits.hold(key.limits):
+        if not self._principal.limits.hold(key.limits):
             raise Forbidden("a key may not be given wider limits than its maker has")
-        if self.principal.key_id:
+        if self._principal.key_id:
             self._check_maker(tx, key)
         tx.add(key)
 
     def _check_maker(self, tx: Tx, key: ApiKey) -> None:
         try:
-            maker = tx.get(ApiKey, self.principal.key_id)
+            maker = tx.get(ApiKey, self._principal.key_id)
         except RecordNotFound:
             raise Unauthenticated("the key that asks for this is gone") from None
         if not maker.alive(key.created_at):
@@ -134,10 +134,10 @@ class Keys:
 
     def _all(self, entity: str | None) -> Iterable[ApiKey]:
         index, where = ("all", ()) if entity is None else ("by_entity", (entity,))
-        return self.runtime.store.read(lambda snapshot: list(chain.from_iterable(_pages(snapshot, index, where))))
+        return self._runtime.store.read(lambda snapshot: list(chain.from_iterable(_pages(snapshot, index, where))))
 
     def _sees(self, key: ApiKey) -> bool:
-        return self.principal.scope.holds(key.scope)
+        return self._principal.scope.holds(key.scope)
 
     def _found(self, snapshot: Snapshot, key_id: str) -> ApiKey:
         try:

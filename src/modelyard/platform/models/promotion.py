@@ -195,7 +195,7 @@ class Promotions(ModelView):
 
     def aliases(self, model: Model | str) -> tuple[Alias, ...]:
         """The aliases of a model, by name, with the steps that they point to. Raises `NotFound`."""
-        return self.runtime.store.read(lambda snapshot: tuple(aliases_of(snapshot, self._named(snapshot, model).id)))
+        return self._runtime.store.read(lambda snapshot: tuple(aliases_of(snapshot, self._named(snapshot, model).id)))
 
     def promotions(
         self,
@@ -207,9 +207,9 @@ class Promotions(ModelView):
         order: Order = "asc",
     ) -> Page[Promotion]:
         """Every change of an alias, in order, also of one that was removed. `after` is the id of one."""
-        found = self.runtime.store.read(lambda snapshot: self._named(snapshot, model))
+        found = self._runtime.store.read(lambda snapshot: self._named(snapshot, model))
         cursor = None if after is None else partial(_place, found.id, alias, after)
-        return read_page(self.runtime, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
+        return read_page(self._runtime, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
 
     def _judged(self, model: Model | str, step: int, alias: str, require: NotWorse | None) -> "_Judged":
         """What is to be promoted, with the numbers with which it meets what is required."""
@@ -217,11 +217,11 @@ class Promotions(ModelView):
             return _Judged(step)
         if not isinstance(require, NotWorse):
             raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
-        found, now = self.runtime.store.read(lambda snapshot: self._pointed(snapshot, model, step, alias))
+        found, now = self._runtime.store.read(lambda snapshot: self._pointed(snapshot, model, step, alias))
         if now is not None and now.step == step:
             return _Judged(step)
         current = None if now is None else now.step
-        return _Judged(step, current, verdict(self.runtime, self.principal, found, step, current, require))
+        return _Judged(step, current, verdict(self._runtime, self._principal, found, step, current, require))
 
     def _pointed(self, snapshot: Snapshot, model: Model | str, step: int, alias: str) -> tuple[Model, Alias | None]:
         found = self._named(snapshot, model)
@@ -237,7 +237,7 @@ class Promotions(ModelView):
         judged: "_Judged | None" = None,
     ) -> Promotion:
         check_alias(alias)
-        id_, now, by = self.runtime.ids(), self.runtime.clock.now(), self.principal.key_id or self.principal.name
+        id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
 
         def act(tx: Tx) -> Promotion:
             found = self._named(tx, model)
@@ -245,7 +245,7 @@ class Promotions(ModelView):
             place = (found.id, found.entity, found.project, alias)
             return make(tx, found, Promotion(id_, *place, 0, change, step, current, by, now, verdict=numbers))
 
-        return self.runtime.store.transact(act)
+        return self._runtime.store.transact(act)
 
 
 def _place(model_id: str, alias: str, promotion_id: str, snapshot: Snapshot) -> Cursor:

@@ -72,8 +72,8 @@ class Models(Promotions):
 
     def base_models(self) -> tuple[str, ...]:
         """The ids of the models that training can start from: those that are served here and that a trainer trains."""
-        trainers = self.runtime.trainers
-        served = {entry.id for entry in self.runtime.backend.entries()}
+        trainers = self._runtime.trainers
+        served = {entry.id for entry in self._runtime.backend.entries()}
         return tuple(sorted(model for model in served if any(trainer.trains(model) for trainer in trainers)))
 
     def create(
@@ -84,14 +84,14 @@ class Models(Promotions):
         A name that is taken is refused with `Conflict`; with `return_existing` its model is returned if it has the same
         base model. Raises `InvalidInput`, `Forbidden`.
         """
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity, project)
+        entity = self._principal.entity if entity is None else entity
+        self._principal.require(entity, project)
         for field, value in {"name": name, "project": project, "entity": entity}.items():
             check_name(value, field)
         self._check_base(base_model)
-        model = Model(self.runtime.ids(), entity, project, name, base_model, self.runtime.clock.now())
-        checkpoint_id = self.runtime.ids()
-        return self.runtime.store.transact(lambda tx: create(tx, model, checkpoint_id, return_existing))
+        model = Model(self._runtime.ids(), entity, project, name, base_model, self._runtime.clock.now())
+        checkpoint_id = self._runtime.ids()
+        return self._runtime.store.transact(lambda tx: create(tx, model, checkpoint_id, return_existing))
 
     def _check_base(self, base_model: str) -> None:
         known = self.base_models()
@@ -101,13 +101,13 @@ class Models(Promotions):
 
     def get(self, model: Model | str) -> Model:
         """One model, by id or name. Raises `NotFound`, `Forbidden`."""
-        return self.runtime.store.read(lambda snapshot: self._named(snapshot, model))
+        return self._runtime.store.read(lambda snapshot: self._named(snapshot, model))
 
     def find(self, project: str, name: str, *, entity: str | None = None) -> Model | None:
         """The model of this name, or None. Raises `Forbidden`."""
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity, project)
-        return self.runtime.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
+        entity = self._principal.entity if entity is None else entity
+        self._principal.require(entity, project)
+        return self._runtime.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
 
     def list(
         self,
@@ -122,11 +122,11 @@ class Models(Promotions):
 
         `after` is the id of a model, which may have been deleted since. Raises `Forbidden`, `NotFound`.
         """
-        entity = listed_entity(self.principal, entity, project)
+        entity = listed_entity(self._principal, entity, project)
         index, *where = listed_index(entity, project)
-        cursor = None if after is None else partial(model_place, index, self.principal.scope, entity, after)
-        keep = accept_all if self.principal.scope.projects is None else self._sees
-        return read_page(self.runtime, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+        cursor = None if after is None else partial(model_place, index, self._principal.scope, entity, after)
+        keep = accept_all if self._principal.scope.projects is None else self._sees
+        return read_page(self._runtime, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
 
     def delete(self, model: Model | str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
@@ -146,23 +146,23 @@ class Models(Promotions):
         """The checkpoints of a model by step. `after` is the id of one, which may have been deleted since."""
         model_id = self.get(model).id
         cursor = None if after is None else partial(checkpoint_place, model_id, after)
-        return read_page(self.runtime, Checkpoint, "by_model", model_id, after=cursor, limit=limit, order=order)
+        return read_page(self._runtime, Checkpoint, "by_model", model_id, after=cursor, limit=limit, order=order)
 
     def checkpoint(self, model: Model | str, step: int) -> Checkpoint:
         """The checkpoint of a step. Raises `NotFound`."""
-        return self.runtime.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
+        return self._runtime.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
 
     def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
         """Where a checkpoint comes from (job, data, parent), which aliases point to it and which runs judged it.
 
         Raises `NotFound`.
         """
-        return self.runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
+        return self._runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
     def plot(self, model: Model | str) -> Plot:
         """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
         found = self.get(model)
-        return model_plot(self.runtime, found.id, f"{found.entity}/{found.project}/{found.name}")
+        return model_plot(self._runtime, found.id, f"{found.entity}/{found.project}/{found.name}")
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
@@ -172,7 +172,7 @@ class Models(Promotions):
         asked = tuple(dict.fromkeys(steps))
         if len(asked) > MAX_STEPS:
             raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
-        gone = self.runtime.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), asked))
+        gone = self._runtime.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), asked))
         self._remove_files(artifacts_of(gone))
         deleted = {checkpoint.step for checkpoint in gone}
         return DeletedCheckpoints(len(gone), tuple(step for step in asked if step not in deleted))
@@ -182,7 +182,7 @@ class Models(Promotions):
         files = self.checkpoint(model, step).files
         if name not in files:
             raise NotFound("File", name)
-        return self.runtime.artifacts.open(files[name]["artifact"])
+        return self._runtime.artifacts.open(files[name]["artifact"])
 
     # ---- retention
 
@@ -205,11 +205,11 @@ class Models(Promotions):
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()
         policy = Retention(self.get(model).id, keep_last, best, metric, lower_is_better, seconds)
-        return self.runtime.store.transact(lambda tx: self._retain(tx, policy))
+        return self._runtime.store.transact(lambda tx: self._retain(tx, policy))
 
     def retention(self, model: Model | str) -> Retention | None:
         """The policy that was set for a model, or None. Raises `NotFound`."""
-        return self.runtime.store.read(
+        return self._runtime.store.read(
             lambda snapshot: get_or_none(snapshot, Retention, self._named(snapshot, model).id)
         )
 
@@ -223,11 +223,11 @@ class Models(Promotions):
 
     def pin(self, model: Model | str, step: int) -> Checkpoint:
         """Keep the checkpoint of a step whatever else is removed, until it is unpinned. Raises `NotFound`."""
-        return self.runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=True))
+        return self._runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=True))
 
     def unpin(self, model: Model | str, step: int) -> Checkpoint:
         """Leave the checkpoint of a step to the rules again. Raises `NotFound`."""
-        return self.runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=False))
+        return self._runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=False))
 
     # ---- logs
 
@@ -240,11 +240,11 @@ class Models(Promotions):
         found, means = self.get(model), Means()
         check_name(split, "split")
         if isinstance(groups, StoredArtifact):
-            with self.runtime.artifacts.open(groups.name) as file:
+            with self._runtime.artifacts.open(groups.name) as file:
                 count = sum(1 for _ in means.over(read_groups(file)))
             return self._log(found, split, groups, count, means)
-        stored, count = store_groups(self.runtime.artifacts, means.over(groups_of(groups)))
-        with remove_unless_recorded(self.runtime.artifacts, stored):
+        stored, count = store_groups(self._runtime.artifacts, means.over(groups_of(groups)))
+        with remove_unless_recorded(self._runtime.artifacts, stored):
             return self._log(found, split, stored, count, means)
 
     def logs(
@@ -260,31 +260,31 @@ class Models(Promotions):
         model_id = self.get(model).id
         index, *where = ("by_model", model_id) if split is None else ("by_split", model_id, split)
         cursor = None if after is None else partial(log_place, index, model_id, after)
-        return read_page(self.runtime, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
+        return read_page(self._runtime, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
 
     def logged(self, log_id: str) -> Iterator[TrajectoryGroup]:
         """The groups of one log, read as they are asked for. Raises `NotFound`."""
-        log = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, TrajectoryLog, log_id))
-        if log is None or not self.principal.scope.covers(log.entity, log.project):
+        log = self._runtime.store.read(lambda snapshot: get_or_none(snapshot, TrajectoryLog, log_id))
+        if log is None or not self._principal.scope.covers(log.entity, log.project):
             raise NotFound("Log", log_id)
-        with self.runtime.artifacts.open(log.artifact) as file:
+        with self._runtime.artifacts.open(log.artifact) as file:
             yield from read_groups(file)
 
     # ---- steps
 
     def _lineage(self, snapshot: Snapshot, model: Model, step: int) -> CheckpointLineage:
-        return checkpoint_lineage(snapshot, self.principal, model, found_checkpoint(snapshot, model, step))
+        return checkpoint_lineage(snapshot, self._principal, model, found_checkpoint(snapshot, model, step))
 
     def _sees(self, model: Model) -> bool:
-        return self.principal.scope.covers(model.entity, model.project)
+        return self._principal.scope.covers(model.entity, model.project)
 
     def _retain(self, tx: Tx, policy: Retention) -> Retention:
         self._named(tx, policy.model_id)
         return set_retention(tx, policy)
 
     def _enforce(self, model: Model | str) -> Sequence[Checkpoint]:
-        now = self.runtime.clock.now()
-        return self.runtime.store.transact(lambda tx: enforce(tx, self._named(tx, model), now))
+        now = self._runtime.clock.now()
+        return self._runtime.store.transact(lambda tx: enforce(tx, self._named(tx, model), now))
 
     def _pin(self, tx: Tx, model: Model | str, step: int, pinned: bool) -> Checkpoint:
         checkpoint = attrs.evolve(found_checkpoint(tx, self._named(tx, model), step), pinned=pinned)
@@ -293,7 +293,7 @@ class Models(Promotions):
 
     def _log(self, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means) -> TrajectoryLog:
         log = TrajectoryLog(
-            self.runtime.ids(),
+            self._runtime.ids(),
             model.id,
             model.entity,
             model.project,
@@ -304,20 +304,20 @@ class Models(Promotions):
             means.trajectories,
             means.reward,
             means.metrics,
-            self.runtime.clock.now(),
+            self._runtime.clock.now(),
         )
-        return self.runtime.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
+        return self._runtime.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
 
     def _delete_some(self, model_id: str) -> Gone:
-        event_ids, now = [self.runtime.ids() for _ in range(JOBS_AT_ONCE)], self.runtime.clock.now()
-        gone = self.runtime.store.transact(
-            lambda tx: delete_some(tx, self.runtime.job_types, self._named(tx, model_id), event_ids, now)
+        event_ids, now = [self._runtime.ids() for _ in range(JOBS_AT_ONCE)], self._runtime.clock.now()
+        gone = self._runtime.store.transact(
+            lambda tx: delete_some(tx, self._runtime.job_types, self._named(tx, model_id), event_ids, now)
         )
         for job in gone.jobs:
-            announce(self.runtime, job)
+            announce(self._runtime, job)
         self._remove_files(gone.files)
         return gone
 
     def _remove_files(self, names: Iterable[str]) -> None:
         for name in names:
-            self.runtime.artifacts.remove(name)
+            self._runtime.artifacts.remove(name)

@@ -57,7 +57,7 @@ class Health:
     """The platform's own view of how it is."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     def check(self) -> str:
         """ "ok": the platform answers."""
@@ -66,10 +66,10 @@ class Health:
     def system_check(self) -> SystemCheck:
         """Try every part. A part that fails is told, not raised; the worker's fails when none is alive."""
         api, _ = self._tried(self.check)
-        store, facts = self._tried(self.runtime.store.check)
+        store, facts = self._tried(self._runtime.store.check)
         artifacts, _ = self._tried(self._check_artifacts)
         worker, _ = self._tried(self._require_worker)
-        queue, oldest = self._tried(lambda: self.runtime.store.read(_oldest_queued))
+        queue, oldest = self._tried(lambda: self._runtime.store.read(_oldest_queued))
         known = facts or {}
         return SystemCheck(
             api=api,
@@ -80,13 +80,13 @@ class Health:
             version=__version__,
             store_engine=_text(known.get("engine")),
             store_version=_text(known.get("version")),
-            durability=self.runtime.store.durability,
+            durability=self._runtime.store.durability,
             warning=_text(known.get("warning")),
             oldest_queued_s=self._age(oldest),
         )
 
     def _tried(self, part: Callable[[], T]) -> tuple[CheckResult, T | None]:
-        clock = self.runtime.clock
+        clock = self._runtime.clock
         began = clock.monotonic()
         try:
             value = part()
@@ -96,17 +96,17 @@ class Health:
         return CheckResult(True, clock.monotonic() - began), value
 
     def _check_artifacts(self) -> None:
-        self.runtime.artifacts.check()
-        self.runtime.require_room()
+        self._runtime.artifacts.check()
+        self._runtime.require_room()
 
     def _require_worker(self) -> None:
-        if not alive(self.runtime):
+        if not alive(self._runtime):
             raise NoWorker("no worker is alive, so training jobs wait; start one: modelyard work --store FILE")
 
     def _age(self, since: datetime | None) -> float | None:
         if since is None:
             return None
-        return max(0.0, (self.runtime.clock.now() - since).total_seconds())
+        return max(0.0, (self._runtime.clock.now() - since).total_seconds())
 
 
 def _words(failure: Exception) -> str:

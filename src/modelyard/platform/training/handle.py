@@ -35,14 +35,14 @@ class JobHandle:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, job_id: str) -> None:
-        self.runtime, self.principal, self.id = runtime, principal, job_id
+        self._runtime, self._principal, self.id = runtime, principal, job_id
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
 
     def refresh(self) -> TrainingJob:
         """The job as it is now. Raises `NotFound`."""
-        return shown_job(self.runtime, self.principal, self.id)
+        return shown_job(self._runtime, self._principal, self.id)
 
     @property
     def status(self) -> JobStatus:
@@ -56,7 +56,7 @@ class JobHandle:
 
     def cancel(self) -> TrainingJob:
         """End it: at once while it waits, at its next step while it runs. Idempotent; one that has ended stays so."""
-        return cancel_job(self.runtime, self.principal, self.id)
+        return cancel_job(self._runtime, self._principal, self.id)
 
     # ---- waiting
 
@@ -65,12 +65,12 @@ class JobHandle:
 
         Raises `JobFailed`; and TimeoutError after `timeout` seconds.
         """
-        until = None if timeout is None else self.runtime.clock.monotonic() + timeout
+        until = None if timeout is None else self._runtime.clock.monotonic() + timeout
         with closing(self._turns()) as turns, progress_bar(self.id) if progress else nullcontext() as show:
             for _ in turns:
                 if show is not None:
                     self._show(show)
-                if until is not None and self.runtime.clock.monotonic() >= until:
+                if until is not None and self._runtime.clock.monotonic() >= until:
                     break
         job = self.refresh()
         if job.status not in ENDED:
@@ -82,7 +82,7 @@ class JobHandle:
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Checkpoint:
         """Its checkpoint, once it has succeeded. Raises `JobFailed`, TimeoutError, and `NotFound` if it was deleted."""
         job = self.wait(timeout, progress=progress)
-        found = self.runtime.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
+        found = self._runtime.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
         if found is None:
             raise NotFound("Checkpoint", f"step {job.step}")
         return found
@@ -92,14 +92,14 @@ class JobHandle:
     def plot(self) -> Plot:
         """Its loss and, for RL, its reward, step by step: to `save`, or shown by a notebook."""
         job = self.refresh()
-        return job_plot(self.runtime, self.id, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+        return job_plot(self._runtime, self.id, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()
 
     def _show(self, show: Show) -> None:
         job = self.refresh()
-        latest = events_page(self.runtime, self.id, None, 1, "desc").items
+        latest = events_page(self._runtime, self.id, None, 1, "desc").items
         numbers = latest[0].data if latest else {}
         show(job.progress, job.total, {name: numbers[name] for name in SHOWN if name in numbers})
 
@@ -137,7 +137,7 @@ class JobHandle:
     def _events(self, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
         with closing(self._turns()) as turns:
             for _ in turns:
-                for event in events_behind(self.runtime, self.id, after):
+                for event in events_behind(self._runtime, self.id, after):
                     yield event
                     after = event.id
                 if stop():
@@ -146,7 +146,7 @@ class JobHandle:
     def _turns(self) -> Generator[None, None, None]:
         """Yields whenever something may have happened, for the last time after the job's end."""
         return wait_for_end(
-            self.runtime, lambda: self.runtime.store.read(lambda tx: found_job(tx, self.principal, self.id))
+            self._runtime, lambda: self._runtime.store.read(lambda tx: found_job(tx, self._principal, self.id))
         )
 
 

@@ -27,7 +27,7 @@ class Rollout:
         self, chat: Chat, *, team: str | None = None, project: str | None = None, **options: Unpack[CompletionOptions]
     ) -> None:
         self._chat, self._options = chat, options
-        self._attribution = chat.principal.attribution(team, project)
+        self._attribution = chat._principal.attribution(team, project)
         self._items: list[Message | SampledChoice] = []
         self._base = self._build((Message(Role.USER, ""),), options)
 
@@ -37,13 +37,13 @@ class Rollout:
         `options` hold for this turn alone. Raises as `chat.complete` does; then nothing was said.
         """
         said = build_messages(messages) if messages else ()
-        answer = run(self._chat.flow(self._request(said, options), self._attribution, details=True))
+        answer = run(self._chat._pipeline(self._request(said, options), self._attribution, details=True))
         return self._keep(said, answer.completion.choices[0])
 
     async def aask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
         """The same, without blocking the event loop."""
         said = build_messages(messages) if messages else ()
-        answer = await arun(self._chat.flow(self._request(said, options), self._attribution, details=True))
+        answer = await arun(self._chat._pipeline(self._request(said, options), self._attribution, details=True))
         return self._keep(said, answer.completion.choices[0])
 
     def trajectory(self, reward: float, metrics: Mapping[str, Any] | None = None) -> Trajectory:

@@ -46,7 +46,7 @@ class Training:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     # ---- asking for a job
 
@@ -69,7 +69,7 @@ class Training:
         has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
         `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
         """
-        self.runtime.require_room()
+        self._runtime.require_room()
         ask = partial(self._ask, JobKind.SFT, key=check_idempotency_key(idempotency_key))
         rates = (
             learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
@@ -79,7 +79,7 @@ class Training:
         if isinstance(data, str) and "://" in data:
             return ask(target, config, *self._dataset_named(target, config, data))
         stored, rows = self._keep_examples(data)
-        with remove_unless_recorded(self.runtime.artifacts, stored):
+        with remove_unless_recorded(self._runtime.artifacts, stored):
             _check_rows(config, rows)
             return ask(target, config, {**_own(stored), "rows": rows})
 
@@ -97,7 +97,7 @@ class Training:
         writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
         `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`, `StorageFull`.
         """
-        self.runtime.require_room()
+        self._runtime.require_room()
         ask = partial(self._ask, JobKind.RL, key=check_idempotency_key(idempotency_key))
         unknown = sorted(options.keys() - {*(field.name for field in attrs.fields(RLConfig)), "loss_fn"})
         if unknown:
@@ -105,8 +105,8 @@ class Training:
         config, target = RLConfig.resolve(options), self._model(model)
         if isinstance(groups, StoredArtifact):
             return ask(target, config, _own(groups))
-        stored, _ = store_groups(self.runtime.artifacts, groups_of(groups))
-        with remove_unless_recorded(self.runtime.artifacts, stored):
+        stored, _ = store_groups(self._runtime.artifacts, groups_of(groups))
+        with remove_unless_recorded(self._runtime.artifacts, stored):
             return ask(target, config, _own(stored))
 
     # ---- datasets
@@ -118,21 +118,21 @@ class Training:
 
         Raises `InvalidInput`, `Forbidden`, `StorageFull`.
         """
-        self.runtime.require_room()
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity, project)
+        self._runtime.require_room()
+        entity = self._principal.entity if entity is None else entity
+        self._principal.require(entity, project)
         for field, value in {"name": name, "project": project, "entity": entity}.items():
             check_name(value, field)
         stored, rows = self._keep_examples(data)
-        with remove_unless_recorded(self.runtime.artifacts, stored):
+        with remove_unless_recorded(self._runtime.artifacts, stored):
             _check_not_empty(rows)
             place = (entity, project, name)
             asked = Dataset(
-                self.runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self.runtime.clock.now()
+                self._runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self._runtime.clock.now()
             )
-            dataset = self.runtime.store.transact(lambda tx: add_version(tx, asked))
+            dataset = self._runtime.store.transact(lambda tx: add_version(tx, asked))
         if dataset.id != asked.id:
-            self.runtime.artifacts.remove(stored.name)
+            self._runtime.artifacts.remove(stored.name)
         return dataset
 
     # ---- reading and cancelling
@@ -140,22 +140,22 @@ class Training:
     def job(self, job_id: str) -> JobHandle:
         """The handle of a job. Raises `NotFound`."""
         self.get(job_id)
-        return JobHandle(self.runtime, self.principal, job_id)
+        return JobHandle(self._runtime, self._principal, job_id)
 
     def get(self, job_id: str) -> TrainingJob:
         """One job. Raises `NotFound`."""
-        return shown_job(self.runtime, self.principal, job_id)
+        return shown_job(self._runtime, self._principal, job_id)
 
     def events(
         self, job_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
     ) -> Page[TrainingEvent]:
         """Events of a job, behind the one with the id `after`. Raises `NotFound`."""
         self.get(job_id)
-        return events_page(self.runtime, job_id, after, limit, order)
+        return events_page(self._runtime, job_id, after, limit, order)
 
     def cancel(self, job_id: str) -> TrainingJob:
         """End a job: at once while it waits, at its next step while it runs. Idempotent. Raises `NotFound`."""
-        return cancel_job(self.runtime, self.principal, job_id)
+        return cancel_job(self._runtime, self._principal, job_id)
 
     def list(
         self,
@@ -173,9 +173,9 @@ class Training:
 
         `model` may also be the id of a model that was deleted. Raises `Forbidden`, `NotFound`, `InvalidInput`.
         """
-        entity = listed_entity(self.principal, entity, project)
+        entity = listed_entity(self._principal, entity, project)
         lane = None if model is None else self._lane(model)
-        sees = visible(self.principal)
+        sees = visible(self._principal)
 
         def keep(job: Job) -> bool:
             return (
@@ -187,26 +187,26 @@ class Training:
 
         index, *where = _index(entity, project, lane, status)
         cursor = None if after is None else partial(self._place, index, after)
-        page = read_page(self.runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
-        now = self.runtime.clock.now()
-        return Page(self.runtime.store.read(lambda snapshot: shown(snapshot, page, now)), page.has_more)
+        page = read_page(self._runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+        now = self._runtime.clock.now()
+        return Page(self._runtime.store.read(lambda snapshot: shown(snapshot, page, now)), page.has_more)
 
     # ---- how a job is made
 
     def _model(self, model: Model | str) -> Model:
-        return self.runtime.store.read(lambda snapshot: named_model(snapshot, self.principal, model))
+        return self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
 
     def _keep_examples(self, data: ExampleData | str | os.PathLike[str]) -> tuple[StoredArtifact, int]:
         if not isinstance(data, str | os.PathLike):
-            return store_examples(self.runtime.artifacts, examples_of(data))
-        if self.principal.scope.entity is not None:
+            return store_examples(self._runtime.artifacts, examples_of(data))
+        if self._principal.scope.entity is not None:
             raise InvalidInput.at("data", msg="only the host may name a file; send a dataset's URL")
         with open(data, "rb") as file:
-            return store_examples(self.runtime.artifacts, read_examples(file))
+            return store_examples(self._runtime.artifacts, read_examples(file))
 
     def _dataset_named(self, model: Model, config: SFTConfig, url: str) -> tuple[Mapping[str, Any], str]:
         """The data of a job on a dataset, and the fingerprint of its request."""
-        dataset = self.runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
+        dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
         self._check_readable(dataset)
         _check_rows(config, dataset.rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
@@ -216,7 +216,7 @@ class Training:
         """Raise `InvalidInput` naming the line of a dataset that could not be read when it came."""
         if dataset.rows:
             return
-        with self.runtime.artifacts.open(dataset.artifact) as file:
+        with self._runtime.artifacts.open(dataset.artifact) as file:
             try:
                 for _ in read_examples(file):
                     pass
@@ -228,7 +228,7 @@ class Training:
         if named is None:
             msg = "must be a dataset's URL, such as modelyard:///<entity>/<project>/<name>:v0"
             raise InvalidInput.at("training_data_url", msg=msg)
-        self.principal.require(named.entity, named.project)
+        self._principal.require(named.entity, named.project)
         found = version_of(snapshot, named)
         if found is None:
             raise NotFound("Dataset", url)
@@ -244,17 +244,17 @@ class Training:
         *,
         key: str | None,
     ) -> JobHandle:
-        seed = int.from_bytes(self.runtime.randomness(SEED_BYTES), "big")
+        seed = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big")
         spec = {"config": attrs.asdict(config), "seed": seed, **data}
         place = (model.entity, model.project, model.id)
-        asked = Job(self.runtime.ids(), kind, *place, self.runtime.clock.now(), spec, fingerprint, key)
-        job = self.runtime.store.transact(lambda tx: self._enqueue(tx, asked))
+        asked = Job(self._runtime.ids(), kind, *place, self._runtime.clock.now(), spec, fingerprint, key)
+        job = self._runtime.store.transact(lambda tx: self._enqueue(tx, asked))
         if job.id == asked.id:
-            announce(self.runtime, job)
+            announce(self._runtime, job)
         else:
             for name in files_of(asked):
-                self.runtime.artifacts.remove(name)
-        return JobHandle(self.runtime, self.principal, job.id)
+                self._runtime.artifacts.remove(name)
+        return JobHandle(self._runtime, self._principal, job.id)
 
     def _enqueue(self, tx: Tx, job: Job) -> Job:
         known = asked_before(tx, job)
@@ -265,7 +265,7 @@ class Training:
         step = job.spec["config"].get("kl_penalty_reference_step")
         if step is not None and tx.find(Checkpoint, "step", job.lane, step) is None:
             raise InvalidInput.at("kl_penalty_reference_step", msg=f"the model has no checkpoint of step {step}")
-        return enqueue(tx, job, self.runtime.settings.max_queued_jobs)
+        return enqueue(tx, job, self._runtime.settings.max_queued_jobs)
 
     def _lane(self, model: Model | str) -> str:
         if isinstance(model, Model):
@@ -273,7 +273,7 @@ class Training:
         return self._model(model).id if "/" in model else model
 
     def _place(self, index: str, job_id: str, snapshot: Snapshot) -> Cursor:
-        return cursor_at(Job, index, found_job(snapshot, self.principal, job_id))
+        return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
 
 
 def _own(stored: StoredArtifact) -> Mapping[str, Any]:

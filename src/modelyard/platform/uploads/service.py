@@ -36,7 +36,7 @@ class Uploads:
     """The uploads that a principal may see. What is another's looks as if it did not exist."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     # ---- the calls of an upload, in their order
 
@@ -45,16 +45,16 @@ class Uploads:
 
         Raises `InvalidInput`, `Forbidden`.
         """
-        entity = self.principal.entity if entity is None else entity
+        entity = self._principal.entity if entity is None else entity
         for field, value in {"entity": entity, "project": project, "name": name}.items():
             check_name(value, field)
-        self.principal.require(entity, project)
-        now = self.runtime.clock.now()
-        upload = Upload(self.runtime.ids(), entity, project, name, now, now + LIFE)
-        swept = self.runtime.store.transact(lambda tx: _begin(tx, upload))
+        self._principal.require(entity, project)
+        now = self._runtime.clock.now()
+        upload = Upload(self._runtime.ids(), entity, project, name, now, now + LIFE)
+        swept = self._runtime.store.transact(lambda tx: _begin(tx, upload))
         for old in swept:
             if old.artifact is not None:
-                self.runtime.artifacts.remove(old.artifact)
+                self._runtime.artifacts.remove(old.artifact)
         return upload
 
     def expect_file(self, upload_id: str, md5: str) -> str | None:
@@ -63,18 +63,18 @@ class Uploads:
         An address given out before is no longer good. Raises `NotFound`, and `Conflict` when another file is here.
         """
         secret = self._new_secret()
-        step = partial(self._expect_file, upload_id, md5, secret_digest(secret), self.runtime.clock.now())
-        return secret if self.runtime.store.transact(step) else None
+        step = partial(self._expect_file, upload_id, md5, secret_digest(secret), self._runtime.clock.now())
+        return secret if self._runtime.store.transact(step) else None
 
     def expect_manifest(self, upload_id: str) -> str:
         """The secret of the address for the list of files. Raises `NotFound`."""
         secret = self._new_secret()
-        now = self.runtime.clock.now()
+        now = self._runtime.clock.now()
 
         def step(tx: Tx) -> None:
             tx.replace(attrs.evolve(self._open(tx, upload_id, now), manifest_secret=secret_digest(secret)))
 
-        self.runtime.store.transact(step)
+        self._runtime.store.transact(step)
         return secret
 
     def receive(self, secret: str, raw: StoredArtifact) -> None:
@@ -83,7 +83,7 @@ class Uploads:
         `Forbidden`.
         """
         upload = self._behind("file", secret)
-        with self.runtime.artifacts.open(raw.name) as file:
+        with self._runtime.artifacts.open(raw.name) as file:
             if _md5(file) != upload.md5:
                 raise InvalidInput.at(
                     "body", msg="is not the file that was announced: its MD5 is another; send it again"
@@ -91,10 +91,12 @@ class Uploads:
             if upload.received:
                 return
             stored, rows = self._keep(file)
-        with remove_unless_recorded(self.runtime.artifacts, stored):
-            named = self.runtime.store.transact(partial(self._receive, secret, stored, rows, self.runtime.clock.now()))
+        with remove_unless_recorded(self._runtime.artifacts, stored):
+            named = self._runtime.store.transact(
+                partial(self._receive, secret, stored, rows, self._runtime.clock.now())
+            )
         if not named:
-            self.runtime.artifacts.remove(stored.name)
+            self._runtime.artifacts.remove(stored.name)
 
     def check_manifest(self, secret: str, digests: list[str | None]) -> None:
         """Compare the list of files that came to an address, by their MD5, with what is here.
@@ -110,10 +112,10 @@ class Uploads:
 
         Raises `NotFound`, and `Conflict` when no file came.
         """
-        new_id, now = self.runtime.ids(), self.runtime.clock.now()
-        dataset, spare = self.runtime.store.transact(lambda tx: self._commit(tx, upload_id, new_id, now))
+        new_id, now = self._runtime.ids(), self._runtime.clock.now()
+        dataset, spare = self._runtime.store.transact(lambda tx: self._commit(tx, upload_id, new_id, now))
         if spare is not None:
-            self.runtime.artifacts.remove(spare)
+            self._runtime.artifacts.remove(spare)
         return dataset
 
     # ---- reading
@@ -128,20 +130,24 @@ class Uploads:
 
     def dataset(self, id: str) -> Dataset | None:
         """The dataset that an upload became, by either's id."""
-        return self.runtime.store.read(lambda snapshot: self._dataset(snapshot, id))
+        return self._runtime.store.read(lambda snapshot: self._dataset(snapshot, id))
 
     def find(self, project: str, name: str, *, entity: str | None = None) -> Dataset | None:
         """A dataset by `<name>:v<N>` or `<name>:latest`. Raises `Forbidden`."""
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity, project)
+        entity = self._principal.entity if entity is None else entity
+        self._principal.require(entity, project)
         named = DatasetName.parse(f"modelyard:///{entity}/{project}/{name}")
-        return None if named is None else self.runtime.store.read(lambda snapshot: version_of(snapshot, named))
+        return None if named is None else self._runtime.store.read(lambda snapshot: version_of(snapshot, named))
 
     # ---- steps
 
     def _open(self, tx: Snapshot, upload_id: str, now: datetime) -> Upload:
         upload = get_or_none(tx, Upload, upload_id)
-        if upload is None or not self.principal.scope.covers(upload.entity, upload.project) or upload.expires_at <= now:
+        if (
+            upload is None
+            or not self._principal.scope.covers(upload.entity, upload.project)
+            or upload.expires_at <= now
+        ):
             raise NotFound("Upload", upload_id, "begin it anew")
         return upload
 
@@ -178,21 +184,21 @@ class Uploads:
     def _dataset(self, snapshot: Snapshot, id: str) -> Dataset | None:
         upload = get_or_none(snapshot, Upload, id)
         dataset = get_or_none(snapshot, Dataset, id if upload is None else upload.dataset_id or "")
-        if dataset is None or not self.principal.scope.covers(dataset.entity, dataset.project):
+        if dataset is None or not self._principal.scope.covers(dataset.entity, dataset.project):
             return None
         return dataset
 
     # ---- parts of the above
 
     def _new_secret(self) -> str:
-        return self.runtime.randomness(SECRET_BYTES).hex()
+        return self._runtime.randomness(SECRET_BYTES).hex()
 
     def _behind(self, part: str, secret: str) -> Upload:
-        now = self.runtime.clock.now()
-        return self.runtime.store.read(lambda snapshot: _addressed(snapshot, part, secret, now))
+        now = self._runtime.clock.now()
+        return self._runtime.store.read(lambda snapshot: _addressed(snapshot, part, secret, now))
 
     def _keep(self, file: BinaryIO) -> tuple[StoredArtifact, int]:
-        artifacts = self.runtime.artifacts
+        artifacts = self._runtime.artifacts
         try:
             return store_examples(artifacts, read_examples(file))
         except InvalidInput:

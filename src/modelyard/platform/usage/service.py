@@ -46,7 +46,7 @@ class Ledger:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal = runtime, principal
+        self._runtime, self._principal = runtime, principal
 
     # ---- reading
 
@@ -64,12 +64,12 @@ class Ledger:
             cursor = None if after is None else view.behind(snapshot, after)
             return list(islice(view.rows(snapshot, LedgerEntry, cursor, limit + 1), limit + 1))
 
-        return Page.cut(self.runtime.store.read(query), limit)
+        return Page.cut(self._runtime.store.read(query), limit)
 
     def entry(self, id: str) -> LedgerEntry:
         """The row of one completion, by the completion's id. Raises `NotFound`."""
         view = self._view(None, None)
-        return self.runtime.store.read(lambda snapshot: view.row(snapshot, id))
+        return self._runtime.store.read(lambda snapshot: view.row(snapshot, id))
 
     def total(
         self,
@@ -89,13 +89,13 @@ class Ledger:
         if unknown or isinstance(by, str):
             raise InvalidInput.at("by", msg=f"must be a list of some of {', '.join(SUM_BY)}")
         view, period = self._view(team, project), Period.of(since, until)
-        return self.runtime.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
+        return self._runtime.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
 
     def budget(self, *, entity: str | None = None, key_id: str | None = None) -> Budget | None:
         """The budget of an entity, or of one key of it; None where there is none. Raises `Forbidden`."""
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity)
-        return self.runtime.store.read(lambda snapshot: find_budget(snapshot, budget_id(entity, key_id)))
+        entity = self._principal.entity if entity is None else entity
+        self._principal.require(entity)
+        return self._runtime.store.read(lambda snapshot: find_budget(snapshot, budget_id(entity, key_id)))
 
     # ---- budgets
 
@@ -106,24 +106,24 @@ class Ledger:
         """
         self._require_host()
         amount = _amount(limit)
-        entity = self.principal.entity if entity is None else check_name(entity, "entity")
-        return self.runtime.store.transact(lambda tx: _set_budget(tx, amount, entity, key_id))
+        entity = self._principal.entity if entity is None else check_name(entity, "entity")
+        return self._runtime.store.transact(lambda tx: _set_budget(tx, amount, entity, key_id))
 
     def remove_budget(self, *, entity: str | None = None, key_id: str | None = None) -> None:
         """Let it spend without limit again, and forget what was spent. Idempotent. Only the host may."""
         self._require_host()
-        entity = self.principal.entity if entity is None else entity
-        self.runtime.store.transact(lambda tx: _remove_budget(tx, budget_id(entity, key_id)))
+        entity = self._principal.entity if entity is None else entity
+        self._runtime.store.transact(lambda tx: _remove_budget(tx, budget_id(entity, key_id)))
 
     def _require_host(self) -> None:
-        if self.principal.scope.entity is not None:
+        if self._principal.scope.entity is not None:
             raise Forbidden("only the host may change budgets")
 
     def _view(self, team: str | None, project: str | None) -> "_View":
-        team = self.principal.scope.entity if team is None else team
+        team = self._principal.scope.entity if team is None else team
         if team is not None:
-            self.principal.require(team, project)
-        return _View(self.principal, team, project)
+            self._principal.require(team, project)
+        return _View(self._principal, team, project)
 
 
 # ---- which rows a principal sees -----------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ class FakeVllm:
         await exchange.answer_json({"object": "list", "data": cards})
 
     def _now(self) -> int:
-        return int(self._platform.runtime.clock.now().timestamp())
+        return int(self._platform.clock.now().timestamp())
 
     # ---- adapters
 

@@ -166,14 +166,14 @@ class Faults:
         opened = open_platform(path, **arguments)
         life, make = opened._life, opened._life.executor
         runtime = attrs.evolve(
-            opened.runtime,
-            store=self.store(opened.runtime.store),
-            artifacts=self.artifacts(opened.runtime.artifacts),
-            backend=self.backend(opened.runtime.backend),
-            trainers=tuple(self.trainer(trainer) for trainer in opened.runtime.trainers),
+            opened._runtime,
+            store=self.store(opened._runtime.store),
+            artifacts=self.artifacts(opened._runtime.artifacts),
+            backend=self.backend(opened._runtime.backend),
+            trainers=tuple(self.trainer(trainer) for trainer in opened._runtime.trainers),
         )
         life.executor = lambda threads: self.executor(make(threads))
-        return Platform(runtime, opened.principal, life)
+        return Platform(runtime, opened._principal, life)
 
     def _kept(self) -> Store:
         if self._store is None:
