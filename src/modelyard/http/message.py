@@ -3,12 +3,15 @@
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from typing import Any, TypeVar
 
 import attrs
 
 from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
 from modelyard.http.errors import MalformedRequest
+
+A = TypeVar("A", bound=attrs.AttrsInstance)
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=unstructure)
 
@@ -100,3 +103,9 @@ EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 def json_response(value: object, status: int = 200, headers: Iterable[Header] = ()) -> Response:
     """Return a response whose body is an instance of an answer class, or other JSON data."""
     return Response(status, [JSON_HEADER, *headers], dump(value))
+
+
+def answer_from(cls: type[A], value: object, **members: Any) -> A:
+    """Return an instance of an answer class: with these members, and the others from the attributes of `value`."""
+    others = (field.name for field in attrs.fields(cls) if field.name not in members)
+    return cls(**members, **{name: getattr(value, name) for name in others})
