@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.catalogue import CatalogueEntry, Datacenter, Feature, Pricing, Quantization, SamplingParameter
-from modelyard.formats.converter import structure
-from modelyard.http.catalogue.schemas import CatalogueBody, catalogue_body, decimal, listed_model, model_list
+from modelyard.formats.converter import structure, unstructure
+from modelyard.http.catalogue.schemas import CatalogueBody, ListedModel, ModelList, decimal
 from modelyard.http.message import dump
 
 
@@ -33,7 +33,7 @@ def entry(**more: Any) -> CatalogueEntry:
 
 
 def test_an_entry_has_exactly_the_fields_of_the_specification() -> None:
-    assert catalogue_body([entry()]) == {
+    assert unstructure(CatalogueBody.of([entry()])) == {
         "data": [
             {
                 "id": "a/b",
@@ -61,12 +61,12 @@ def test_an_entry_has_exactly_the_fields_of_the_specification() -> None:
 
 
 def test_a_deprecation_date_is_told_when_there_is_one() -> None:
-    (shown,) = catalogue_body([entry(deprecation_date=date(2027, 1, 2))])["data"]
+    (shown,) = unstructure(CatalogueBody.of([entry(deprecation_date=date(2027, 1, 2))]))["data"]
     assert shown["deprecation_date"] == "2027-01-02"
 
 
 def test_what_is_told_fits_its_own_declaration() -> None:
-    assert structure(CatalogueBody, json.loads(dump(catalogue_body([entry(deprecation_date=date(2027, 1, 2))]))))
+    assert structure(CatalogueBody, json.loads(dump(CatalogueBody.of([entry(deprecation_date=date(2027, 1, 2))]))))
 
 
 @given(st.decimals(min_value=0, allow_nan=False, allow_infinity=False, places=None))
@@ -84,6 +84,5 @@ def test_prices_read_plainly(amount: str, text: str) -> None:
 
 
 def test_the_chat_format_s_own_list() -> None:
-    shown = listed_model("m", 5, "modelyard")
-    assert shown == {"id": "m", "object": "model", "created": 5, "owned_by": "modelyard"}
-    assert model_list([shown]) == {"object": "list", "data": [shown]}
+    shown = {"id": "a/b", "object": "model", "created": 1, "owned_by": "modelyard"}
+    assert unstructure(ModelList("list", (ListedModel.of(entry()),))) == {"object": "list", "data": [shown]}

@@ -18,11 +18,18 @@ from modelyard.domain.paging import Page
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.domain.training_config import RLConfig
 from modelyard.errors import InvalidInput, UnsupportedParameter
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure, unstructure
 from modelyard.formats.training_data import group_of, read_groups
-from modelyard.http.listing import page_object, problems_at
-from modelyard.http.models.schemas import ModelCreate, model_object
-from modelyard.http.training.schemas import RLOptions, event_object, job_object, options_of, rl_request, sft_request
+from modelyard.http.listing import problems_at
+from modelyard.http.models.schemas import ModelCreate, TrainableModel, TrainableModelPage
+from modelyard.http.training.schemas import (
+    RLOptions,
+    TrainingEventObject,
+    TrainingJobObject,
+    options_of,
+    rl_request,
+    sft_request,
+)
 from modelyard.http.trajectory_body import GroupsBody
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "training"
@@ -263,22 +270,23 @@ JOB = TrainingJob(
 
 
 def test_answers_have_the_members_of_the_wire() -> None:
-    assert model_object(MODEL)["created_at"] == "2026-01-02T12:00:00.000000Z"
-    job = job_object(JOB)
+    assert unstructure(TrainableModel.of(MODEL))["created_at"] == "2026-01-02T12:00:00.000000Z"
+    job = unstructure(TrainingJobObject.of(JOB))
     assert (job["object"], job["kind"], job["status"]) == ("training_job", "rl", "succeeded")
     assert (job["training_end"], job["step"], job["metrics"]) == (None, 3, {"loss": 0.5})
     told = (job["queue_position"], job["last_heartbeat"], job["estimated_end"])
     assert told == (7, "2026-01-02T12:00:00.000000Z", None)
-    event = event_object(TrainingEvent(ID, 1, "training_ended", {}, NOON))
+    event = unstructure(TrainingEventObject.of(TrainingEvent(ID, 1, "training_ended", {}, NOON)))
     assert event == {"id": ID, "type": "training_ended", "data": {}, "created_at": "2026-01-02T12:00:00.000000Z"}
 
 
 def test_a_page_names_its_first_and_last_item() -> None:
     other = attrs.evolve(MODEL, id="other")
-    page = page_object(Page((MODEL, other), True), model_object)
+    page = unstructure(TrainableModelPage.of(Page((MODEL, other), True), TrainableModel.of))
     assert (page["object"], page["has_more"], page["first_id"], page["last_id"]) == ("list", True, ID, "other")
-    assert page["data"] == [model_object(MODEL), model_object(other)]
-    assert page_object(Page((), False), model_object) == {
+    assert list(page) == ["object", "data", "has_more", "first_id", "last_id"]
+    assert page["data"] == [unstructure(TrainableModel.of(model)) for model in (MODEL, other)]
+    assert unstructure(TrainableModelPage.of(Page((), False), TrainableModel.of)) == {
         "object": "list",
         "data": [],
         "has_more": False,

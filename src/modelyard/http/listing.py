@@ -1,12 +1,11 @@
-"""What every listing has in common: the parameters that page through it, the shape of a page, times as strings.
+"""What every listing has in common: the parameters that page through it, and the shape of a page.
 
 `problems_at` locates problems in the request.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import attrs
 
@@ -45,26 +44,36 @@ def _order(call: Call) -> Order:
     return "desc" if order == "desc" else "asc"
 
 
+class HasId(Protocol):
+    """An item of a page."""
+
+    @property
+    def id(self) -> str:
+        """What a client sends as `after` to continue after this item."""
+
+
 @attrs.frozen
 class Listed:
     """A page of a listing. `after` = `last_id` asks for the next; both ids are "" where the page is empty."""
 
     object: Literal["list"]
+    data: tuple[Any, ...]
     has_more: bool
     first_id: str
     last_id: str
 
+    @classmethod
+    def of(cls, page: Page[T], shown: Callable[[T], HasId]) -> Self:
+        """Make the page of an interface, with each item as `shown` shows it."""
+        data = tuple(shown(item) for item in page)
+        first, last = (data[0].id, data[-1].id) if data else ("", "")
+        return cls("list", data, page.has_more, first, last)
 
-def page_object(page: Page[T], shown: Callable[[T], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return a page as plain JSON data, each item as `shown` shows it."""
-    data = [shown(item) for item in page]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else ("", "")
-    return {"object": "list", "data": data, "has_more": page.has_more, "first_id": first, "last_id": last}
 
-
-def time_text(moment: datetime) -> str:
-    """Write a time in UTC, with microseconds and a Z."""
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+def in_order_of_listed(cls: type, fields: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
+    """Keep the order of the fields of `Listed` in a class that says what its `data` are."""
+    named = {field.name: field for field in fields}
+    return [named[field.name] for field in attrs.fields(Listed)]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from urllib.parse import quote
 
 import attrs
@@ -176,6 +176,8 @@ class Schemas:
             return self._reference(kind)
         if isinstance(kind, type) and issubclass(kind, Enum):
             return {"type": "string", "enum": [member.value for member in kind]}
+        if origin is Annotated:
+            return self.of(arguments[0]) | {key: value for rule in arguments[1:] for key, value in rule.schema.items()}
         if origin is Literal:
             return {"enum": list(arguments)}
         if origin in (list, tuple, Sequence):

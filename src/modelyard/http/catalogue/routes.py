@@ -1,34 +1,29 @@
 """The catalogue (specification 4.1) and the model lists of the chat interfaces."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 import attrs
 
-from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.models import Model
 from modelyard.domain.paging import MAX_LIMIT
 from modelyard.http.catalogue.schemas import (
+    OWNER,
     CatalogueBody,
     ListedModel,
     ModelList,
-    catalogue_body,
-    listed_model,
-    model_list,
 )
 from modelyard.http.message import JSON_HEADER, Header, Response, dump, json_response
 from modelyard.http.route import Auth, Call, ErrorFormat, Interface, Route
 from modelyard.platform.platform import Platform
 
 PATH = "/inference/analysis/partner/models"
-_OWNER = "modelyard"
 _CACHEABLE: Header = ("cache-control", "public, max-age=0, must-revalidate")
 
 
 def show_catalogue(call: Call) -> Response:
-    """Answer with the catalogue, or with 304 to a client that has it. Its bytes are kept until it changes."""
+    """Return the catalogue, or 304 to a client that has it. Its bytes are cached until it changes."""
     listing = _listing(call.platform)
     headers = [("etag", listing.etag), _CACHEABLE]
     if _knows(call.headers.get("if-none-match") or "", listing.etag):
@@ -52,13 +47,13 @@ _LISTINGS: WeakKeyDictionary[Platform, _Listing] = WeakKeyDictionary()
 def _listing(platform: Platform) -> _Listing:
     version, known = platform.catalogue.version, _LISTINGS.get(platform)
     if known is None or known.version != version:
-        body = dump(catalogue_body(platform.catalogue.entries()))
+        body = dump(CatalogueBody.of(platform.catalogue.entries()))
         known = _LISTINGS[platform] = _Listing(version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
     return known
 
 
 def _knows(if_none_match: str, etag: str) -> bool:
-    """Whether the client's copy, by RFC 9110 13.1.2, is this one."""
+    """Return whether the client has this copy (RFC 9110, 13.1.2)."""
     return if_none_match.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
 
 
@@ -67,23 +62,16 @@ def _knows(if_none_match: str, etag: str) -> bool:
 
 def list_models(call: Call) -> Response:
     """List what the caller may ask: the catalogue, then the caller's trained models by their names."""
-    listed = [_listed(entry) for entry in call.platform.catalogue.entries()]
-    return json_response(model_list([*listed, *map(_trained, _models(call.platform))]))
+    offered = map(ListedModel.of, call.platform.catalogue.entries())
+    trained = map(ListedModel.of_trained, _models(call.platform))
+    return json_response(ModelList("list", (*offered, *trained)))
 
 
 def show_model(call: Call) -> Response:
-    """Show one model that the caller may ask, by any name that it answers to."""
+    """Show one model that the caller may ask, by any of its names."""
     name = call.params["id"]
     found = call.platform.catalogue.resolve(name)
-    return json_response(listed_model(name, found.entry.created, _OWNER))
-
-
-def _listed(entry: CatalogueEntry) -> Mapping[str, Any]:
-    return listed_model(entry.id, entry.created, _OWNER)
-
-
-def _trained(model: Model) -> Mapping[str, Any]:
-    return listed_model(f"{model.entity}/{model.project}/{model.name}", int(model.created_at.timestamp()), model.entity)
+    return json_response(ListedModel(name, "model", found.entry.created, OWNER))
 
 
 def _models(platform: Platform) -> Iterator[Model]:

@@ -1,34 +1,45 @@
-"""The catalogue as the clients see it (specification 2.1), and the list of models of the chat interfaces."""
+"""The catalogue as clients see it (specification 2.1), and the list of models of the chat interfaces."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Literal, Self
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry, Feature, Quantization, SamplingParameter
 from modelyard.domain.catalogue import Pricing as Prices
+from modelyard.domain.models import Model
 from modelyard.formats.constraints import Matching
 
-_DECIMAL = Matching(r"\d+(\.\d+)?", "must be a decimal number without exponent")
+OWNER = "modelyard"
+"""Who owns the models of the catalogue in the list of the chat interfaces."""
+
+DecimalText = Annotated[str, Matching(r"\d+(\.\d+)?", "must be a decimal number without exponent")]
+CountryCode = Annotated[str, Matching("[A-Z]{2}", "must be an ISO 3166 alpha-2 code")]
+OptionalDate = Annotated[str | None, Matching(r"\d{4}-\d{2}-\d{2}", "must be a date in the form YYYY-MM-DD")]
 
 
 @attrs.frozen
 class Pricing:
     """USD per token, per request and per image, as decimal strings."""
 
-    prompt: str = attrs.field(validator=_DECIMAL)
-    completion: str = attrs.field(validator=_DECIMAL)
-    image: str = attrs.field(validator=_DECIMAL)
-    request: str = attrs.field(validator=_DECIMAL)
-    input_cache_read: str = attrs.field(validator=_DECIMAL)
+    prompt: DecimalText
+    completion: DecimalText
+    image: DecimalText
+    request: DecimalText
+    input_cache_read: DecimalText
+
+    @classmethod
+    def of(cls, prices: Prices) -> Self:
+        """Write the prices of an entry."""
+        return cls(**{field.name: decimal(getattr(prices, field.name)) for field in attrs.fields(cls)})
 
 
 @attrs.frozen
 class Datacenter:
     """Where a model runs."""
 
-    country_code: str = attrs.field(validator=Matching("[A-Z]{2}", "must be an ISO 3166 alpha-2 code"))
+    country_code: CountryCode
 
 
 @attrs.frozen
@@ -48,9 +59,28 @@ class ModelEntry:
     supported_sampling_parameters: tuple[SamplingParameter, ...]
     supported_features: tuple[Feature, ...]
     datacenters: tuple[Datacenter, ...]
-    deprecation_date: str | None = attrs.field(
-        default=None, validator=Matching(r"\d{4}-\d{2}-\d{2}", "must be a date in the form YYYY-MM-DD")
-    )
+    deprecation_date: OptionalDate = None
+
+    @classmethod
+    def of(cls, entry: CatalogueEntry) -> Self:
+        """Describe an entry of the catalogue."""
+        retired = entry.deprecation_date
+        return cls(
+            id=entry.id,
+            hub_id=entry.hub_id,
+            name=entry.name,
+            created=entry.created,
+            input_modalities=entry.input_modalities,
+            output_modalities=entry.output_modalities,
+            quantization=entry.quantization,
+            context_length=entry.context_length,
+            max_output_length=entry.max_output_length,
+            pricing=Pricing.of(entry.pricing),
+            supported_sampling_parameters=entry.supported_sampling_parameters,
+            supported_features=entry.supported_features,
+            datacenters=tuple(Datacenter(center.country_code) for center in entry.datacenters),
+            deprecation_date=None if retired is None else retired.isoformat(),
+        )
 
 
 @attrs.frozen
@@ -58,6 +88,11 @@ class CatalogueBody:
     """Every listed model."""
 
     data: tuple[ModelEntry, ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[CatalogueEntry]) -> Self:
+        """Describe every entry of the catalogue."""
+        return cls(tuple(map(ModelEntry.of, entries)))
 
 
 @attrs.frozen
@@ -69,6 +104,17 @@ class ListedModel:
     created: int
     owned_by: str
 
+    @classmethod
+    def of(cls, entry: CatalogueEntry) -> Self:
+        """Describe an entry of the catalogue."""
+        return cls(entry.id, "model", entry.created, OWNER)
+
+    @classmethod
+    def of_trained(cls, model: Model) -> Self:
+        """Describe a trained model."""
+        name = f"{model.entity}/{model.project}/{model.name}"
+        return cls(name, "model", int(model.created_at.timestamp()), model.entity)
+
 
 @attrs.frozen
 class ModelList:
@@ -78,43 +124,7 @@ class ModelList:
     data: tuple[ListedModel, ...]
 
 
-def catalogue_body(entries: Iterable[CatalogueEntry]) -> Mapping[str, Any]:
-    """The catalogue response."""
-    return {"data": [_entry(entry) for entry in entries]}
-
-
-def _entry(entry: CatalogueEntry) -> Mapping[str, Any]:
-    shown = {
-        "id": entry.id,
-        "hub_id": entry.hub_id,
-        "name": entry.name,
-        "created": entry.created,
-        "input_modalities": list(entry.input_modalities),
-        "output_modalities": list(entry.output_modalities),
-        "quantization": entry.quantization.value,
-        "context_length": entry.context_length,
-        "max_output_length": entry.max_output_length,
-        "pricing": {field.name: decimal(getattr(entry.pricing, field.name)) for field in attrs.fields(Prices)},
-        "supported_sampling_parameters": [parameter.value for parameter in entry.supported_sampling_parameters],
-        "supported_features": [feature.value for feature in entry.supported_features],
-        "datacenters": [{"country_code": place.country_code} for place in entry.datacenters],
-    }
-    if entry.deprecation_date is not None:
-        shown["deprecation_date"] = entry.deprecation_date.isoformat()
-    return shown
-
-
 def decimal(amount: Decimal) -> str:
-    """A price as a plain decimal string: no exponent, no sign, no needless zero; the exact amount."""
+    """Write an exact amount as a decimal string without exponent, sign and trailing zeros."""
     text = format(amount.copy_abs(), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def listed_model(id: str, created: int, owned_by: str) -> Mapping[str, Any]:
-    """A model in the chat format's own shape."""
-    return {"id": id, "object": "model", "created": created, "owned_by": owned_by}
-
-
-def model_list(models: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The chat format's own list."""
-    return {"object": "list", "data": list(models)}

@@ -16,7 +16,7 @@ class HealthBody:
 
 def health(call: Call) -> Response:
     """Report that the platform answers."""
-    return json_response({"status": call.platform.health.check()})
+    return json_response(HealthBody(call.platform.health.check()))
 
 
 def system_check(call: Call) -> Response:

@@ -11,11 +11,13 @@ from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.formats.json_stream import CHUNK
-from modelyard.http.listing import NAMESPACE, PAGING, page_object, paging, problems_at
+from modelyard.http.listing import NAMESPACE, PAGING, paging, problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.models.schemas import (
+    AliasObject,
     AliasPage,
     CheckpointFiles,
+    CheckpointObject,
     CheckpointPage,
     CheckpointsDelete,
     CheckpointsDeleted,
@@ -28,12 +30,7 @@ from modelyard.http.models.schemas import (
     PromotionPage,
     TrainableModel,
     TrainableModelPage,
-    alias_object,
-    checkpoint_object,
-    files_object,
-    model_object,
-    promotion_asked,
-    promotion_object,
+    promotion_request,
 )
 from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
 from modelyard.http.trajectory_body import groups_body
@@ -62,27 +59,25 @@ def create_model(call: Call) -> Response:
             entity=body.entity,
             return_existing=body.return_existing,
         )
-    return json_response(model_object(model))
+    return json_response(TrainableModel.of(model))
 
 
 def list_models(call: Call) -> Response:
     """List models in the order of their creation."""
     with problems_at("query"):
         page = call.platform.models.list(entity=call.one("entity"), project=call.one("project"), **paging(call))
-    return json_response(page_object(page, model_object))
+    return json_response(TrainableModelPage.of(page, TrainableModel.of))
 
 
 def show_model(call: Call) -> Response:
     """Show a model."""
-    return json_response(model_object(call.platform.models.get(call.params["model_id"])))
+    return json_response(TrainableModel.of(call.platform.models.get(call.params["model_id"])))
 
 
 def delete_model(call: Call) -> Response:
     """Delete a model with its checkpoints, logs and files; its jobs end, and stay readable."""
     gone = call.platform.models.delete(call.params["model_id"])
-    return json_response(
-        {"model_id": gone.model_id, "deleted_checkpoints": gone.deleted_checkpoints, "deleted_run": gone.deleted_run}
-    )
+    return json_response(ModelDeleted.of(gone))
 
 
 def list_base_models(call: Call) -> Response:
@@ -96,7 +91,7 @@ def list_base_models(call: Call) -> Response:
 def list_checkpoints(call: Call) -> Response:
     """List the checkpoints of a model by step."""
     page = call.platform.models.checkpoints(call.params["model_id"], **paging(call))
-    return json_response(page_object(page, checkpoint_object))
+    return json_response(CheckpointPage.of(page, CheckpointObject.of))
 
 
 def delete_checkpoints(call: Call) -> Response:
@@ -104,12 +99,12 @@ def delete_checkpoints(call: Call) -> Response:
     body = structure(CheckpointsDelete, call.body, "body")
     with problems_at("body"):
         gone = call.platform.models.delete_checkpoints(call.params["model_id"], body.steps)
-    return json_response({"deleted_count": gone.deleted_count, "not_found_steps": list(gone.not_found_steps)})
+    return json_response(CheckpointsDeleted.of(gone))
 
 
 def list_files(call: Call) -> Response:
     """List the files of a checkpoint."""
-    return json_response(files_object(call.platform.models.checkpoint(call.params["model_id"], _step(call))))
+    return json_response(CheckpointFiles.of(call.platform.models.checkpoint(call.params["model_id"], _step(call))))
 
 
 def download_file(call: Call) -> Response:
@@ -160,7 +155,7 @@ def log_to_model(call: Call) -> Response:
         _check_same_model(request, model)
         with problems_at("body"):
             call.platform.models.log(model.id, stored, request.split)
-    return json_response({})
+    return json_response(Logged())
 
 
 def _check_same_model(request: LogCreate, model: Model) -> None:
@@ -174,38 +169,38 @@ def _check_same_model(request: LogCreate, model: Model) -> None:
 def list_aliases(call: Call) -> Response:
     """List the aliases of a model by name."""
     aliases = call.platform.models.aliases(call.params["model_id"])
-    return json_response(page_object(Page(aliases, has_more=False), alias_object))
+    return json_response(AliasPage.of(Page(aliases, has_more=False), AliasObject.of))
 
 
 def promote(call: Call) -> Response:
     """Let an alias point to a checkpoint, if that meets what is required; again, nothing changes."""
-    body = promotion_asked(call.body)
+    body = promotion_request(call.body)
     with problems_at("path"):
         alias = check_alias(call.params["alias"])
     with problems_at("body", "require"):
         require = None if body.require is None else body.require.not_worse()
         made = call.platform.models.promote(call.params["model_id"], body.step, alias, require=require)
-    return json_response(promotion_object(made))
+    return json_response(PromotionObject.of(made))
 
 
 def roll_back(call: Call) -> Response:
     """Let an alias point to where it pointed before."""
     with problems_at("path"):
         made = call.platform.models.rollback(call.params["model_id"], call.params["alias"])
-    return json_response(promotion_object(made))
+    return json_response(PromotionObject.of(made))
 
 
 def remove_alias(call: Call) -> Response:
     """Let an alias point to nothing; its history stays."""
     with problems_at("path"):
         made = call.platform.models.unalias(call.params["model_id"], call.params["alias"])
-    return json_response(promotion_object(made))
+    return json_response(PromotionObject.of(made))
 
 
 def list_promotions(call: Call) -> Response:
     """List every change of an alias in order."""
     page = call.platform.models.promotions(call.params["model_id"], call.params["alias"], **paging(call))
-    return json_response(page_object(page, promotion_object))
+    return json_response(PromotionPage.of(page, PromotionObject.of))
 
 
 _route = partial(documented_route, Interface.TRAINING, Auth.BEARER)

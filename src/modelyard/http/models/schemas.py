@@ -1,7 +1,8 @@
 """Models, their checkpoints and aliases as the clients of the training interface know them."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, Self
 
 import attrs
 
@@ -11,7 +12,8 @@ from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, Promo
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, NAME, Length, Within
 from modelyard.formats.converter import structure
-from modelyard.http.listing import Listed, time_text
+from modelyard.http.listing import Listed, in_order_of_listed
+from modelyard.platform.models.service import DeletedCheckpoints, DeletedModel
 
 # ---- requests
 
@@ -77,7 +79,7 @@ class PromotionCreate:
     require: Requirement | None = None
 
 
-def promotion_asked(value: object) -> PromotionCreate:
+def promotion_request(value: object) -> PromotionCreate:
     """What a body asks for. Raises `InvalidInput`, also for a member that is not known: a requirement that is misspelt
     must not be a promotion without one.
     """
@@ -101,7 +103,7 @@ def _unknown(cls: type[attrs.AttrsInstance], value: object, *loc: str) -> list[P
 
 @attrs.frozen
 class TrainableModel:
-    """A model: a name for a line of checkpoints."""
+    """A model: a name for a sequence of checkpoints."""
 
     id: str
     entity: str
@@ -109,7 +111,20 @@ class TrainableModel:
     name: str
     base_model: str
     run_id: str | None
-    created_at: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """Describe a model."""
+        return cls(
+            id=model.id,
+            entity=model.entity,
+            project=model.project,
+            name=model.name,
+            base_model=model.base_model,
+            run_id=model.run_id,
+            created_at=model.created_at,
+        )
 
 
 @attrs.frozen
@@ -120,6 +135,11 @@ class ModelDeleted:
     deleted_checkpoints: int
     deleted_run: bool
 
+    @classmethod
+    def of(cls, deleted: DeletedModel) -> Self:
+        """Describe a deletion."""
+        return cls(deleted.model_id, deleted.deleted_checkpoints, deleted.deleted_run)
+
 
 @attrs.frozen
 class CheckpointObject:
@@ -128,7 +148,12 @@ class CheckpointObject:
     id: str
     step: int
     metrics: Mapping[str, float]
-    created_at: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        """Describe a checkpoint."""
+        return cls(checkpoint.id, checkpoint.step, checkpoint.metrics, checkpoint.created_at)
 
 
 @attrs.frozen
@@ -137,6 +162,11 @@ class CheckpointsDeleted:
 
     deleted_count: int
     not_found_steps: tuple[int, ...]
+
+    @classmethod
+    def of(cls, deleted: DeletedCheckpoints) -> Self:
+        """Describe a deletion."""
+        return cls(deleted.deleted_count, deleted.not_found_steps)
 
 
 @attrs.frozen
@@ -156,6 +186,16 @@ class CheckpointFiles:
     digest: str
     files: tuple[CheckpointFile, ...]
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        """Describe the files of a checkpoint."""
+        files = sorted(checkpoint.files.items())
+        return cls(
+            step=checkpoint.step,
+            digest=checkpoint.digest,
+            files=tuple(CheckpointFile(name, file["size"], file["digest"]) for name, file in files),
+        )
+
 
 @attrs.frozen
 class Logged:
@@ -171,7 +211,19 @@ class AliasObject:
     model_id: str
     step: int
     previous_step: int | None
-    updated_at: str
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, alias: Alias) -> Self:
+        """Describe an alias."""
+        return cls(
+            id=alias.name,
+            object="alias",
+            model_id=alias.model_id,
+            step=alias.step,
+            previous_step=alias.previous_step,
+            updated_at=alias.updated_at,
+        )
 
 
 @attrs.frozen
@@ -187,92 +239,48 @@ class PromotionObject:
     from_step: int | None
     by: str
     verdict: Mapping[str, Any] | None
-    created_at: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, promotion: Promotion) -> Self:
+        """Describe a change of an alias."""
+        return cls(
+            id=promotion.id,
+            object="promotion",
+            model_id=promotion.model_id,
+            alias=promotion.alias,
+            change=promotion.change,
+            step=promotion.step,
+            from_step=promotion.from_step,
+            by=promotion.by,
+            verdict=promotion.verdict or None,
+            created_at=promotion.created_at,
+        )
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=in_order_of_listed)
 class AliasPage(Listed):
     """All aliases of a model, by name."""
 
     data: tuple[AliasObject, ...]
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=in_order_of_listed)
 class PromotionPage(Listed):
     """Some changes of an alias, in order."""
 
     data: tuple[PromotionObject, ...]
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=in_order_of_listed)
 class TrainableModelPage(Listed):
     """Some models, in the order of their creation."""
 
     data: tuple[TrainableModel, ...]
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=in_order_of_listed)
 class CheckpointPage(Listed):
     """Some checkpoints, by step."""
 
     data: tuple[CheckpointObject, ...]
-
-
-def model_object(model: Model) -> Mapping[str, Any]:
-    """A model in the members of `TrainableModel`."""
-    return {
-        "id": model.id,
-        "entity": model.entity,
-        "project": model.project,
-        "name": model.name,
-        "base_model": model.base_model,
-        "run_id": model.run_id,
-        "created_at": time_text(model.created_at),
-    }
-
-
-def checkpoint_object(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """A checkpoint in the members of `CheckpointObject`."""
-    return {
-        "id": checkpoint.id,
-        "step": checkpoint.step,
-        "metrics": dict(checkpoint.metrics),
-        "created_at": time_text(checkpoint.created_at),
-    }
-
-
-def files_object(checkpoint: Checkpoint) -> Mapping[str, Any]:
-    """A checkpoint's files in the members of `CheckpointFiles`."""
-    files = [
-        {"name": name, "size": file["size"], "digest": file["digest"]}
-        for name, file in sorted(checkpoint.files.items())
-    ]
-    return {"step": checkpoint.step, "digest": checkpoint.digest, "files": files}
-
-
-def alias_object(alias: Alias) -> Mapping[str, Any]:
-    """An alias in the members of `AliasObject`."""
-    return {
-        "id": alias.name,
-        "object": "alias",
-        "model_id": alias.model_id,
-        "step": alias.step,
-        "previous_step": alias.previous_step,
-        "updated_at": time_text(alias.updated_at),
-    }
-
-
-def promotion_object(promotion: Promotion) -> Mapping[str, Any]:
-    """A change of an alias in the members of `PromotionObject`."""
-    return {
-        "id": promotion.id,
-        "object": "promotion",
-        "model_id": promotion.model_id,
-        "alias": promotion.alias,
-        "change": promotion.change.value,
-        "step": promotion.step,
-        "from_step": promotion.from_step,
-        "by": promotion.by,
-        "verdict": promotion.verdict or None,
-        "created_at": time_text(promotion.created_at),
-    }

@@ -7,19 +7,17 @@ from functools import partial
 from modelyard.domain.job import JobStatus
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_examples
-from modelyard.http.listing import NAMESPACE, PAGING, page_object, paging, problems_at
+from modelyard.http.listing import NAMESPACE, PAGING, paging, problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Parameter, Route, documented_route
 from modelyard.http.training.schemas import (
     DatasetObject,
     RLJobCreate,
     SFTJobCreate,
+    TrainingEventObject,
     TrainingEventPage,
     TrainingJobObject,
     TrainingJobPage,
-    dataset_object,
-    event_object,
-    job_object,
     options_of,
     rl_request,
     sft_request,
@@ -40,7 +38,7 @@ def create_rl_job(call: Call) -> Response:
         _check_can_run(call, request.model_id)
         with problems_at("body", "experimental_config"):
             job = call.platform.training.rl(request.model_id.lower(), stored, **options_of(request.experimental_config))
-    return json_response(job_object(job.refresh()))
+    return json_response(TrainingJobObject.of(job.refresh()))
 
 
 def create_sft_job(call: Call) -> Response:
@@ -53,7 +51,7 @@ def create_sft_job(call: Call) -> Response:
         job = call.platform.training.sft(
             request.model_id.lower(), request.training_data_url, **options_of(request.config)
         )
-    return json_response(job_object(job.refresh()))
+    return json_response(TrainingJobObject.of(job.refresh()))
 
 
 def _check_can_run(call: Call, model_id: str) -> None:
@@ -64,7 +62,7 @@ def _check_can_run(call: Call, model_id: str) -> None:
 
 def show_job(call: Call) -> Response:
     """Show a training job."""
-    return json_response(job_object(call.platform.training.get(call.params["training_job_id"])))
+    return json_response(TrainingJobObject.of(call.platform.training.get(call.params["training_job_id"])))
 
 
 def list_jobs(call: Call) -> Response:
@@ -77,7 +75,7 @@ def list_jobs(call: Call) -> Response:
             project=call.one("project"),
             **paging(call),
         )
-    return json_response(page_object(page, job_object))
+    return json_response(TrainingJobPage.of(page, TrainingJobObject.of))
 
 
 def _status(call: Call) -> JobStatus | None:
@@ -90,12 +88,12 @@ def _status(call: Call) -> JobStatus | None:
 def list_events(call: Call) -> Response:
     """List the events of a training job in order."""
     page = call.platform.training.events(call.params["training_job_id"], **paging(call))
-    return json_response(page_object(page, event_object))
+    return json_response(TrainingEventPage.of(page, TrainingEventObject.of))
 
 
 def cancel_job(call: Call) -> Response:
     """Cancel a training job: at once while it waits, at its next step while it runs."""
-    return json_response(job_object(call.platform.training.cancel(call.params["training_job_id"])))
+    return json_response(TrainingJobObject.of(call.platform.training.cancel(call.params["training_job_id"])))
 
 
 # ---- datasets ------------------------------------------------------------------------------------------------------
@@ -107,7 +105,7 @@ def upload_dataset(call: Call) -> Response:
         project, name = _needed(call, "project"), _needed(call, "name")
         with _rows_in_body():
             dataset = call.platform.training.upload(project, name, read_examples(file), entity=call.one("entity"))
-    return json_response(dataset_object(dataset))
+    return json_response(DatasetObject.of(dataset))
 
 
 def _needed(call: Call, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 import attrs
 
@@ -12,9 +12,10 @@ from modelyard.domain.training_config import AssistantTurns, ImportanceSamplingL
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length
 from modelyard.formats.converter import structure
-from modelyard.http.listing import Listed, problems_at, time_text
+from modelyard.http.listing import Listed, in_order_of_listed, problems_at
 
 T = TypeVar("T")
+EventType = Literal["training_started", "gradient_step", "training_ended", "training_failed"]
 
 # ---- requests
 
@@ -144,9 +145,9 @@ class TrainingJobObject:
     kind: JobKind
     model_id: str
     status: JobStatus
-    created_at: str
-    training_start: str | None
-    training_end: str | None
+    created_at: datetime
+    training_start: datetime | None
+    training_end: datetime | None
     error_message: str | None
     step: int | None
     metrics: Mapping[str, float]
@@ -155,8 +156,14 @@ class TrainingJobObject:
     progress: int
     total: int | None
     queue_position: int | None
-    last_heartbeat: str | None
-    estimated_end: str | None
+    last_heartbeat: datetime | None
+    estimated_end: datetime | None
+
+    @classmethod
+    def of(cls, job: TrainingJob) -> Self:
+        """Describe a training job."""
+        shown = {field.name: getattr(job, field.name) for field in attrs.fields(cls) if field.name != "object"}
+        return cls(object="training_job", **shown)
 
 
 @attrs.frozen
@@ -164,9 +171,14 @@ class TrainingEventObject:
     """An event of a training job. The data of a `gradient_step` are finite numbers."""
 
     id: str
-    type: Literal["training_started", "gradient_step", "training_ended", "training_failed"]
+    type: EventType
     data: Mapping[str, Any]
-    created_at: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, event: TrainingEvent) -> Self:
+        """Describe an event."""
+        return cls(event.id, cast(EventType, event.type), event.data, event.created_at)
 
 
 @attrs.frozen
@@ -177,54 +189,21 @@ class DatasetObject:
     rows: int
     digest: str
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self:
+        """Describe a dataset."""
+        return cls(dataset.url, dataset.rows, dataset.digest)
 
-@attrs.frozen
+
+@attrs.frozen(field_transformer=in_order_of_listed)
 class TrainingJobPage(Listed):
     """Some training jobs, in the order of their creation."""
 
     data: tuple[TrainingJobObject, ...]
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=in_order_of_listed)
 class TrainingEventPage(Listed):
     """Some events of a job, in order."""
 
     data: tuple[TrainingEventObject, ...]
-
-
-def job_object(job: TrainingJob) -> Mapping[str, Any]:
-    """A training job in the members of `TrainingJobObject`."""
-    return {
-        "id": job.id,
-        "object": "training_job",
-        "kind": job.kind.value,
-        "model_id": job.model_id,
-        "status": job.status.value,
-        "created_at": time_text(job.created_at),
-        "training_start": _maybe_time(job.training_start),
-        "training_end": _maybe_time(job.training_end),
-        "error_message": job.error_message,
-        "step": job.step,
-        "metrics": dict(job.metrics),
-        "attempts": job.attempts,
-        "config": dict(job.config),
-        "progress": job.progress,
-        "total": job.total,
-        "queue_position": job.queue_position,
-        "last_heartbeat": _maybe_time(job.last_heartbeat),
-        "estimated_end": _maybe_time(job.estimated_end),
-    }
-
-
-def event_object(event: TrainingEvent) -> Mapping[str, Any]:
-    """An event in the members of `TrainingEventObject`."""
-    return {"id": event.id, "type": event.type, "data": dict(event.data), "created_at": time_text(event.created_at)}
-
-
-def dataset_object(dataset: Dataset) -> Mapping[str, Any]:
-    """A dataset in the members of `DatasetObject`."""
-    return {"url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
-
-
-def _maybe_time(moment: datetime | None) -> str | None:
-    return None if moment is None else time_text(moment)
