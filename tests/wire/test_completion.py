@@ -310,7 +310,16 @@ _BODIES = st.fixed_dictionaries(
         "model": st.sampled_from(["m", "m", "m", "m" * 1024, "m" * 1025, "", 1, None]),
         "messages": st.lists(_MESSAGES, max_size=2) | st.lists(_MESSAGES | _ODD_MESSAGES, max_size=3) | st.none(),
     },
-    optional={"stream": st.sampled_from([False, True, 1, "yes", None]), "unknown": st.none()},
+    optional={
+        "stream": st.sampled_from([False, True, 1, "yes", None]),
+        "unknown": st.none(),
+        "temperature": st.sampled_from([0, 1, 0.5, 2.5, True, "1", None]),
+        "top_k": st.sampled_from([-1, 0, 3, 2.0, -2, None]),
+        "max_tokens": st.sampled_from([5, 0, None]),
+        "max_completion_tokens": st.sampled_from([7, 0, 1.0, None]),
+        "seed": st.sampled_from([7, 1.5, None]),
+        "n": st.sampled_from([2, 129, None]),
+    },
 )
 
 
@@ -326,12 +335,16 @@ def outcome(body: object, strict: bool, training: bool) -> object:
 @example({"model": "m" * 1025, "messages": [HELLO]}, False, False)
 @example({"model": "m", "messages": []}, False, False)
 @example({"model": "m", "messages": [{**HELLO, "role": "tool"}]}, False, False)
+@example({"model": "m", "messages": [HELLO], "top_k": 0, "max_tokens": 5, "max_completion_tokens": 7}, False, False)
+@example({"model": "m", "messages": [HELLO], "max_tokens": 5, "max_completion_tokens": None}, False, False)
+@example({"model": "m", "messages": [HELLO], "temperature": 1}, False, False)
+@example({"model": "m", "messages": [HELLO], "temperature": True}, False, False)
 @example({"model": "m", "messages": [HELLO], "stream": 1}, False, False)
 @example({"model": "m", "messages": [HELLO], "stream": None}, False, True)
 def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(
     body: dict[str, Any], strict: bool, training: bool
 ) -> None:
-    assert outcome(body, strict, training) == outcome({**body, "n": None}, strict, training)
+    assert outcome(body, strict, training) == outcome({**body, "user": None}, strict, training)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -339,5 +352,5 @@ def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(
 def test_a_plain_request_may_have_any_model_and_number_of_messages(streamed: bool, length: int) -> None:
     body = {"model": "m" * length, "messages": [HELLO] * 3, "stream": streamed}
     asked = read_request(body)
-    assert asked == read_request({**body, "n": None})
+    assert asked == read_request({**body, "user": None})
     assert (asked.request.streamed, len(asked.request.messages)) == (streamed, 3)

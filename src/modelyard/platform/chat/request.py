@@ -66,11 +66,10 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
 
     `details` says that log-probabilities are shown unless they are declined.
     """
-    body: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    body: dict[str, Any] = {**options, "stream": streamed}
     for name in _METHODS:
-        if name in body:
+        if name in options:
             raise InvalidInput.at(name, msg="is not a parameter here: call stream or astream")
-    body["stream"] = streamed
     if "messages" in body:
         body["messages"] = _listed(body["messages"])
     return plain_request(body) or chat_request.read_values(body, details)
