@@ -65,9 +65,9 @@ def resident(which: str) -> int:
 
 def job(trainer: LocalTrainer, name: str) -> Iterator[Any]:
     if name == "RL, compared with the base":
-        return trainer.rl(RLConfig(kl_penalty_coef=0.1, precalculate_logprobs=True), groups(), context())
+        return trainer.train("rl", RLConfig(kl_penalty_coef=0.1, precalculate_logprobs=True), groups(), context())
     data = examples(*JOBS[name])
-    return trainer.sft(SFTConfig(batch_size=len(data)), data * 2, context())
+    return trainer.train("sft", SFTConfig(batch_size=len(data)), data * 2, context())
 
 
 def measure(folder: Path, tuning: Tuning, name: str, found: Any) -> None:

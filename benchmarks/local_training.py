@@ -34,8 +34,9 @@ from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.formats.model_folder import read_base_folder
 from modelyard.protocols import TrainContext, Trained
 from modelyard.testing.tiny_model import build_tiny_model
+from modelyard.trainers.credits import Credit
 from modelyard.trainers.loop import Objective
-from modelyard.trainers.losses import Credit, Loss, TrainedSequence, policy_loss, supervised_loss
+from modelyard.trainers.losses import Loss, TrainedSequence, policy_loss, supervised_loss
 
 try:
     from datasets import Dataset
@@ -222,7 +223,7 @@ def reinforcement(folder: Path, learner: LocalLearner, data: Sequence[Example]) 
 def job(base: BaseModel, data: Sequence[Example]) -> dict[str, float]:
     """Where the CPU seconds of a job go."""
     trainer, begun = LocalTrainer([base], device="cpu"), time.process_time()
-    items = trainer.sft(SFTConfig(batch_size=len(data)), list(data) * 10, context())
+    items = trainer.train("sft", SFTConfig(batch_size=len(data)), list(data) * 10, context())
     next(items)
     started = time.process_time()
     for item in items:
@@ -243,7 +244,7 @@ def rl_job(base: BaseModel) -> float:
     choice = SampledChoice(Message(Role.ASSISTANT, "?"), logprobs=logprobs, token_ids=ids)
     group = TrajectoryGroup(tuple(Trajectory((History((question, choice)),), number % 2) for number in range(8)))
     begun = time.process_time()
-    list(LocalTrainer([base], device="cpu").rl(RLConfig(), [group] * 4, context()))
+    list(LocalTrainer([base], device="cpu").train("rl", RLConfig(), [group] * 4, context()))
     return round(time.process_time() - begun, 3)
 
 

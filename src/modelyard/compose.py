@@ -1,7 +1,7 @@
 """`open_platform`: the one place where concrete adapters are named."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from modelyard.artifacts import folder, memory
@@ -37,6 +37,7 @@ from modelyard.protocols import (
 )
 from modelyard.stores import sqlite
 from modelyard.stores.memory import MemoryStore
+from modelyard.trainers import methods as learner_methods
 
 _MOST_BASE_MODELS = 1000
 
@@ -152,10 +153,10 @@ def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, 
 def _trainers(base_models: "list[base_model.BaseModel]") -> tuple[Trainer, ...]:
     """Of the tabular models, and of base models in local folders."""
 
-    def trains(model: str) -> bool:
-        return any(base.id == model for base in base_models)
+    def methods(model: str) -> Collection[str]:
+        return learner_methods.LEARNER_METHODS if any(base.id == model for base in base_models) else ()
 
     return (
         deferred(lambda: tabular_training.TabularTrainer()),
-        deferred(lambda: local_training.LocalTrainer(base_models), trains=trains),
+        deferred(lambda: local_training.LocalTrainer(base_models), methods=methods),
     )

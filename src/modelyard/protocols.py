@@ -3,13 +3,13 @@ in `modelyard.testing`.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 import attrs
 
-from modelyard.domain import job, models, training, training_config
+from modelyard.domain import job, models
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Principal
@@ -374,20 +374,20 @@ class Trainer(Protocol):
     Data can be iterated again and again. Raises `TrainingError` with a sentence that says what to try.
     """
 
-    def trains(self, base_model: str) -> bool:
-        """Whether it can train this base model."""
+    def methods(self, base_model: str) -> Collection[str]:
+        """The methods by which it can train this base model; none for a base model that it does not know.
+
+        A job of a method that is not listed is refused when it is created, so methods that are added to the platform
+        change nothing for a trainer.
+        """
         ...
 
-    def sft(
-        self, config: "training_config.SFTConfig", data: "Iterable[training.Example]", context: TrainContext
-    ) -> Iterator[TrainItem]:
-        """Imitate examples, in file order, one optimizer step per batch."""
-        ...
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        """Train by a method: one that `methods` lists, with the configuration and the rows that it takes.
 
-    def rl(
-        self, config: "training_config.RLConfig", data: "Iterable[training.TrajectoryGroup]", context: TrainContext
-    ) -> Iterator[TrainItem]:
-        """Learn from rewards, one optimizer step per packed sequence."""
+        "sft" takes an `SFTConfig` and `Example`s, which it imitates in file order, one optimizer step per batch.
+        "rl" takes an `RLConfig` and `TrajectoryGroup`s, one optimizer step per packed sequence.
+        """
         ...
 
 

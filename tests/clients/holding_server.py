@@ -14,9 +14,8 @@ from typing import Any
 import attrs
 import uvicorn
 
-from modelyard import TrajectoryGroup, open_platform
+from modelyard import open_platform
 from modelyard.asgi import asgi_app
-from modelyard.domain.training_config import RLConfig
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.engines.torch.training import trainer as local
 from modelyard.platform.runtime import Settings
@@ -37,8 +36,8 @@ class Holding:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.trainer, name)
 
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        for item in self.trainer.rl(config, data, context):
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        for item in self.trainer.train(method, config, data, context):
             if isinstance(item, Step) and item.number > self.last:
                 threading.Event().wait()
             yield item

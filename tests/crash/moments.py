@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any
 
-from modelyard.domain.training import Example, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import ModelyardError
 from modelyard.protocols import ArtifactStore, Store, StoredArtifact, TrainContext, Trainer, TrainItem, Tx
 
@@ -137,11 +135,8 @@ class WatchedTrainer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        return self._watched(self._trainer.sft(config, data, context))
-
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        return self._watched(self._trainer.rl(config, data, context))
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return self._watched(self._trainer.train(method, config, data, context))
 
     def _watched(self, items: Iterator[TrainItem]) -> Iterator[TrainItem]:
         try:

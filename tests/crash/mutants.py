@@ -9,8 +9,6 @@ import attrs
 from moments import Moments
 
 from modelyard.domain.job import Claim, JobEvent
-from modelyard.domain.training import Example, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.platform.jobs import leases
 from modelyard.protocols import Store, TrainContext, Trainer, TrainItem, Tx
 from modelyard.stores.sqlite.writer import Writer
@@ -129,11 +127,8 @@ class _ForgetfulTrainer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.trainer, name)
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        return self.trainer.sft(config, data, attrs.evolve(context, resume=None))
-
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        return self.trainer.rl(config, data, attrs.evolve(context, resume=None))
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return self.trainer.train(method, config, data, attrs.evolve(context, resume=None))
 
 
 def forgotten_state(store: Store, trainer: Trainer, _: Moments) -> tuple[Any, Any]:

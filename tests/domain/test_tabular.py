@@ -20,7 +20,8 @@ from modelyard.engines.tabular.model import (
 )
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, decode, encode
 from modelyard.errors import TrainingError
-from modelyard.trainers.losses import TrainedSequence, credit_trajectories, packed, policy_loss, supervised_loss
+from modelyard.trainers.credits import credit_trajectories, packed
+from modelyard.trainers.losses import TrainedSequence, policy_loss, supervised_loss
 
 BASE = TabularModel(seed=11)
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,11 +29,11 @@ class Gated:
     folder: Path
     inner: TabularTrainer = attrs.field(factory=lambda: TabularTrainer(save_every=SAVE_EVERY))
 
-    def trains(self, base_model: str) -> bool:
-        return self.inner.trains(base_model)
+    def methods(self, base_model: str) -> Collection[str]:
+        return self.inner.methods(base_model)
 
-    def sft(self, *given: Any) -> Iterator[TrainItem]:
-        for item in self.inner.sft(*given):
+    def train(self, *given: Any) -> Iterator[TrainItem]:
+        for item in self.inner.train(*given):
             self.pass_gate(name_of(item))
             print(f"made {name_of(item)}", flush=True)
             yield item

@@ -12,8 +12,7 @@ import pytest
 from http_client import Answer, Client, client_of
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
-from modelyard.domain.training import Example, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig
+from modelyard.domain.training import Example
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.http.message import Request
 from modelyard.platform.jobs.runner import Runner
@@ -355,9 +354,9 @@ class Watched(TabularTrainer):
 
     during: Callable[[], None]
 
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        for item in super().rl(config, data, context):
-            if isinstance(item, Step):
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        for item in super().train(method, config, data, context):
+            if method == "rl" and isinstance(item, Step):
                 self.during()
             yield item
 

@@ -329,15 +329,15 @@ def trained(folder: Path, device: str, tuning: Tuning) -> list[Run]:
         return LocalTrainer(bases, device=device, shape=SHAPE, save_every=1, **options)
 
     sft, rl = SFTConfig(batch_size=2, learning_rate=1e-3), RLConfig(learning_rate=1e-3)
-    whole = followed(trainer().sft(sft, EXAMPLES, context_of("tiny")))
+    whole = followed(trainer().train("sft", sft, EXAMPLES, context_of("tiny")))
     half = context_of("tiny", resume=(1, whole.states[1]))
-    assert followed(trainer().sft(sft, EXAMPLES, half)).files == whole.files
+    assert followed(trainer().train("sft", sft, EXAMPLES, half)).files == whole.files
     compared = RLConfig(learning_rate=1e-3, kl_penalty_coef=0.1, precalculate_logprobs=True)
     parents = {"parent": whole.files, "reference": whole.states[1]}
     return [
         whole,
-        followed(trainer().rl(rl, GROUPS, context_of("tiny", **parents))),
-        followed(trainer().rl(compared, GROUPS, context_of("tiny", **parents))),
+        followed(trainer().train("rl", rl, GROUPS, context_of("tiny", **parents))),
+        followed(trainer().train("rl", compared, GROUPS, context_of("tiny", **parents))),
     ]
 
 
@@ -369,7 +369,7 @@ def test_layers_are_computed_again_where_memory_is_short(
 
     monkeypatch.setattr(Scorer, "logprobs", noted)
     trainer = LocalTrainer([base_model(folder, "tiny")], shape=SHAPE, memory=memory)
-    run = followed(trainer.sft(SFTConfig(batch_size=2), EXAMPLES[:2], context_of("tiny")))
+    run = followed(trainer.train("sft", SFTConfig(batch_size=2), EXAMPLES[:2], context_of("tiny")))
     assert all(asked_for) is (memory is not None)
     assert run.steps[0].metrics["loss"] == pytest.approx(5.6, abs=0.2)
 

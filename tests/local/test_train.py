@@ -66,7 +66,7 @@ EXAMPLES = [conversation_about(word, f"{word[::-1]}!") for word in WORDS]
 @pytest.mark.parametrize("tuning", Tuning)
 def test_sft_lowers_the_loss_of_the_examples(tuning: Tuning) -> None:
     config = SFTConfig(learning_rate=RATES[tuning], batch_size=8)
-    run = followed(trainer_of(tuning=tuning).sft(config, EXAMPLES * 30, context_of(TINY)))
+    run = followed(trainer_of(tuning=tuning).train("sft", config, EXAMPLES * 30, context_of(TINY)))
     losses = [step.metrics["loss"] for step in run.steps]
     assert losses[0] > 4
     assert losses[-1] < LOSSES[tuning]
@@ -77,7 +77,7 @@ def test_a_negated_reward_teaches_the_opposite() -> None:
     config = RLConfig(learning_rate=1e-2)
     for sign in (1, -1):
         group = rewarded("sea", [sign, -sign])
-        files = followed(trainer_of().rl(config, [group], context_of(TINY))).files
+        files = followed(trainer_of().train("rl", config, [group], context_of(TINY))).files
         before, after = ([_score(one, found) for one in group.trajectories] for found in ({}, files))
         gains = [new - old for new, old in zip(after, before, strict=True)]
         assert sign * gains[0] > 0 > sign * gains[1]
@@ -99,7 +99,7 @@ def long_example(words: int = 400) -> Example:
 
 def test_a_row_beyond_the_context_is_left_out_and_counted() -> None:
     data = [EXAMPLES[0], long_example(), EXAMPLES[1], EXAMPLES[2]]
-    run = followed(trainer_of().sft(SFTConfig(batch_size=2), data, context_of(TINY)))
+    run = followed(trainer_of().train("sft", SFTConfig(batch_size=2), data, context_of(TINY)))
     assert [step.metrics["num_overlong"] for step in run.steps] == [1, 1]
     assert run.metrics["num_overlong"] == 1
     (one, two) = (step.metrics["num_trainable_tokens"] for step in run.steps)
@@ -109,22 +109,22 @@ def test_a_row_beyond_the_context_is_left_out_and_counted() -> None:
 def test_what_stands_behind_the_last_trained_token_is_no_reason_to_leave_a_row_out() -> None:
     long = Message(Role.USER, "and what else? " * 200)
     example = Example((*EXAMPLES[0].messages, long))
-    run = followed(trainer_of().sft(SFTConfig(), [example], context_of(TINY)))
+    run = followed(trainer_of().train("sft", SFTConfig(), [example], context_of(TINY)))
     assert "num_overlong" not in run.metrics
     assert run.metrics["num_trainable_tokens"] > 0
 
 
 @pytest.mark.parametrize("data", [[long_example()], [Example((Message(Role.USER, "hello"),))]], ids=["long", "silent"])
 def test_a_job_in_which_nothing_is_trained_ends_with_its_parents_weights(data: list[Example]) -> None:
-    parent = followed(trainer_of().sft(SFTConfig(), EXAMPLES[:2], context_of(TINY))).files
-    run = followed(trainer_of().sft(SFTConfig(), data, context_of(TINY, parent=parent)))
+    parent = followed(trainer_of().train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY))).files
+    run = followed(trainer_of().train("sft", SFTConfig(), data, context_of(TINY, parent=parent)))
     assert len(run.steps) == 1
     assert run.steps[0].metrics["num_trainable_tokens"] == 0
     assert run.files == parent
 
 
 def test_a_job_without_any_row_ends_with_its_parents_weights() -> None:
-    run = followed(trainer_of().sft(SFTConfig(), [], context_of(TINY)))
+    run = followed(trainer_of().train("sft", SFTConfig(), [], context_of(TINY)))
     assert run.started[0].steps == 0
     assert run.files
 
@@ -137,7 +137,7 @@ def test_trajectories_that_are_all_too_long_make_no_step_and_no_fault() -> None:
             for one in rewarded("sea", [1.0, 0.0]).trajectories
         )
     )
-    run = followed(trainer_of().rl(RLConfig(), [group], context_of(TINY)))
+    run = followed(trainer_of().train("rl", RLConfig(), [group], context_of(TINY)))
     assert run.started[0].steps == 0
     assert run.metrics["num_overlong"] == 2
 
@@ -152,10 +152,10 @@ def test_missing_and_not_a_number_old_logprobs_count_as_a_ratio_of_one() -> None
     def group(logprob: float) -> TrajectoryGroup:
         return TrajectoryGroup(tuple(_sampled_by_ids((7, 8, 9), logprob, reward) for reward in (1.0, 0.0)))
 
-    run = followed(trainer_of().rl(RLConfig(), [group(math.nan)], context_of(TINY)))
+    run = followed(trainer_of().train("rl", RLConfig(), [group(math.nan)], context_of(TINY)))
     assert run.metrics["importance_ratio"] == 1
     assert run.metrics["kl_div"] == 0
-    far = followed(trainer_of().rl(RLConfig(), [group(-30.0)], context_of(TINY)))
+    far = followed(trainer_of().train("rl", RLConfig(), [group(-30.0)], context_of(TINY)))
     assert far.metrics["importance_ratio"] > 100
 
 
@@ -171,7 +171,7 @@ def _sampled_by_ids(ids: tuple[int, ...], logprob: float, reward: float) -> Traj
 def test_tokens_of_another_model_are_refused_by_number() -> None:
     group = TrajectoryGroup(tuple(_sampled_by_ids((7, 70_000), -1.0, reward) for reward in (1.0, 0.0)))
     with pytest.raises(TrainingError, match="token 70000 is none of this model's 259"):
-        followed(trainer_of().rl(RLConfig(), [group], context_of(TINY)))
+        followed(trainer_of().train("rl", RLConfig(), [group], context_of(TINY)))
 
 
 def test_a_row_that_cannot_be_told_apart_is_refused_before_the_first_step() -> None:
@@ -190,7 +190,7 @@ def test_a_loss_that_is_no_number_fails_the_job_naming_the_step_and_what_to_try(
     """A learning rate that throws the weights far away overflows within a few steps."""
     config = SFTConfig(learning_rate=(1e30,) * 8, batch_size=1)
     with pytest.raises(TrainingError, match=r"diverged at step \d+.*try a learning rate far below 1e\+30"):
-        followed(trainer_of(tuning=tuning).sft(config, EXAMPLES, context_of(TINY)))
+        followed(trainer_of(tuning=tuning).train("sft", config, EXAMPLES, context_of(TINY)))
 
 
 def test_a_loss_that_is_no_number_fails_the_job_even_where_its_gradient_is_one() -> None:
@@ -203,25 +203,27 @@ def test_a_loss_that_is_no_number_fails_the_job_even_where_its_gradient_is_one()
 
 def test_an_adapter_of_another_base_is_refused(tmp_path: Path) -> None:
     other = LocalTrainer([base_model(build_tiny_model(tmp_path / "nano", "nano"), "nano")], device="cpu")
-    files = followed(other.sft(SFTConfig(), EXAMPLES[:2], context_of("nano"))).files
+    files = followed(other.train("sft", SFTConfig(), EXAMPLES[:2], context_of("nano"))).files
     with pytest.raises(TrainingError, match=r"does not fit this base model.*another base model"):
-        followed(trainer_of().sft(SFTConfig(), EXAMPLES[:2], context_of(TINY, parent=files)))
+        followed(trainer_of().train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY, parent=files)))
 
 
 def test_an_adapter_is_no_parent_of_full_training_and_the_other_way_round() -> None:
     kinds = {
-        tuning: followed(trainer_of(tuning=tuning).sft(SFTConfig(), EXAMPLES[:2], context_of(TINY))).files
+        tuning: followed(trainer_of(tuning=tuning).train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY))).files
         for tuning in Tuning
     }
     for tuning, other in ((Tuning.LORA, Tuning.FULL), (Tuning.FULL, Tuning.LORA)):
         with pytest.raises(TrainingError, match="of another kind of base model"):
-            followed(trainer_of(tuning=tuning).sft(SFTConfig(), EXAMPLES[:2], context_of(TINY, parent=kinds[other])))
+            followed(
+                trainer_of(tuning=tuning).train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY, parent=kinds[other]))
+            )
 
 
 def test_a_network_without_the_projections_that_an_adapter_goes_around_is_refused_with_a_way_out() -> None:
     trainer = trainer_of(shape=LoraShape(targets=("query_key_value",)))
     with pytest.raises(TrainingError, match=r"no linear layer named query_key_value.*tuning='full'"):
-        followed(trainer.sft(SFTConfig(), EXAMPLES[:2], context_of(TINY)))
+        followed(trainer.train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY)))
 
 
 # ---- full tuning -----------------------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ def test_full_training_changes_every_weight_and_saves_them_by_the_names_of_the_b
     from safetensors.torch import load, load_file
 
     config = SFTConfig(learning_rate=1e-3)
-    files = followed(trainer_of(tuning=Tuning.FULL).sft(config, EXAMPLES[:4], context_of(TINY))).files
+    files = followed(trainer_of(tuning=Tuning.FULL).train("sft", config, EXAMPLES[:4], context_of(TINY))).files
     base, trained = load_file(micro() / FULL_FILE), load(files[FULL_FILE])
     assert base.keys() == trained.keys()
     assert all(not torch.equal(base[name], trained[name]) for name in base)

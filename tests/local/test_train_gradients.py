@@ -17,8 +17,9 @@ from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.training import token_logprobs as scoring
 from modelyard.engines.torch.training.examples import Row
 from modelyard.engines.torch.training.memory_plan import Room
+from modelyard.trainers.credits import Credit
 from modelyard.trainers.loop import Objective
-from modelyard.trainers.losses import Credit, TrainedSequence, policy_loss, supervised_loss
+from modelyard.trainers.losses import TrainedSequence, policy_loss, supervised_loss
 
 LEVELS = get_args(ImportanceSamplingLevel)
 

@@ -129,7 +129,8 @@ def test_a_job_that_fits_only_recomputed_ends_with_the_same_weights() -> None:
     tight = reckoned.fixed + reckoned.of_pass(1, 256, recomputed=True)
     assert tight < reckoned.fixed + reckoned.of_pass(1, 220, recomputed=False)
     files = [
-        followed(trainer_of(memory=memory).sft(config, EXAMPLES, context_of(TINY))).files for memory in (None, tight)
+        followed(trainer_of(memory=memory).train("sft", config, EXAMPLES, context_of(TINY))).files
+        for memory in (None, tight)
     ]
     assert files[0].keys() == files[1].keys()
     from safetensors.torch import load
@@ -142,7 +143,7 @@ def test_a_job_that_fits_only_recomputed_ends_with_the_same_weights() -> None:
 @pytest.mark.parametrize("tuning", Tuning)
 def test_a_job_that_cannot_fit_is_refused_with_the_figures_before_it_starts(tuning: Tuning) -> None:
     limit = need(tuning).fixed + 100_000
-    items = trainer_of(tuning=tuning, memory=limit).sft(SFTConfig(), EXAMPLES, context_of(TINY))
+    items = trainer_of(tuning=tuning, memory=limit).train("sft", SFTConfig(), EXAMPLES, context_of(TINY))
     with pytest.raises(TrainingError) as refused:
         next(items)
     figures = [float(figure) for figure in re.findall(r"(\d+\.\d+) MiB", str(refused.value))]
@@ -155,7 +156,7 @@ def test_a_job_that_cannot_fit_is_refused_with_the_figures_before_it_starts(tuni
 def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelyard.engines.torch.training.trainer.Network", None)
     with pytest.raises(TrainingError, match=r"weights take 0\.3 MiB"):
-        next(trainer_of(memory=300_000).sft(SFTConfig(), EXAMPLES, context_of(TINY)))
+        next(trainer_of(memory=300_000).train("sft", SFTConfig(), EXAMPLES, context_of(TINY)))
 
 
 def test_the_size_of_passes_is_resumed_with_the_state_whatever_is_free_by_then() -> None:

@@ -32,10 +32,10 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 class PeftTrainer:
     """Writes PEFT adapters whose weights are one more than those that it starts from."""
 
-    def trains(self, base_model: str) -> bool:
-        return base_model == BASE
+    def methods(self, base_model: str) -> tuple[str, ...]:
+        return ("sft",) if base_model == BASE else ()
 
-    def sft(self, config, data, context: TrainContext) -> Iterator[TrainItem]:
+    def train(self, method, config, data, context: TrainContext) -> Iterator[TrainItem]:
         yield Started(1)
         yield Step(1, {"loss": 1.0})
         number = 1
@@ -43,9 +43,6 @@ class PeftTrainer:
             with context.parent(WEIGHTS) as file:
                 number += int.from_bytes(next(iter(read(file).values())).data, "little")
         yield Trained({CONFIG: [adapter_config()], WEIGHTS: weights_of(number)}, {"loss": 1.0})
-
-    def rl(self, config, data, context: TrainContext) -> Iterator[TrainItem]:
-        raise NotImplementedError
 
 
 def adapter_config() -> bytes:

@@ -49,18 +49,20 @@ class HashTrainer:
 
     before: Callable[[str], object] = lambda _: None
 
-    def trains(self, base_model: str) -> bool:
-        return base_model == BASE
+    def methods(self, base_model: str) -> tuple[str, ...]:
+        return ("sft", "rl") if base_model == BASE else ()
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        rows = (self._sft_rows if method == "sft" else self._rl_rows)(config, data, context)
+        return self._train(rows, context)
+
+    def _sft_rows(self, config: SFTConfig, data: Iterable[Example], _: TrainContext) -> list[str]:
         rates = config.learning_rates(sum(1 for _ in data))
-        rows = [f"{row.messages[-1].text} {rate}" for row, rate in zip(_batches(config, data), rates, strict=True)]
-        return self._train(rows, context)
+        return [f"{row.messages[-1].text} {rate}" for row, rate in zip(_batches(config, data), rates, strict=True)]
 
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
+    def _rl_rows(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> list[str]:
         reference = _digest(context.reference(WEIGHTS)) if context.reference and context.reference_files else ""
-        rows = [f"{[one.reward for one in group.trajectories]} {config.learning_rate} {reference}" for group in data]
-        return self._train(rows, context)
+        return [f"{[one.reward for one in group.trajectories]} {config.learning_rate} {reference}" for group in data]
 
     def _train(self, rows: Sequence[str], context: TrainContext) -> Iterator[TrainItem]:
         weights, first = self._begin(context)

@@ -53,7 +53,7 @@ def test_a_name_is_unique_within_its_project_alone(yard: Any) -> None:
 def test_an_existing_model_is_returned_when_asked_for_and_its_base_agrees(yard: Any) -> None:
     first = yard.model()
     assert yard.models.create("m", project="p", base_model="base-model", return_existing=True) == first
-    yard.runtime = attrs.evolve(yard.runtime, trainers=(type("Any", (), {"trains": lambda *_: True})(),))
+    yard.runtime = attrs.evolve(yard.runtime, trainers=(type("Any", (), {"methods": lambda *_: ("sft",)})(),))
     for return_existing in (True, False):
         with pytest.raises(Conflict, match="base model 'base-model', not 'echo'"):
             yard.models.create("m", project="p", base_model="echo", return_existing=return_existing)

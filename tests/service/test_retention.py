@@ -265,10 +265,10 @@ def test_a_best_by_a_metric_of_the_trainer_is_kept(yard: Any) -> None:
     scores = iter([1.0, 9.0, 2.0, 3.0])
 
     class Scoring:
-        def trains(self, base_model: str) -> bool:
-            return True
+        def methods(self, base_model: str) -> tuple[str, ...]:
+            return ("sft",)
 
-        def sft(self, *_: Any) -> Any:
+        def train(self, *_: Any) -> Any:
             yield Started(0)
             yield Trained({"w": [b"x"]}, {"reward": next(scores)})
 

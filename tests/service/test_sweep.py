@@ -165,10 +165,10 @@ def test_the_first_file_of_a_checkpoint_stays_while_its_second_is_still_written(
         yield b"second"
 
     class TwoFiles:
-        def trains(self, base_model: str) -> bool:
-            return True
+        def methods(self, base_model: str) -> tuple[str, ...]:
+            return ("sft",)
 
-        def sft(self, *_: Any) -> Iterator[Any]:
+        def train(self, *_: Any) -> Iterator[Any]:
             yield Started(1)
             yield Step(1, {})
             yield Trained({"first": [b"first"], "second": slowly()}, {})

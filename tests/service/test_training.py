@@ -660,3 +660,25 @@ def test_an_artifact_of_groups_can_be_trained_on_as_it_is_and_goes_with_the_job(
     assert stored.name in yard.files()
     assert yard.training.rl(yard.model(), stored).result().step == 1
     assert stored.name not in yard.files()
+
+
+# ---- methods -----------------------------------------------------------------------------------------------------
+
+
+def test_a_method_that_no_trainer_lists_is_refused_with_its_name_and_the_base_model(yard: Any) -> None:
+    model = yard.model()
+    trainer = type("SFTOnly", (), {"methods": lambda self, base: ("sft",) if base == model.base_model else ()})()
+    yard.runtime = attrs.evolve(yard.runtime, trainers=(trainer,))
+    with pytest.raises(InvalidInput) as refused:
+        yard.training.rl(model, yard.groups(1.0))
+    (problem,) = refused.value.problems
+    assert problem.loc == ("model",)
+    assert problem.msg == f"its base model {model.base_model!r} is trained here by sft, not by rl"
+    assert yard.files() == set()
+    assert yard.training.sft(model, yard.examples(1)).status is JobStatus.QUEUED
+
+
+def test_a_job_for_a_worker_elsewhere_is_taken_where_nothing_trains_the_base_model(yard: Any) -> None:
+    model = yard.model()
+    yard.runtime = attrs.evolve(yard.runtime, trainers=())
+    assert yard.training.rl(model, yard.groups(1.0)).status is JobStatus.QUEUED

@@ -381,10 +381,10 @@ class Odd:
     def __init__(self, *items: Any) -> None:
         self.items = items
 
-    def trains(self, base_model: str) -> bool:
-        return True
+    def methods(self, base_model: str) -> tuple[str, ...]:
+        return ("sft",)
 
-    def sft(self, *_: Any) -> Iterator[Any]:
+    def train(self, *_: Any) -> Iterator[Any]:
         return iter(self.items)
 
 
@@ -434,7 +434,7 @@ def test_training_data_that_are_gone_fail_the_job(yard: Any) -> None:
 
 def test_a_trainer_that_cannot_be_closed_changes_nothing(yard: Any) -> None:
     class Clinging(Odd):
-        def sft(self, *_: Any) -> Iterator[Any]:
+        def train(self, *_: Any) -> Iterator[Any]:
             yield Started(0)
             try:
                 yield Trained({}, {})

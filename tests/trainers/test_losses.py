@@ -7,20 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.training_config import RLConfig
-from modelyard.trainers.losses import (
+from modelyard.trainers.credits import (
     Credit,
-    TrainedSequence,
     balanced,
-    cispo,
     credit_trajectories,
     group_advantages,
-    importance_ratios,
     packed,
-    policy_loss,
-    ppo,
-    supervised_loss,
     trajectory_weights,
 )
+from modelyard.trainers.losses import TrainedSequence, cispo, importance_ratios, policy_loss, ppo, supervised_loss
 
 LEVELS = ["token", "sequence", "average", "geometric_average"]
 

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -53,11 +53,8 @@ class Tampered(TabularTrainer):
     def change(self, items: Iterator[TrainItem], context: TrainContext) -> Iterator[TrainItem]:
         raise NotImplementedError
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        return self.change(super().sft(config, data, context), context)
-
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        return self.change(super().rl(config, data, context), context)
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return self.change(super().train(method, config, data, context), context)
 
 
 class NeverStarts(Tampered):
@@ -90,20 +87,20 @@ class WritesSomethingElseEachTime(Tampered):
 
 
 class ResumesFromTheBeginning(TabularTrainer):
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        return super().sft(config, data, attrs.evolve(context, resume_step=0))
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return super().train(method, config, data, attrs.evolve(context, resume_step=0))
 
 
 class ForgetsTheSavedState(TabularTrainer):
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        return super().sft(
-            config, data, attrs.evolve(context, resume=context.parent, resume_files=context.parent_files)
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return super().train(
+            method, config, data, attrs.evolve(context, resume=context.parent, resume_files=context.parent_files)
         )
 
 
 class ForgetsItsParent(TabularTrainer):
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        return super().sft(config, data, attrs.evolve(context, parent_files=frozenset()))
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return super().train(method, config, data, attrs.evolve(context, parent_files=frozenset()))
 
 
 class RunsOn(Tampered):
@@ -112,18 +109,18 @@ class RunsOn(Tampered):
 
 
 class TrainsAnything(TabularTrainer):
-    def trains(self, base_model: str) -> bool:
-        return True
+    def methods(self, base_model: str) -> Collection[str]:
+        return ("sft",)
 
 
 class IgnoresRewards(TabularTrainer):
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        return super().rl(config, [rewarded("sea", [1, 0])], context)
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return super().train(method, config, [rewarded("sea", [1, 0])] if method == "rl" else data, context)
 
 
 class RoundsRates(TabularTrainer):
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        return super().sft(attrs.evolve(config, learning_rate=1e-6), data, context)
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        return super().train(method, attrs.evolve(config, learning_rate=1e-6), data, context)
 
 
 BROKEN: Mapping[type[TabularTrainer], str] = {
@@ -136,7 +133,7 @@ BROKEN: Mapping[type[TabularTrainer], str] = {
     ForgetsTheSavedState: "test_a_run_resumed_from_any_state_ends_like_an_undisturbed_one",
     ForgetsItsParent: "test_training_goes_on_from_its_parent",
     RunsOn: "test_a_run_can_be_broken_off_after_any_item",
-    TrainsAnything: "test_it_knows_what_it_trains",
+    TrainsAnything: "test_it_knows_what_it_trains_and_by_which_methods",
     IgnoresRewards: "test_rl_learns_from_rewards",
     RoundsRates: "test_sft_takes_one_rate_for_each_batch_exactly_as_sent",
 }
@@ -149,7 +146,9 @@ def test_the_contract_catches_a_trainer_that(broken: type[TabularTrainer]) -> No
 
     def check(trainer: TabularTrainer) -> None:
         given: dict[str, Any] = {
-            "train": lambda **context: trainer.sft(SFTConfig(batch_size=1), examples, context_of(BASE, **context)),
+            "train": lambda **context: trainer.train(
+                "sft", SFTConfig(batch_size=1), examples, context_of(BASE, **context)
+            ),
             "trainer": trainer,
             "base_model": BASE,
             "examples": examples,
@@ -177,7 +176,7 @@ def likelihood(model: TabularModel, word: str, answer: str) -> float:
 
 def test_sft_lowers_the_loss_and_makes_the_answers_likelier() -> None:
     examples = [conversation_about(word, ANSWERS[place % 4]) for place, word in enumerate(WORDS)] * 20
-    run = followed(TabularTrainer().sft(SFTConfig(batch_size=8), examples, context_of(BASE)))
+    run = followed(TabularTrainer().train("sft", SFTConfig(batch_size=8), examples, context_of(BASE)))
     losses = [step.metrics["loss"] for step in run.steps]
     assert losses[-1] < losses[0] / 2
     base, tuned = TabularModel(base_seed(BASE)), model_of(run.files)
@@ -188,7 +187,7 @@ def test_sft_lowers_the_loss_and_makes_the_answers_likelier() -> None:
 def test_rl_raises_what_was_rewarded_above_what_was_not() -> None:
     base = TabularModel(base_seed(BASE))
     groups = [group_by(base, word, ANSWERS[:2], [1.0, 0.0]) for word in WORDS]
-    run = followed(TabularTrainer().rl(RLConfig(learning_rate=2e-5), groups, context_of(BASE)))
+    run = followed(TabularTrainer().train("rl", RLConfig(learning_rate=2e-5), groups, context_of(BASE)))
     after = model_of(run.files)
     for word in WORDS:
         before_gap = likelihood(base, word, ANSWERS[0]) - likelihood(base, word, ANSWERS[1])
@@ -211,7 +210,7 @@ def group_by(model: TabularModel, word: str, answers: Sequence[str], rewards: Se
 
 def first_step(groups: Sequence[TrajectoryGroup], context: TrainContext | None = None, **options: Any) -> Step:
     config = RLConfig(**{"learning_rate": 1e-6, **options})
-    return followed(TabularTrainer().rl(config, groups, context or context_of(BASE))).steps[0]
+    return followed(TabularTrainer().train("rl", config, groups, context or context_of(BASE))).steps[0]
 
 
 def test_on_policy_data_have_ratio_one_and_no_divergence() -> None:
@@ -232,7 +231,7 @@ def test_logprobs_can_be_recomputed_with_the_weights_before_the_update() -> None
 
 def test_a_kl_penalty_holds_on_to_the_base_or_to_the_checkpoint_that_it_names() -> None:
     tuned = followed(
-        TabularTrainer().sft(SFTConfig(), [conversation_about("sea", ANSWERS[0])] * 4, context_of(BASE))
+        TabularTrainer().train("sft", SFTConfig(), [conversation_about("sea", ANSWERS[0])] * 4, context_of(BASE))
     ).files
     groups = [group_by(model_of(tuned), "sea", ANSWERS[:2], [1.0, 0.0])]
     own = first_step(groups, context_of(BASE, parent=tuned, reference=tuned), kl_penalty_coef=0.1)
@@ -247,7 +246,7 @@ def test_trajectories_are_packed_by_their_tokens_prompts_included() -> None:
     groups = [rewarded(word, [1.0, 0.0]) for word in WORDS]
     one = sampled_turns(groups[0].trajectories[0])[0][-1].length
     started = [
-        next(TabularTrainer().rl(RLConfig(packed_sequence_length=length), groups, context_of(BASE)))
+        next(TabularTrainer().train("rl", RLConfig(packed_sequence_length=length), groups, context_of(BASE)))
         for length in (1, 2 * one, 100_000)
     ]
     assert started[0] == Started(16)
@@ -259,21 +258,21 @@ def test_trajectories_are_packed_by_their_tokens_prompts_included() -> None:
 def test_too_high_a_learning_rate_fails_with_what_to_try() -> None:
     examples = [conversation_about(word, ANSWERS[place % 4]) for place, word in enumerate(WORDS)] * 4
     with pytest.raises(TrainingError, match="learning rate"):
-        followed(TabularTrainer().sft(SFTConfig(learning_rate=10.0), examples, context_of(BASE)))
+        followed(TabularTrainer().train("sft", SFTConfig(learning_rate=10.0), examples, context_of(BASE)))
 
 
 def test_a_list_of_rates_that_does_not_fit_is_refused() -> None:
     with pytest.raises(InvalidInput, match="2 rates"):
         next(
-            TabularTrainer().sft(
-                SFTConfig(learning_rate=(1e-5, 1e-5)), [conversation_about("a", "b")], context_of(BASE)
+            TabularTrainer().train(
+                "sft", SFTConfig(learning_rate=(1e-5, 1e-5)), [conversation_about("a", "b")], context_of(BASE)
             )
         )
 
 
 def test_a_parent_that_is_no_adapter_fails_with_what_to_do() -> None:
     with pytest.raises(TrainingError, match="train again"):
-        next(TabularTrainer().sft(SFTConfig(), [], context_of(BASE, parent={ADAPTER_FILE: b"pickle"})))
+        next(TabularTrainer().train("sft", SFTConfig(), [], context_of(BASE, parent={ADAPTER_FILE: b"pickle"})))
 
 
 # ---- tokens --------------------------------------------------------------------------------------------------------

@@ -29,7 +29,27 @@ def _refuse(problems: list[Problem]) -> None:
 
 
 @attrs.frozen(kw_only=True)
-class RLConfig:
+class TrainingConfig:
+    """The settings of one training method."""
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, Any]) -> Self:
+        """Return the configuration that `given` asks for: None means the default, a list becomes a tuple.
+
+        Raises `InvalidInput` naming options that the method does not have and values that are out of bounds. Types are
+        the caller's business.
+        """
+        unknown = sorted(given.keys() - {field.name for field in attrs.fields(cls)})
+        _refuse([Problem((name,), "is not an option of this training method") for name in unknown])
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return cls(**{name: value for name, value in values.items() if value is not None})
+
+    def check_rows(self, rows: int) -> None:
+        """Raise `InvalidInput` where so many rows do not suit the settings."""
+
+
+@attrs.frozen(kw_only=True)
+class RLConfig(TrainingConfig):
     """How an RL job trains. Raises `InvalidInput` naming every field that is out of bounds.
 
     `ppo` chooses the clipped surrogate of PPO; otherwise the loss is CISPO (clipped, detached ratio x advantage x
@@ -92,10 +112,9 @@ class RLConfig:
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:
-        """The configuration that `given` asks for: None means the default, and `loss_fn` is another word for `ppo`.
+        """Resolve also `loss_fn` ("cispo" or "ppo"), which is another word for `ppo`.
 
-        Raises `InvalidInput` when `ppo` and `loss_fn` disagree or a value is out of bounds. Keys are those of this
-        class and `loss_fn` ("cispo" | "ppo"); types are the caller's business.
+        Raises `InvalidInput` when `ppo` and `loss_fn` disagree.
         """
         asked = {name: value for name, value in given.items() if value is not None}
         loss_fn = asked.pop("loss_fn", None)
@@ -103,11 +122,11 @@ class RLConfig:
             raise InvalidInput.at("loss_fn", msg="must be 'cispo' or 'ppo'")
         if loss_fn is not None and asked.setdefault("ppo", loss_fn == "ppo") is not (loss_fn == "ppo"):
             raise InvalidInput.at("loss_fn", msg=f"{loss_fn!r} contradicts ppo={asked['ppo']}; send one of the two")
-        return cls(**asked)
+        return super().resolve(asked)
 
 
 @attrs.frozen(kw_only=True)
-class SFTConfig:
+class SFTConfig(TrainingConfig):
     """How an SFT job trains: one learning rate for all batches, or one for each; which assistant turns bear loss.
 
     Raises `InvalidInput` naming every field that is out of bounds.
@@ -134,13 +153,9 @@ class SFTConfig:
         rates = enumerate(self.learning_rate)
         return [Problem(("learning_rate", place), message) for place, rate in rates if not _is_amount(rate)]
 
-    @classmethod
-    def resolve(cls, given: Mapping[str, Any]) -> Self:
-        """The configuration that `given` asks for: None means the default, a list of rates becomes a tuple."""
-        asked = {name: value for name, value in given.items() if value is not None}
-        if isinstance(asked.get("learning_rate"), list):
-            asked["learning_rate"] = tuple(asked["learning_rate"])
-        return cls(**asked)
+    def check_rows(self, rows: int) -> None:
+        """Raise `InvalidInput` where a list of rates does not name one for each batch."""
+        self.learning_rates(rows)
 
     @property
     def rows_per_batch(self) -> int:

@@ -9,7 +9,7 @@ Kept of a choice are its message, finish reason, logprobs (without the alternati
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import attrs
 
@@ -28,6 +28,19 @@ T = TypeVar("T")
 MAX_LINE = 256 * 2**20
 TOKEN_ID = "token_id:"  # noqa: S105 - how some servers spell a token by its id
 _REASONS = {reason.value: reason for reason in FinishReason} | {"function_call": FinishReason.TOOL_CALLS}
+
+
+@attrs.frozen
+class RowFormat(Generic[T]):
+    """How rows of one kind are read and written: as a value, from plain data, from and to lines of a file.
+
+    `of` raises `InvalidInput` located below the row; `read` at ("line", <number from 1>, <field>, ...).
+    """
+
+    value: type[T]
+    of: Callable[[Mapping[str, Any]], T]
+    read: Callable[[BinaryIO], Iterator[T]]
+    dump: Callable[[T], bytes]
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -268,3 +281,7 @@ def _known_ids(logprobs: tuple[TokenLogprob, ...]) -> tuple[int, ...]:
     """The ids that a backend of this process gave with its logprobs, if it gave all."""
     ids = [entry.id for entry in logprobs if entry.id is not None]
     return tuple(ids) if len(ids) == len(logprobs) else ()
+
+
+EXAMPLES = RowFormat(Example, example_of, read_examples, dump_example)
+GROUPS = RowFormat(TrajectoryGroup, group_of, read_groups, dump_group)

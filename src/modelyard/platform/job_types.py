@@ -8,15 +8,12 @@ from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations.transactions import end_run, resumable
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
+from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 
 
 def _evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
     return evaluation_job.evaluate(claimed)  # loaded by the first evaluation
-
-
-def _training(kind: JobKind) -> JobType:
-    return JobType(kind, train, TRAINING_ENDED, TRAINING_FAILED)
 
 
 def _evaluation(kind: JobKind) -> JobType:
@@ -28,8 +25,7 @@ def _evaluation(kind: JobKind) -> JobType:
 JOB_TYPES: JobTypes = {
     job_type.kind: job_type
     for job_type in (
-        _training(JobKind.SFT),
-        _training(JobKind.RL),
+        *(JobType(kind, train, TRAINING_ENDED, TRAINING_FAILED) for kind in METHODS),
         _evaluation(JobKind.EVALUATE),
         _evaluation(JobKind.RESCORE),
     )

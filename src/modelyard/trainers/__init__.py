@@ -2,32 +2,39 @@
 
 from typing import TYPE_CHECKING
 
-from modelyard.lazy import lazy_exports
+from modelyard.lazy import defer_modules, lazy_exports
+
+defer_modules(__name__, "methods")
 
 if TYPE_CHECKING:
     from modelyard.formats.safetensors import Tensor, write_tensors
-    from modelyard.trainers.loop import Learner, Objective, Sampled, Turn, run_rl, run_sft
+    from modelyard.trainers.loop import Learner, Objective, Plan, Policies, Sampled, Turn, run
     from modelyard.trainers.losses import Loss, policy_loss, supervised_loss
+    from modelyard.trainers.methods import LEARNER_METHODS, LearnerMethod
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "formats.safetensors": ("Tensor", "write_tensors"),
-            "trainers.loop": ("Learner", "Objective", "Sampled", "Turn", "run_rl", "run_sft"),
+            "trainers.loop": ("Learner", "Objective", "Plan", "Policies", "Sampled", "Turn", "run"),
             "trainers.losses": ("Loss", "policy_loss", "supervised_loss"),
+            "trainers.methods": ("LEARNER_METHODS", "LearnerMethod"),
         },
     )
 
 __all__ = [
+    "LEARNER_METHODS",
     "Learner",
+    "LearnerMethod",
     "Loss",
     "Objective",
+    "Plan",
+    "Policies",
     "Sampled",
     "Tensor",
     "Turn",
     "policy_loss",
-    "run_rl",
-    "run_sft",
+    "run",
     "supervised_loss",
     "write_tensors",
 ]

@@ -1,11 +1,11 @@
-"""Training the tabular language model: SFT and RL, in pure Python, repeatable bit for bit."""
+"""Training the tabular language model in pure Python, repeatable bit for bit."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
-from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
-from modelyard.domain.training_config import AssistantTurns, RLConfig, SFTConfig
+from modelyard.domain.training import Example, Trajectory
+from modelyard.domain.training_config import AssistantTurns
 from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter, write_adapter
 from modelyard.engines.tabular.base import BASE_MODELS, base_seed
 from modelyard.engines.tabular.learning import Learner
@@ -14,6 +14,7 @@ from modelyard.engines.tabular.training_data import Turn, example_turns, sampled
 from modelyard.errors import TrainingError
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
+from modelyard.trainers.methods import LEARNER_METHODS
 
 SAVE_EVERY = 100
 """Writing a state costs about as much as ten steps, and a hundred take a second or two."""
@@ -29,18 +30,16 @@ class TabularTrainer:
     def __init__(self, base_models: Sequence[str] = BASE_MODELS, *, save_every: int = SAVE_EVERY) -> None:
         self._base_models, self._save_every = tuple(base_models), save_every
 
-    def trains(self, base_model: str) -> bool:
-        """Whether it is one of the base models named at construction."""
-        return base_model in self._base_models
+    def methods(self, base_model: str) -> Collection[str]:
+        """All methods for the base models named at construction."""
+        return LEARNER_METHODS if base_model in self._base_models else ()
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        """Imitate examples: see `modelyard.trainers.loop.run_sft`."""
-        yield from loop.run_sft(_learner(context), config, data, context.resume_step, self._save_every)
-
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        """Learn from rewards: see `modelyard.trainers.loop.run_rl`."""
-        policies, learner = _policies(config, context), _learner(context)
-        yield from loop.run_rl(learner, config, data, policies, context.resume_step, self._save_every)
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        """Train by one of `modelyard.trainers.methods`."""
+        chosen, learner = LEARNER_METHODS[method], _learner(context)
+        policies = _policies(chosen.compares(config), context)
+        plan = chosen.plan(learner, config, data, policies, context.resume_step)
+        yield from loop.run(learner, plan, self._save_every)
 
 
 class TabularLearner:
@@ -88,11 +87,10 @@ def _learner(context: TrainContext) -> TabularLearner:
     return TabularLearner(_model(context, context.parent_files, context.parent))
 
 
-def _policies(config: RLConfig, context: TrainContext) -> loop.Policies:
-    compared = config.kl_penalty_coef or config.kl_penalty_reference_step is not None
+def _policies(compared: Collection[str], context: TrainContext) -> loop.Policies:
     return loop.Policies(
-        _model(context, context.parent_files, context.parent) if config.precalculate_logprobs else None,
-        _model(context, context.reference_files, context.reference) if compared else None,
+        _model(context, context.parent_files, context.parent) if "parent" in compared else None,
+        _model(context, context.reference_files, context.reference) if "reference" in compared else None,
     )
 
 

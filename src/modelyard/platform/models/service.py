@@ -14,7 +14,7 @@ from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.retention import Retention
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.training_data import read_groups
+from modelyard.formats.training_data import GROUPS, read_groups
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import found_checkpoint
 from modelyard.platform.checkpoints.retention import enforce, set_retention
@@ -33,7 +33,7 @@ from modelyard.platform.jobs.queue import announce
 from modelyard.platform.lineage import checkpoint_lineage
 from modelyard.platform.models.promotion import Promotions
 from modelyard.platform.paging import accept_all, get_or_none, listed_entity, listed_index, read_page
-from modelyard.platform.training.data import GroupData, Means, groups_of, store_groups
+from modelyard.platform.training.data import GroupData, Means, rows_of, store_rows
 from modelyard.platform.training.lookup import model_plot
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.report.line_plot import Plot
@@ -74,7 +74,7 @@ class Models(Promotions):
         """The ids of the models that training can start from: those that are served here and that a trainer trains."""
         trainers = self._runtime.trainers
         served = {entry.id for entry in self._runtime.backend.entries()}
-        return tuple(sorted(model for model in served if any(trainer.trains(model) for trainer in trainers)))
+        return tuple(sorted(model for model in served if any(trainer.methods(model) for trainer in trainers)))
 
     def create(
         self, name: str, *, project: str, base_model: str, entity: str | None = None, return_existing: bool = False
@@ -243,7 +243,7 @@ class Models(Promotions):
             with self._runtime.artifacts.open(groups.name) as file:
                 count = sum(1 for _ in means.over(read_groups(file)))
             return self._log(found, split, groups, count, means)
-        stored, count = store_groups(self._runtime.artifacts, means.over(groups_of(groups)))
+        stored, count = store_rows(self._runtime.artifacts, GROUPS, means.over(rows_of(GROUPS, groups)))
         with remove_unless_recorded(self._runtime.artifacts, stored):
             return self._log(found, split, stored, count, means)
 

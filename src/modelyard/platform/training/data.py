@@ -2,14 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 import attrs
 
 from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
-from modelyard.formats.training_data import dump_example, dump_group, example_of, group_of
+from modelyard.formats.training_data import RowFormat
 from modelyard.protocols import ArtifactStore, StoredArtifact
 
 T = TypeVar("T")
@@ -21,41 +21,29 @@ GroupData = Iterable[TrajectoryGroup | Mapping[str, Any]]
 """Trajectory groups, as values or as plain dicts in the wire's shape."""
 
 
-def examples_of(data: ExampleData) -> Iterator[Example]:
-    """The examples. Raises `InvalidInput` at ("data", <row>, ...)."""
-    return (row if isinstance(row, Example) else _at(number, example_of, row) for number, row in enumerate(data))
+def rows_of(rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]]) -> Iterator[T]:
+    """Yield the rows as values. Raises `InvalidInput` at ("data", <row>, ...)."""
+    return (_value(rows, number, row) for number, row in enumerate(data))
 
 
-def groups_of(data: GroupData) -> Iterator[TrajectoryGroup]:
-    """The groups. Raises `InvalidInput` at ("data", <group>, ...)."""
-    return (row if isinstance(row, TrajectoryGroup) else _at(number, group_of, row) for number, row in enumerate(data))
-
-
-def _at(number: int, parse: Callable[[Mapping[str, Any]], T], row: Mapping[str, Any]) -> T:
+def _value(rows: RowFormat[T], number: int, row: T | Mapping[str, Any]) -> T:
+    if isinstance(row, rows.value):
+        return row
     try:
-        return parse(row)
+        return rows.of(cast("Mapping[str, Any]", row))
     except InvalidInput as error:
         raise InvalidInput([attrs.evolve(one, loc=("data", number, *one.loc)) for one in error.problems]) from None
 
 
-def store_examples(artifacts: ArtifactStore, examples: Iterable[Example]) -> tuple[StoredArtifact, int]:
-    """Keep examples; answers how many there were, too."""
-    return _store(artifacts, examples, dump_example)
-
-
-def store_groups(artifacts: ArtifactStore, groups: Iterable[TrajectoryGroup]) -> tuple[StoredArtifact, int]:
-    """Keep trajectory groups; answers how many there were, too."""
-    return _store(artifacts, groups, dump_group)
-
-
-def _store(artifacts: ArtifactStore, rows: Iterable[T], dump: Callable[[T], bytes]) -> tuple[StoredArtifact, int]:
+def store_rows(artifacts: ArtifactStore, rows: RowFormat[T], data: Iterable[T]) -> tuple[StoredArtifact, int]:
+    """Keep rows as lines of a file. Returns also how many there were."""
     count = 0
 
     def lines() -> Iterator[bytes]:
         nonlocal count
-        for row in rows:
+        for row in data:
             count += 1
-            yield dump(row)
+            yield rows.dump(row)
 
     return artifacts.put(lines()), count
 

@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress, JobStatus, QueueState
+from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus, QueueState
 from modelyard.domain.training import GRADIENT_STEP, TrainingJob
 from modelyard.errors import NotFound
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.methods import METHODS
 from modelyard.protocols import Snapshot
 from modelyard.report.line_plot import Panel, Plot, Point, Series
 
-TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL})
 MAX_AHEAD = 100
 
 
 def visible(principal: Principal) -> Callable[[Job], bool]:
     """Whether a job is a training job in the principal's scope."""
-    return lambda job: job.kind in TRAINING_KINDS and principal.scope.covers(job.entity, job.project)
+    return lambda job: job.kind in METHODS and principal.scope.covers(job.entity, job.project)
 
 
 def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
@@ -66,7 +66,7 @@ def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJo
     return runtime.store.read(lambda snapshot: shown(snapshot, [found_job(snapshot, principal, job_id)], now)[0])
 
 
-SHOWN = ("loss", "reward")
+SHOWN = tuple(dict.fromkeys(name for method in METHODS.values() for name in method.plotted))
 _PAGE = 500
 
 

@@ -15,10 +15,9 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.job import Claim, Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
-from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import (
     ArtifactMissing,
     CallerError,
@@ -28,7 +27,6 @@ from modelyard.errors import (
     StoreError,
     TrainingError,
 )
-from modelyard.formats.training_data import read_examples, read_groups
 from modelyard.lazy import log
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.checkpoints.transactions import artifacts_of
@@ -36,6 +34,7 @@ from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import held
 from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.methods import METHODS
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
 T = TypeVar("T")
@@ -131,14 +130,11 @@ class _Run:
     def items(self) -> Iterator[TrainItem]:
         """The trainer at work. Raises `TrainingError`."""
         spec, artifacts, name = self.start.job.spec, self.runtime.artifacts, self.start.artifact
-        trainer = _trainer_for(self.runtime, self.start.model.base_model)
+        method = METHODS[self.start.job.kind]
+        trainer = _trainer_for(self.runtime, self.start.model.base_model, method.kind)
+        rows = _Rows(artifacts, name, method.rows.read)
         with trainer_border():
-            if self.start.job.kind is JobKind.RL:
-                config = RLConfig.resolve(spec["config"])
-                return iter(trainer.rl(config, _Rows(artifacts, name, read_groups), self._context))
-            return iter(
-                trainer.sft(SFTConfig.resolve(spec["config"]), _Rows(artifacts, name, read_examples), self._context)
-            )
+            return iter(trainer.train(method.kind.value, method.config.resolve(spec["config"]), rows, self._context))
 
     def store(self, item: TrainItem) -> None:
         """Store what the trainer yielded. Raises `TrainingError` when it breaks the laws of trainers."""
@@ -245,11 +241,13 @@ def _finite(metrics: Mapping[str, Any], where: str) -> Mapping[str, float]:
 # ---- what the trainer is given -----------------------------------------------------------------------------------
 
 
-def _trainer_for(runtime: Runtime, base_model: str) -> Trainer:
+def _trainer_for(runtime: Runtime, base_model: str, method: str) -> Trainer:
     for trainer in runtime.trainers:
-        if trainer.trains(base_model):
+        if method in trainer.methods(base_model):
             return trainer
-    raise TrainingError(f"no trainer of this worker trains {base_model!r}; start a worker with one that does")
+    raise TrainingError(
+        f"no trainer of this worker trains {base_model!r} by {method}; start a worker with one that does"
+    )
 
 
 def _context(runtime: Runtime, start: _Start, resume: Files, resume_step: int) -> TrainContext:

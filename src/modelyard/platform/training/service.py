@@ -1,9 +1,9 @@
 """SFT and RL jobs: asking for them, and reading what came of them (specification 4.3)."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -13,27 +13,23 @@ from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import AssistantTurns, BatchSize, RLConfig, SFTConfig
-from modelyard.errors import InvalidInput, NotFound, Problem
+from modelyard.domain.training_config import AssistantTurns, BatchSize, TrainingConfig
+from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.fields import below
-from modelyard.formats.training_data import read_examples
+from modelyard.formats.training_data import EXAMPLES, GROUPS, RowFormat, read_examples
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs.events import events_page
 from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files_of
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import (
-    ExampleData,
-    GroupData,
-    examples_of,
-    groups_of,
-    store_examples,
-    store_groups,
-)
+from modelyard.platform.training.data import ExampleData, GroupData, rows_of, store_rows
 from modelyard.platform.training.handle import JobHandle, cancel_job
 from modelyard.platform.training.lookup import found_job, shown, shown_job, visible
+from modelyard.platform.training.methods import METHODS
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
+
+T = TypeVar("T")
 
 SEED_BYTES = 6
 
@@ -69,19 +65,17 @@ class Training:
         has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
         `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
         """
-        self._runtime.require_room()
-        ask = partial(self._ask, JobKind.SFT, key=check_idempotency_key(idempotency_key))
         rates = (
             learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
         )
-        asked = {"learning_rate": rates, "batch_size": batch_size, "assistant_turns": assistant_turns}
-        config, target = SFTConfig.resolve(asked), self._model(model)
+        options = {"learning_rate": rates, "batch_size": batch_size, "assistant_turns": assistant_turns}
+        request = self._request(JobKind.SFT, model, options, idempotency_key)
         if isinstance(data, str) and "://" in data:
-            return ask(target, config, *self._dataset_named(target, config, data))
-        stored, rows = self._keep_examples(data)
+            return self._submit(request, *self._dataset_named(request, data))
+        stored, rows = self._keep(EXAMPLES, data)
         with remove_unless_recorded(self._runtime.artifacts, stored):
-            _check_rows(config, rows)
-            return ask(target, config, {**_own(stored), "rows": rows})
+            _check_rows(request.config, rows)
+            return self._submit(request, {**_own(stored), "rows": rows})
 
     def rl(
         self,
@@ -97,17 +91,12 @@ class Training:
         writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
         `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`, `StorageFull`.
         """
-        self._runtime.require_room()
-        ask = partial(self._ask, JobKind.RL, key=check_idempotency_key(idempotency_key))
-        unknown = sorted(options.keys() - {*(field.name for field in attrs.fields(RLConfig)), "loss_fn"})
-        if unknown:
-            raise InvalidInput([Problem((name,), "is no option of RL training") for name in unknown])
-        config, target = RLConfig.resolve(options), self._model(model)
+        request = self._request(JobKind.RL, model, options, idempotency_key)
         if isinstance(groups, StoredArtifact):
-            return ask(target, config, _own(groups))
-        stored, _ = store_groups(self._runtime.artifacts, groups_of(groups))
+            return self._submit(request, _own(groups))
+        stored, _ = store_rows(self._runtime.artifacts, GROUPS, rows_of(GROUPS, groups))
         with remove_unless_recorded(self._runtime.artifacts, stored):
-            return ask(target, config, _own(stored))
+            return self._submit(request, _own(stored))
 
     # ---- datasets
 
@@ -123,7 +112,7 @@ class Training:
         self._principal.require(entity, project)
         for field, value in {"name": name, "project": project, "entity": entity}.items():
             check_name(value, field)
-        stored, rows = self._keep_examples(data)
+        stored, rows = self._keep(EXAMPLES, data)
         with remove_unless_recorded(self._runtime.artifacts, stored):
             _check_not_empty(rows)
             place = (entity, project, name)
@@ -193,24 +182,36 @@ class Training:
 
     # ---- how a job is made
 
+    def _request(
+        self, kind: JobKind, model: Model | str, options: Mapping[str, Any], idempotency_key: str | None
+    ) -> "_Request":
+        """Check what is requested before any data are read."""
+        self._runtime.require_room()
+        key = check_idempotency_key(idempotency_key)
+        config, target = METHODS[kind].config.resolve(options), self._model(model)
+        _check_offered(self._runtime, target.base_model, kind)
+        return _Request(kind, target, config, key)
+
     def _model(self, model: Model | str) -> Model:
         return self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
 
-    def _keep_examples(self, data: ExampleData | str | os.PathLike[str]) -> tuple[StoredArtifact, int]:
+    def _keep(
+        self, rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]] | str | os.PathLike[str]
+    ) -> tuple[StoredArtifact, int]:
         if not isinstance(data, str | os.PathLike):
-            return store_examples(self._runtime.artifacts, examples_of(data))
+            return store_rows(self._runtime.artifacts, rows, rows_of(rows, data))
         if self._principal.scope.entity is not None:
             raise InvalidInput.at("data", msg="only the host may name a file; send a dataset's URL")
         with open(data, "rb") as file:
-            return store_examples(self._runtime.artifacts, read_examples(file))
+            return store_rows(self._runtime.artifacts, rows, rows.read(file))
 
-    def _dataset_named(self, model: Model, config: SFTConfig, url: str) -> tuple[Mapping[str, Any], str]:
+    def _dataset_named(self, request: "_Request", url: str) -> tuple[Mapping[str, Any], str]:
         """The data of a job on a dataset, and the fingerprint of its request."""
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
         self._check_readable(dataset)
-        _check_rows(config, dataset.rows)
+        _check_rows(request.config, dataset.rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
-        return data, digest([model.id, dataset.url, attrs.asdict(config)])
+        return data, digest([request.model.id, dataset.url, attrs.asdict(request.config)])
 
     def _check_readable(self, dataset: Dataset) -> None:
         """Raise `InvalidInput` naming the line of a dataset that could not be read when it came."""
@@ -234,20 +235,12 @@ class Training:
             raise NotFound("Dataset", url)
         return found
 
-    def _ask(
-        self,
-        kind: JobKind,
-        model: Model,
-        config: SFTConfig | RLConfig,
-        data: Mapping[str, Any],
-        fingerprint: str = "",
-        *,
-        key: str | None,
-    ) -> JobHandle:
+    def _submit(self, request: "_Request", data: Mapping[str, Any], fingerprint: str = "") -> JobHandle:
         seed = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big")
-        spec = {"config": attrs.asdict(config), "seed": seed, **data}
-        place = (model.entity, model.project, model.id)
-        asked = Job(self._runtime.ids(), kind, *place, self._runtime.clock.now(), spec, fingerprint, key)
+        spec = {"config": attrs.asdict(request.config), "seed": seed, **data}
+        place = (request.model.entity, request.model.project, request.model.id)
+        now = self._runtime.clock.now()
+        asked = Job(self._runtime.ids(), request.kind, *place, now, spec, fingerprint, request.idempotency_key)
         job = self._runtime.store.transact(lambda tx: self._enqueue(tx, asked))
         if job.id == asked.id:
             announce(self._runtime, job)
@@ -276,6 +269,24 @@ class Training:
         return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
 
 
+@attrs.frozen
+class _Request:
+    """A job that is requested, without its data."""
+
+    kind: JobKind
+    model: Model
+    config: TrainingConfig
+    idempotency_key: str | None
+
+
+def _check_offered(runtime: Runtime, base_model: str, method: str) -> None:
+    """Raise `InvalidInput` where trainers of this platform know the base model, but none of them the method."""
+    offered = {name for trainer in runtime.trainers for name in trainer.methods(base_model)}
+    if offered and method not in offered:
+        by = ", ".join(sorted(offered))
+        raise InvalidInput.at("model", msg=f"its base model {base_model!r} is trained here by {by}, not by {method}")
+
+
 def _own(stored: StoredArtifact) -> Mapping[str, Any]:
     """Data that belong to one job, as its spec names them."""
     return {"artifact": stored.name, "digest": stored.digest}
@@ -286,9 +297,9 @@ def _check_not_empty(rows: int) -> None:
         raise InvalidInput.at("data", msg="has no rows; give at least one example")
 
 
-def _check_rows(config: SFTConfig, rows: int) -> None:
+def _check_rows(config: TrainingConfig, rows: int) -> None:
     _check_not_empty(rows)
-    config.learning_rates(rows)
+    config.check_rows(rows)
 
 
 def _index(entity: str | None, project: str | None, lane: str | None, status: JobStatus | None) -> tuple[str, ...]:

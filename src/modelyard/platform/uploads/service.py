@@ -16,12 +16,12 @@ from modelyard.domain.training import Dataset, DatasetName
 from modelyard.domain.upload import Upload
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
 from modelyard.formats.json_stream import file_chunks
-from modelyard.formats.training_data import read_examples
+from modelyard.formats.training_data import EXAMPLES, read_examples
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.keys.service import secret_digest
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import store_examples
+from modelyard.platform.training.data import store_rows
 from modelyard.platform.training.service import add_version, version_of
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
@@ -200,7 +200,7 @@ class Uploads:
     def _keep(self, file: BinaryIO) -> tuple[StoredArtifact, int]:
         artifacts = self._runtime.artifacts
         try:
-            return store_examples(artifacts, read_examples(file))
+            return store_rows(artifacts, EXAMPLES, read_examples(file))
         except InvalidInput:
             file.seek(0)
             return artifacts.put(file_chunks(file)), 0

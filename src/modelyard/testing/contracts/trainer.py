@@ -114,6 +114,19 @@ def rewarded(word: str, rewards: Sequence[float], logprobs: bool = True) -> Traj
     )
 
 
+CONFIGS: Mapping[str, Any] = {
+    "sft": SFTConfig(learning_rate=1e-5, batch_size=1),
+    "rl": RLConfig(learning_rate=1e-6, packed_sequence_length=1),
+}
+"""For each method a configuration with which a few rows make several steps."""
+
+
+def require_method(trainer: Trainer, base_model: str, method: str) -> None:
+    """Skip a test of a method that the trainer does not list."""
+    if method not in trainer.methods(base_model):
+        pytest.skip(f"the trainer does not list the method {method}")
+
+
 class TrainerContract:
     """What a trainer owes to the jobs that it runs."""
 
@@ -127,28 +140,27 @@ class TrainerContract:
         """Rows for RL, in each of which rewards differ."""
         return [rewarded(word, [place % 2, 1.0, 0.5, 0.0]) for place, word in enumerate(WORDS)]
 
-    @pytest.fixture(params=["sft", "rl"])
+    @pytest.fixture
+    def rows(self, examples: Sequence[Example], groups: Sequence[TrajectoryGroup]) -> Mapping[str, Sequence[Any]]:
+        """Rows for each method."""
+        return {"sft": examples, "rl": groups}
+
+    @pytest.fixture(params=CONFIGS)
     def train(
         self,
         request: pytest.FixtureRequest,
         trainer: Trainer,
         base_model: str,
-        examples: Sequence[Example],
-        groups: Sequence[TrajectoryGroup],
+        rows: Mapping[str, Sequence[Any]],
     ) -> Callable[..., Iterator[TrainItem]]:
-        """Begins an SFT or an RL run of several steps: `train(**context)`."""
+        """Begins a run of several steps by a method that the trainer lists: `train(**context)`."""
+        method = request.param
+        require_method(trainer, base_model, method)
+        return lambda **context: trainer.train(method, CONFIGS[method], rows[method], context_of(base_model, **context))
 
-        def begin(**context: Any) -> Iterator[TrainItem]:
-            where = context_of(base_model, **context)
-            if request.param == "sft":
-                return trainer.sft(SFTConfig(learning_rate=1e-5, batch_size=1), examples, where)
-            return trainer.rl(RLConfig(learning_rate=1e-6, packed_sequence_length=1), groups, where)
-
-        return begin
-
-    def test_it_knows_what_it_trains(self, trainer: Trainer, base_model: str) -> None:
-        assert trainer.trains(base_model)
-        assert not trainer.trains("no-such-model")
+    def test_it_knows_what_it_trains_and_by_which_methods(self, trainer: Trainer, base_model: str) -> None:
+        assert set(trainer.methods(base_model)) & CONFIGS.keys()
+        assert not trainer.methods("no-such-model")
 
     def test_it_starts_makes_numbered_steps_and_ends_with_files(
         self, train: Callable[..., Iterator[TrainItem]]
@@ -219,41 +231,47 @@ class TrainerContract:
             assert next(items, None) is None
 
     def test_sft_makes_one_step_per_batch(self, trainer: Trainer, base_model: str, examples: Sequence[Example]) -> None:
+        require_method(trainer, base_model, "sft")
         config = SFTConfig(learning_rate=1e-5, batch_size=3)
-        run = followed(trainer.sft(config, examples, context_of(base_model)))
+        run = followed(trainer.train("sft", config, examples, context_of(base_model)))
         assert len(run.steps) == math.ceil(len(examples) / 3)
 
     def test_sft_takes_one_rate_for_each_batch_exactly_as_sent(
         self, trainer: Trainer, base_model: str, examples: Sequence[Example]
     ) -> None:
+        require_method(trainer, base_model, "sft")
         rates = tuple(1e-6 * number for number in range(1, len(examples) + 1))
         config = SFTConfig(learning_rate=rates, batch_size=1)
-        run = followed(trainer.sft(config, examples, context_of(base_model)))
+        run = followed(trainer.train("sft", config, examples, context_of(base_model)))
         assert tuple(step.metrics["learning_rate"] for step in run.steps) == rates
 
     def test_rl_learns_from_rewards(self, trainer: Trainer, base_model: str, groups: Sequence[TrajectoryGroup]) -> None:
+        require_method(trainer, base_model, "rl")
         config, where = RLConfig(learning_rate=1e-6), context_of(base_model)
         negated = [
             attrs.evolve(group, trajectories=tuple(attrs.evolve(one, reward=-one.reward) for one in group.trajectories))
             for group in groups
         ]
-        assert followed(trainer.rl(config, groups, where)).files != followed(trainer.rl(config, negated, where)).files
+        learned = [followed(trainer.train("rl", config, rows, where)).files for rows in (groups, negated)]
+        assert learned[0] != learned[1]
 
     def test_rl_without_a_difference_of_rewards_takes_no_step_and_keeps_the_weights(
-        self, trainer: Trainer, base_model: str, examples: Sequence[Example], groups: Sequence[TrajectoryGroup]
+        self, trainer: Trainer, base_model: str, groups: Sequence[TrajectoryGroup]
     ) -> None:
-        parent = followed(trainer.sft(SFTConfig(learning_rate=1e-5), examples, context_of(base_model))).files
+        require_method(trainer, base_model, "rl")
+        parent = followed(trainer.train("rl", RLConfig(learning_rate=1e-6), groups, context_of(base_model))).files
         alike = [
             attrs.evolve(group, trajectories=tuple(attrs.evolve(one, reward=1.0) for one in group.trajectories))
             for group in groups
         ]
         for data in (alike, [TrajectoryGroup(())], []):
-            run = followed(trainer.rl(RLConfig(), data, context_of(base_model, parent=parent)))
+            run = followed(trainer.train("rl", RLConfig(), data, context_of(base_model, parent=parent)))
             assert run.started == (Started(0),)
             assert run.steps == ()
             assert run.files == parent
 
     def test_rl_without_logprobs_fails_and_says_so(self, trainer: Trainer, base_model: str) -> None:
+        require_method(trainer, base_model, "rl")
         groups = [rewarded("sea", [1.0, 0.0], logprobs=False)]
         with pytest.raises(TrainingError, match="logprobs"):
-            followed(trainer.rl(RLConfig(), groups, context_of(base_model)))
+            followed(trainer.train("rl", RLConfig(), groups, context_of(base_model)))

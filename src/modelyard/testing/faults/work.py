@@ -1,11 +1,10 @@
 """A trainer and an executor whose jobs fail, die, are slow or are lost, as scheduled."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
+from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobProgress
-from modelyard.domain.training import Example, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import adopt, expire
 from modelyard.platform.paging import iter_index
@@ -28,17 +27,13 @@ class FaultyTrainer:
     def __init__(self, plan: FaultPlan, inner: Trainer, store: Callable[[], Store], ids: Ids) -> None:
         self._plan, self._inner, self._store, self._ids = plan, inner, store, ids
 
-    def trains(self, base_model: str) -> bool:
-        """As the trainer says."""
-        return self._inner.trains(base_model)
+    def methods(self, base_model: str) -> Collection[str]:
+        """The methods of the trainer inside."""
+        return self._inner.methods(base_model)
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
         """The trainer's run, disturbed."""
-        return self._disturbed(self._inner.sft(config, data, context), context)
-
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        """The trainer's run, disturbed."""
-        return self._disturbed(self._inner.rl(config, data, context), context)
+        return self._disturbed(self._inner.train(method, config, data, context), context)
 
     def _disturbed(self, items: Iterator[TrainItem], context: TrainContext) -> Iterator[TrainItem]:
         try:

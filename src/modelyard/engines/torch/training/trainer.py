@@ -1,9 +1,9 @@
 """Training base models from local folders: low-rank adapters on a frozen network, or all weights of a small one."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from modelyard.errors import BackendError, MissingExtra, TrainingError
 
@@ -14,8 +14,6 @@ except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 from modelyard.domain.base_model import BaseModel, Tuning
-from modelyard.domain.training import Example, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.torch.lora import CONFIG_FILE, LoraShape, read_tensors
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.tokenizer import Chat
@@ -26,6 +24,7 @@ from modelyard.engines.torch.training.trainable import Trained, Weights, adapter
 from modelyard.formats.model_folder import check_unchanged
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
+from modelyard.trainers.methods import LEARNER_METHODS
 
 SAVE_EVERY = 20
 
@@ -51,27 +50,22 @@ class LocalTrainer:
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._memory = memory
 
-    def trains(self, base_model: str) -> bool:
-        """Whether it is one of the base models."""
-        return any(base.id == base_model for base in self._base_models)
+    def methods(self, base_model: str) -> Collection[str]:
+        """All methods for the base models."""
+        return LEARNER_METHODS if any(base.id == base_model for base in self._base_models) else ()
 
-    def sft(self, config: SFTConfig, data: Iterable[Example], context: TrainContext) -> Iterator[TrainItem]:
-        """Imitate examples: see `modelyard.trainers.loop.run_sft`."""
-        with self._untouched(context, copies=0) as (learner, trained):
-            _begin(learner, trained, context)
-            yield from loop.run_sft(learner, config, data, context.resume_step, self._save_every)
-
-    def rl(self, config: RLConfig, data: Iterable[TrajectoryGroup], context: TrainContext) -> Iterator[TrainItem]:
-        """Learn from rewards: see `modelyard.trainers.loop.run_rl`."""
-        before = config.precalculate_logprobs
-        compared = bool(config.kl_penalty_coef) or config.kl_penalty_reference_step is not None
-        with self._untouched(context, copies=before + compared) as (learner, trained):
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        """Train by one of `modelyard.trainers.methods`."""
+        chosen = LEARNER_METHODS[method]
+        compared = chosen.compares(config)
+        with self._untouched(context, copies=len(compared)) as (learner, trained):
             policies = loop.Policies(
-                _weights(trained, context.parent_files, context.parent) if before else None,
-                _weights(trained, context.reference_files, context.reference) if compared else None,
+                _weights(trained, context.parent_files, context.parent) if "parent" in compared else None,
+                _weights(trained, context.reference_files, context.reference) if "reference" in compared else None,
             )
             _begin(learner, trained, context)
-            yield from loop.run_rl(learner, config, data, policies, context.resume_step, self._save_every)
+            plan = chosen.plan(learner, config, data, policies, context.resume_step)
+            yield from loop.run(learner, plan, self._save_every)
 
     @contextmanager
     def _untouched(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, Trained]]:
@@ -81,7 +75,7 @@ class LocalTrainer:
         """
         base = self._base_model(context.base_model)
         full, folder = base.tuning is Tuning.FULL, Path(base.path)
-        with _threads_for(base), _told_as_training_errors():
+        with _threads_for(base), _as_training_errors():
             limit = free_memory(self._device) if self._memory is None else self._memory
             check_unchanged(base)
             check_weights(base.parameters, _bytes_each(self._device, full), limit)
@@ -123,7 +117,7 @@ def _threads_for(base: BaseModel) -> Iterator[None]:
 
 
 @contextmanager
-def _told_as_training_errors() -> Iterator[None]:
+def _as_training_errors() -> Iterator[None]:
     try:
         yield
     except BackendError as fault:

@@ -1,0 +1,159 @@
+"""RL on a learner: what there is to learn from rewards, and a step of it."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+import attrs
+
+from modelyard.domain.training import Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import RLConfig
+from modelyard.errors import TrainingError
+from modelyard.trainers.credits import Credit, credit_trajectories, group_advantages, packed
+from modelyard.trainers.loop import (
+    Learner,
+    Metrics,
+    Objective,
+    Plan,
+    Policies,
+    Rows,
+    Turn,
+    count_overlong,
+    length_metrics,
+    located_at,
+    mean,
+)
+from modelyard.trainers.losses import Loss, TrainedSequence, policy_loss
+
+# ---- RL: what there is to learn ------------------------------------------------------------------------------------
+
+
+def plan_rl(
+    learner: Learner, config: RLConfig, data: Iterable[TrajectoryGroup], policies: Policies, resume_step: int
+) -> Plan:
+    """Plan one optimizer step per packed sequence. Raises `TrainingError`.
+
+    The data are read twice: once to see what each trajectory is worth, once to learn from them, a packed sequence
+    at a time. Without any difference of rewards there are no steps, and the weights stay the parent's.
+    """
+    survey = _survey(learner, data, config)
+    batches = islice(enumerate(survey.batches(learner, data), start=1), resume_step, None)
+    steps = (_step(learner, config, policies, number, batch) for number, batch in batches)
+    return Plan(len(survey.runs), steps, survey.metrics)
+
+
+@attrs.frozen
+class _Batch:
+    """A packed sequence: trajectories as their turns, and what each is worth."""
+
+    credits: Sequence[Credit]
+    turns: Sequence[Sequence[Turn]]
+
+
+@attrs.frozen
+class _Survey:
+    """What the first pass found: the worth of each trajectory to train on, and which of them share a step."""
+
+    credits: Sequence[Credit]
+    runs: Sequence[range]
+    metrics: Metrics
+    without_logprobs: bool
+
+    def batches(self, learner: Learner, data: Iterable[TrajectoryGroup]) -> Iterator[_Batch]:
+        """The packed sequences, in order."""
+        kept = self._kept(data)
+        for run in self.runs:
+            trajectories = islice(kept, len(run))
+            found = [learner.sampled(trajectory, self.without_logprobs).turns for trajectory in trajectories]
+            turns = [[turn for turn in of_one if turn.logprobs] for of_one in found]
+            yield _Batch(self.credits[run.start : run.stop], turns)
+
+    def _kept(self, data: Iterable[TrajectoryGroup]) -> Iterator[Trajectory]:
+        wanted = {(credit.group, credit.member) for credit in self.credits}
+        for place, group in enumerate(data):
+            for member, trajectory in enumerate(group.trajectories):
+                if (place, member) in wanted:
+                    yield trajectory
+
+
+def _survey(learner: Learner, data: Iterable[TrajectoryGroup], config: RLConfig) -> _Survey:
+    """Read all trajectories, and keep of each its reward and its numbers of tokens. Raises `TrainingError`."""
+    groups: list[list[tuple[float, int]]] = []
+    lengths: dict[tuple[int, int], int] = {}
+    overlong = 0
+    for place, group in enumerate(data):
+        groups.append([])
+        for member, trajectory in enumerate(group.trajectories):
+            with located_at("data", place, "trajectories", member):
+                sampled = learner.sampled(trajectory, config.allow_training_without_logprobs)
+            groups[-1].append((trajectory.reward, sampled.tokens))
+            lengths[place, member] = sampled.length
+            overlong += count_overlong(sampled.turns)
+    credits_ = credit_trajectories(groups, config)
+    if not credits_ and not overlong:
+        _refuse_lack_of_logprobs(groups)
+    runs = packed([lengths[credit.group, credit.member] for credit in credits_], config.packed_sequence_length)
+    metrics = {**_reward_metrics(groups), **length_metrics(overlong)}
+    return _Survey(credits_, runs, metrics, config.allow_training_without_logprobs)
+
+
+def _refuse_lack_of_logprobs(groups: Sequence[Sequence[tuple[float, int]]]) -> None:
+    if any(any(group_advantages([reward for reward, _ in group])) for group in groups):
+        raise TrainingError(
+            "nothing can be trained: no trajectory whose reward differs within its group has a choice with logprobs; "
+            "send assistant turns as the choices that the completion returned, with their logprobs"
+        )
+
+
+def _reward_metrics(groups: Sequence[Sequence[tuple[float, int]]]) -> Metrics:
+    """The mean reward, and the mean over groups of the standard deviation within each."""
+    rewards = [[reward for reward, _ in group] for group in groups if group]
+    deviations = [math.sqrt(mean([(reward - mean(group)) ** 2 for reward in group])) for group in rewards]
+    return {"reward": mean(list(chain.from_iterable(rewards))), "reward_std_dev": mean(deviations)}
+
+
+# ---- RL: a step ------------------------------------------------------------------------------------------------------
+
+
+def _step(learner: Learner, config: RLConfig, policies: Policies, number: int, batch: _Batch) -> tuple[int, Metrics]:
+    turns = list(chain.from_iterable(batch.turns))
+    before = _by_trajectory(_scored(learner, policies.parent, turns), batch)
+    reference = _by_trajectory(_scored(learner, policies.reference, turns), batch)
+
+    def loss(new: Rows) -> Loss:
+        found = zip(batch.credits, batch.turns, _by_trajectory(new, batch), before, reference, strict=True)
+        whole = policy_loss([_sequence(*one) for one in found], config)
+        derivatives = _cut(chain.from_iterable(whole.derivatives), [len(turn.logprobs) for turn in turns])
+        return attrs.evolve(whole, derivatives=derivatives)
+
+    metrics = learner.step(turns, Objective(loss), config.learning_rate, number)
+    return number, {**metrics, "learning_rate": config.learning_rate}
+
+
+def _scored(learner: Learner, model: object | None, turns: Sequence[Turn]) -> Rows | None:
+    return None if model is None else learner.scores(model, turns)
+
+
+def _by_trajectory(rows: Rows | None, batch: _Batch) -> Sequence[Sequence[float] | None]:
+    """The rows of a trajectory's turns, one after the other."""
+    if rows is None:
+        return [None] * len(batch.turns)
+    waiting = iter(rows)
+    return [list(chain.from_iterable(islice(waiting, len(turns)))) for turns in batch.turns]
+
+
+def _sequence(
+    credit: Credit,
+    turns: Sequence[Turn],
+    new: Sequence[float] | None,
+    before: Sequence[float] | None,
+    reference: Sequence[float] | None,
+) -> TrainedSequence:
+    sampled = list(chain.from_iterable(turn.logprobs for turn in turns))
+    old = sampled if before is None else before
+    return TrainedSequence(credit=credit, new=new or (), old=old, sampled=sampled, reference=reference)
+
+
+def _cut(values: Iterator[float], lengths: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    """Values one after the other, as rows of these lengths."""
+    return tuple(tuple(islice(values, length)) for length in lengths)
