@@ -1,4 +1,4 @@
-"""Several backends for one model: the next is asked where one fails before it has said anything."""
+"""Several backends for one model: the next one is tried if one fails before its first delta."""
 
 import asyncio
 import logging
@@ -91,7 +91,7 @@ def test_the_next_is_asked_and_the_log_says_so(
     with caplog.at_level(logging.WARNING):
         assert either(Fallback([first, EchoBackend(), third])) == "hi there"
     assert (first.asked, first.closed, third.asked) == (1, 1, 0)
-    assert f"the next is asked: {error}" in caplog.text
+    assert f"trying the next one: {error}" in caplog.text
 
 
 def test_the_last_ones_failure_is_told(either: Any) -> None:

@@ -99,5 +99,5 @@ def test_a_member_that_grows_into_a_name_that_is_taken_is_refused() -> None:
     router = Router([EchoBackend(), Offering(bases)])
     router.entries()
     bases.append(attrs.evolve(BASE, id="echo"))
-    with pytest.raises(InvalidInput, match="offered already"):
+    with pytest.raises(InvalidInput, match="already offered"):
         router.entries()

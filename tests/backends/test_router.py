@@ -43,7 +43,7 @@ def test_a_mapping_offers_the_named_models_only() -> None:
 
 
 def test_an_id_that_two_backends_offer_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"backends\.1: 'echo' is offered already"):
+    with pytest.raises(InvalidInput, match=r"backends\.1: 'echo' is already offered"):
         Router([EchoBackend(), EchoBackend()])
 
 
@@ -70,5 +70,5 @@ def test_an_asynchronous_backend_is_listed_and_handed_out_but_not_driven() -> No
     assert [entry.id for entry in router.entries()] == ["echo", "remote"]
     assert router.backend_of("remote") is remote
     assert router.prompt_tokens(REQUEST, ServedModel("remote", router.entries()[1])) == 2
-    with pytest.raises(BackendError, match="'remote' is answered asynchronously only"):
+    with pytest.raises(BackendError, match="'remote' can be answered asynchronously only"):
         text(router, "remote")

@@ -141,7 +141,7 @@ def test_a_bias_of_100_decides_and_one_of_minus_100_forbids(values: list[float],
 def test_a_bias_for_no_token_is_refused() -> None:
     check_bias(Sampling(logit_bias={0: 1, 9: 1}), 10)
     for token in (-1, 10):
-        with pytest.raises(InvalidInput, match=f"logit_bias: {token} is no token id"):
+        with pytest.raises(InvalidInput, match=f"logit_bias: {token} is not a token id"):
             check_bias(Sampling(logit_bias={token: 1.0}), 10)
 
 

@@ -178,7 +178,7 @@ def test_what_no_rule_answers_is_told_with_the_nearest_rule_and_what_differs() -
     assert text == (
         "messages: no rule of the script answers this request: "
         "model 'scripted', last message (user) 'Where is my refund?'; nearest:\n"
-        "  rule 2, on(text='order'): text='order', but the last message says 'Where is my refund?'"
+        "  rule 2, on(text='order'): text='order', but the last message is 'Where is my refund?'"
     )
 
 
@@ -186,12 +186,12 @@ def test_what_no_rule_answers_is_told_with_the_nearest_rule_and_what_differs() -
     ("rule", "fields", "why"),
     [
         (on(model="gpt"), {}, "model='gpt', but the request names 'scripted'"),
-        (on(tool="pay"), {}, "tool='pay', but the last message is no tool's result, but of the role user"),
+        (on(tool="pay"), {}, "tool='pay', but the last message is not a tool's result; its role is user"),
         (on(tool="pay"), {"messages": LOOKED_UP}, "tool='pay', but it is the result of 'look_up'"),
         (on("refund"), {"messages": LOOKED_UP}, "the last message is the result of 'look_up', which needs tool="),
         (on(called="pay"), {}, "called='pay', but no tool was called before"),
         (on(called="pay"), {"messages": LOOKED_UP}, "called='pay', but 'look_up', 'weigh' was called before"),
-        (on(format="json_object"), {}, "format='json_object', but the request asks for text"),
+        (on(format="json_object"), {}, "format='json_object', but the request's is text"),
         (on(format=ResponseType.JSON_OBJECT), {}, "on(format='json_object')"),
         (on(re.compile("^order")), {}, "on(text=re.compile('^order'))"),
         (on(str.isupper), {}, "on(text=isupper)"),
@@ -216,8 +216,8 @@ def test_nothing_prepared_is_no_fault_that_a_client_tries_again() -> None:
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ([on("a").answer("b"), "c"], r"answers\.1: is no rule.*on\(\)\.answer"),
-        ([on("a")], r"answers\.0: on\(text='a'\) says nothing"),
+        ([on("a").answer("b"), "c"], r"answers\.1: is not a rule.*on\(\)\.answer"),
+        ([on("a")], r"answers\.0: on\(text='a'\) has no answer"),
     ],
 )
 def test_a_script_that_cannot_be_meant_is_refused_when_it_is_made(script: list[Any], why: str) -> None:

@@ -112,7 +112,7 @@ def test_the_instance_is_small_and_valid(schema: Any, instance: Any) -> None:
 REFUSED = [
     (False, ("s",), "no instance"),
     ({"type": "integer", "minimum": 2, "maximum": 1}, ("s",), "no number"),
-    ({"not": {"type": "string"}}, ("s", "not"), "cannot be satisfied"),
+    ({"not": {"type": "string"}}, ("s", "not"), "not supported here"),
     ({"type": "text"}, ("s", "type"), "one of object"),
     ({"type": "string", "minLength": "3"}, ("s", "minLength"), "whole number"),
     ({"type": "number", "minimum": True}, ("s", "minimum"), "a number"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends.fixed_text import say_message
+from modelyard.backends.fixed_text import stream_message
 from modelyard.domain.completion import (
     Completion,
     CompletionRequest,
@@ -59,7 +59,7 @@ USAGE = Usage(7, 11, 3)
 
 def spoken(text: str, made: Iterable[ToolCall], streamed: bool) -> tuple[CompletionRequest, list[Delta]]:
     asked = attrs.evolve(ASKED, streamed=streamed, logprobs=True, return_token_ids=True, max_tokens=None)
-    return asked, list(say_message(Message(Role.ASSISTANT, text, tool_calls=tuple(made)), asked))
+    return asked, list(stream_message(Message(Role.ASSISTANT, text, tool_calls=tuple(made)), asked))
 
 
 @given(contents, st.lists(st.integers(0, 4000), max_size=20))

@@ -80,7 +80,7 @@ def test_a_conversation_too_long_for_the_model_is_refused(yard: Platform) -> Non
 
 
 def test_a_token_that_is_none_is_refused(yard: Platform) -> None:
-    with pytest.raises(InvalidInput, match="259 is no token id"):
+    with pytest.raises(InvalidInput, match="259 is not a token id"):
         yard.chat.complete(model="tiny", messages="x", logit_bias={259: 1.0}, max_tokens=2)
 
 

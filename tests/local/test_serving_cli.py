@@ -47,7 +47,7 @@ def test_what_is_wrong_is_one_line_and_adds_nothing(folder: Path, tmp_path: Path
     add(store, folder)
     assert "no decimal number" in add(store, folder, "--price-prompt", "dear", status=2).output
     assert "config.json: is missing" in add(store, tmp_path, status=1).output
-    assert "offered already" in add(store, folder, "--name", "Other", status=1).output
+    assert "already offered" in add(store, folder, "--name", "Other", status=1).output
     assert len(listed(store)) == 1
 
 

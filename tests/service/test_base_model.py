@@ -51,7 +51,7 @@ def test_the_same_folder_again_changes_nothing_and_another_is_a_conflict(base_fo
         first = yard.add_base_model(base_folder, id="tiny")
         assert yard.add_base_model(base_folder, id="tiny") == first
         for id in ("tiny", "echo", "tabular-mini"):
-            with pytest.raises(Conflict, match="offered already"):
+            with pytest.raises(Conflict, match="already offered"):
                 yard.add_base_model(other, id=id)
         (base_folder / "tokenizer.json").write_text("{} ")
         with pytest.raises(Conflict):

@@ -12,9 +12,8 @@ import pytest
 
 from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreError
 from modelyard.protocols import Tx
-from modelyard.stores.sqlite import SqliteStore
-from modelyard.stores.sqlite import fair_lock as turnstile
-from modelyard.stores.sqlite.errors import fault_of, is_busy
+from modelyard.stores.sqlite import SqliteStore, fair_lock
+from modelyard.stores.sqlite.errors import is_busy, to_store_error
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Specimen
 
@@ -88,7 +87,7 @@ def test_a_step_that_meets_a_fault_takes_nobody_in_its_group_with_it(store: Sqli
     crowd += [threading.Thread(target=work, args=call) for call in (("s1", 10), ("s2", 100_000), ("s3", 10))]
     for number, thread in enumerate(crowd, 1):
         thread.start()
-        while len(store._group._line) < number:
+        while len(store._group._queue) < number:
             pass
     gate.set()
     for thread in crowd:
@@ -192,7 +191,7 @@ def test_a_writer_waits_for_a_peer_that_ends(path: Path) -> None:
         assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c")
 
 
-def test_a_peer_frozen_in_the_turnstile_does_not_stop_the_others(store: SqliteStore, path: Path) -> None:
+def test_a_peer_frozen_holding_the_fair_lock_does_not_stop_the_others(store: SqliteStore, path: Path) -> None:
     opened = os.open(f"{path}-turn", os.O_RDWR)
     fcntl.flock(opened, fcntl.LOCK_EX)
     store.transact(lambda tx: tx.add(Counter("c")))
@@ -201,7 +200,7 @@ def test_a_peer_frozen_in_the_turnstile_does_not_stop_the_others(store: SqliteSt
 
 
 def test_without_file_locks_polling_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turnstile, "_FLOCK", False)
+    monkeypatch.setattr(fair_lock, "_FLOCK", False)
     with (
         closing(SqliteStore(path, CONTRACT_RECORDS, patience=0.05)) as store,
         closing(sqlite3.connect(path, isolation_level=None)) as peer,
@@ -236,8 +235,8 @@ class Fault(sqlite3.OperationalError):
 )
 def test_each_code_of_sqlite_has_its_error(code: int, kind: type[StoreError]) -> None:
     error = Fault(code)
-    fault = fault_of(error)
-    assert (type(fault), fault.__cause__) == (kind, error)
+    store_error = to_store_error(error)
+    assert (type(store_error), store_error.__cause__) == (kind, error)
     assert is_busy(error) == (kind is StoreBusy)
 
 

@@ -150,7 +150,7 @@ def test_other_columns_than_the_declared_ones_are_refused(path: Path) -> None:
     ("change", "why"),
     [
         ("colour = 'ultraviolet'", "ultraviolet"),
-        ("mapping = '{} {}'", "one JSON value"),
+        ("mapping = '{} {}'", "more text after the JSON value"),
         ("mapping = '{'", "JSONDecodeError"),
     ],
 )

@@ -46,8 +46,8 @@ class Crowd:
         self.outcomes: dict[str, object] = {}
         self._threads: list[threading.Thread] = []
 
-    def in_line(self) -> int:
-        return len(self.store._group._line)
+    def waiting(self) -> int:
+        return len(self.store._group._queue)
 
     def call(self, name: str, step: Callable[[Tx], object]) -> None:
         """Start a call, and return once it stands in line."""
@@ -58,10 +58,10 @@ class Crowd:
             except BaseException as error:
                 self.outcomes[name] = error
 
-        before = self.in_line()
+        before = self.waiting()
         self._threads.append(threading.Thread(target=run, daemon=True))
         self._threads[-1].start()
-        until(lambda: self.in_line() > before or name in self.outcomes)
+        until(lambda: self.waiting() > before or name in self.outcomes)
 
     def join(self) -> None:
         for thread in self._threads:
@@ -158,7 +158,7 @@ def test_an_undurable_step_commits_at_normal_and_a_durable_one_at_full(store: Sq
 def test_one_durable_step_makes_its_group_durable(store: SqliteStore) -> None:
     with statements(store) as seen, ThreadPoolExecutor() as pool, held(store) as crowd:
         pool.submit(store.transact, adding(1), False)
-        until(lambda: crowd.in_line() == 2)
+        until(lambda: crowd.waiting() == 2)
         crowd.call("durable", adding(2))
     assert words(seen)[-7:] == ["SAVEPOINT step", "INSERT INTO", "RELEASE step"] * 2 + ["COMMIT"]
     assert [statement for statement in seen if statement.startswith("PRAGMA")] == ["PRAGMA synchronous=FULL"]
@@ -207,7 +207,7 @@ def call_as_leader_of_a_group(store: SqliteStore, mine: Callable[[Tx], Any], oth
     until(lambda: store._group._running is not None)
 
     def fill() -> None:
-        until(lambda: crowd.in_line() == 2)
+        until(lambda: crowd.waiting() == 2)
         for name, step in others.items():
             crowd.call(name, step)
         gate.set()
@@ -412,13 +412,13 @@ def test_a_loop_is_never_blocked_by_a_step(store: SqliteStore) -> None:
 # ---- the end ---------------------------------------------------------------------------------------------------------
 
 
-def test_closing_serves_those_in_line_first(tmp_path: Path) -> None:
+def test_closing_serves_those_waiting_first(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS)
     with ThreadPoolExecutor() as pool:
         with held(store) as crowd:
             crowd.call("1", adding(1))
             closed = pool.submit(store.close)
-            until(lambda: crowd.in_line() == 3)
+            until(lambda: crowd.waiting() == 3)
             with pytest.raises(StoreClosed):
                 store.transact(adding(2))
         closed.result()

@@ -1,4 +1,4 @@
-"""Where checkpoint files and training data are kept."""
+"""Storage of checkpoint files and training data."""
 
 from typing import TYPE_CHECKING
 

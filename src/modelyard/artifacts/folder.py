@@ -1,9 +1,9 @@
-"""Artifacts as files of one folder, written so that a name stands for whole and synced bytes or for nothing.
+"""Artifacts as files of one folder: a name stands for complete and synced bytes, or for nothing.
 
 The folder is opened once; every file is reached through that descriptor, by a random name of our own and never through
 a symbolic link. Bytes go to `<name>.part`, which its writer keeps locked, and get their name when they are on the disk.
-Several processes may share the folder: a part whose lock is free was left by a writer that died, and whoever opens the
-folder next sweeps it away.
+Several processes may share the folder: a part whose lock is free was left by a writer that died, and the next process
+that opens the folder removes it.
 """
 
 import errno
@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from modelyard.artifacts.naming import new_name
+from modelyard.artifacts.memory import new_name
 from modelyard.errors import ArtifactMissing, StorageFull, StoreError
 from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
 
@@ -31,22 +31,22 @@ _PROOF = b"artifacts can be written and read"
 
 
 class FolderArtifacts:
-    """Keeps artifacts as files that only their owner may read. The folder is made where there is none."""
+    """Keeps artifacts as files that only their owner may read. A missing folder is created."""
 
     def __init__(self, path: str | os.PathLike[str], randomness: Randomness = os.urandom) -> None:
         self._randomness, self._count = randomness, itertools.count()
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
             self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as fault:
-            raise _typed(fault) from fault
+        except OSError as error:
+            raise _to_store_error(error) from error
         weakref.finalize(self, os.close, self._folder)
-        self._sweep()
+        self._remove_dead_parts()
 
     # ---- writing
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
-        """Keep the bytes of `chunks`: written aside, synced, then named.
+        """Store the bytes of `chunks`: write them to a part file, sync it, then give it its name.
 
         Raises `StorageFull`, and what `chunks` raises; then nothing remains of them.
         """
@@ -63,15 +63,15 @@ class FolderArtifacts:
         return StoredArtifact(name, size, digest)
 
     def _begin(self) -> tuple[str, int]:
-        """A new name, and its part opened and locked."""
+        """Return a new name, and its part file, open and locked."""
         while True:
             name = new_name(self._randomness, next(self._count))
             try:
                 file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
             except FileExistsError:
                 continue
-            except OSError as fault:
-                raise _typed(fault) from fault
+            except OSError as error:
+                raise _to_store_error(error) from error
             if _lock(file) and os.fstat(file).st_nlink and not self._exists(name):
                 return name, file
             self._unlink(f"{name}.part")
@@ -82,8 +82,8 @@ class FolderArtifacts:
             os.fsync(file)
             os.rename(f"{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             os.fsync(self._folder)
-        except OSError as fault:
-            raise _typed(fault) from fault
+        except OSError as error:
+            raise _to_store_error(error) from error
 
     def _exists(self, name: str) -> bool:
         try:
@@ -95,32 +95,32 @@ class FolderArtifacts:
     # ---- reading and removing
 
     def open(self, name: str) -> BinaryIO:
-        """The file of a name. Raises `ArtifactMissing`."""
+        """Open the file of a name. Raises `ArtifactMissing`."""
         if not _NAME.fullmatch(name):
             raise _missing(name)
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
-        except OSError as fault:
-            if fault.errno in (errno.ENOENT, errno.ELOOP):
-                raise _missing(name) from fault
-            raise _typed(fault) from fault
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                raise _missing(name) from error
+            raise _to_store_error(error) from error
         return os.fdopen(file, "rb")
 
     def remove(self, name: str) -> None:
-        """Remove a file. Idempotent; who has it open reads on."""
+        """Remove a file, if it exists. A reader that has it open can read on."""
         if _NAME.fullmatch(name):
             self._unlink(name)
 
     def names(self) -> Iterator[str]:
-        """Every name kept."""
+        """Return every stored name."""
         return filter(_NAME.fullmatch, os.listdir(self._folder))
 
     def free(self) -> int:
-        """Bytes that this process may still use on the folder's disk. Raises `StoreError`."""
+        """Return the bytes that this process may still use on the folder's disk. Raises `StoreError`."""
         try:
             disk = os.fstatvfs(self._folder)
-        except OSError as fault:
-            raise _typed(fault) from fault
+        except OSError as error:
+            raise _to_store_error(error) from error
         return disk.f_bavail * disk.f_frsize
 
     def check(self) -> None:
@@ -134,14 +134,14 @@ class FolderArtifacts:
             self.remove(stored.name)
 
     def backup(self, folder: str) -> None:
-        """Copy what the folder has not yet; a copy is synced and whole before it has its name. Raises `StoreError`."""
+        """Copy what `folder` lacks; a copy is complete and synced before it has its name. Raises `StoreError`."""
         copy = FolderArtifacts(folder)
         for name in set(self.names()).difference(copy.names()):
             with suppress(ArtifactMissing), self.open(name) as file:
                 copy.put_as(name, iter(partial(file.read, _CHUNK), b""))
 
     def put_as(self, name: str, chunks: Iterable[bytes]) -> None:
-        """Keep bytes under a name that another folder has given. Raises `StorageFull`, `FileExistsError`."""
+        """Store bytes under a name that another folder has given. Raises `StorageFull` or `FileExistsError`."""
         file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
         try:
             _lock(file)
@@ -158,18 +158,18 @@ class FolderArtifacts:
             os.unlink(name, dir_fd=self._folder)
         except FileNotFoundError:
             return
-        except OSError as fault:
-            raise _typed(fault) from fault
+        except OSError as error:
+            raise _to_store_error(error) from error
 
     # ---- after a crash
 
-    def _sweep(self) -> None:
-        """Remove the parts of writers that are no more."""
+    def _remove_dead_parts(self) -> None:
+        """Remove the parts of writers that died."""
         for part in filter(_PART.fullmatch, os.listdir(self._folder)):
             with suppress(OSError):
-                self._sweep_part(part)
+                self._remove_dead_part(part)
 
-    def _sweep_part(self, part: str) -> None:
+    def _remove_dead_part(self, part: str) -> None:
         file = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
         try:
             if _lock(file):
@@ -179,7 +179,7 @@ class FolderArtifacts:
 
 
 def _fill(file: int, chunks: Iterable[bytes]) -> tuple[int, str]:
-    """Write all chunks; their size in bytes and SHA-256."""
+    """Write all chunks; return their size in bytes and their SHA-256."""
     size, digest = 0, hashlib.sha256()
     for chunk in chunks:
         _write(file, chunk)
@@ -193,12 +193,12 @@ def _write(file: int, chunk: bytes) -> None:
     try:
         while rest:
             rest = rest[os.write(file, rest) :]
-    except OSError as fault:
-        raise _typed(fault) from fault
+    except OSError as error:
+        raise _to_store_error(error) from error
 
 
 def _lock(file: int) -> bool:
-    """Take the lock that says that a part's writer lives; False when another has it."""
+    """Take the lock that shows that a part's writer is alive; return False if another process holds it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -210,10 +210,10 @@ def _missing(name: str) -> ArtifactMissing:
     return ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
 
 
-def _typed(fault: OSError) -> StoreError:
-    if fault.errno in _NO_ROOM:
+def _to_store_error(error: OSError) -> StoreError:
+    if error.errno in _NO_ROOM:
         return StorageFull("no room for artifacts on the disk; free some, then try again")
-    return StoreError(f"the artifacts folder cannot be used: {fault.strerror}; check the disk and its permissions")
+    return StoreError(f"the artifacts folder cannot be used: {error.strerror}; check the disk and its permissions")
 
 
 _: type[ArtifactStore] = FolderArtifacts

@@ -1,4 +1,4 @@
-"""Artifacts in memory: for tests, and for platforms that need not outlive their process."""
+"""Artifacts in memory, for tests and for platforms that need not outlive their process; and names for artifacts."""
 
 import hashlib
 import io
@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from modelyard.artifacts.naming import new_name
 from modelyard.errors import ArtifactMissing, StoreError
 from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
 
@@ -25,36 +24,41 @@ class MemoryArtifacts:
         self._kept: dict[str, bytes] = {}
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
-        """Keep the bytes of `chunks`."""
+        """Store the bytes of `chunks`."""
         data = b"".join(chunks)
         name = new_name(self._randomness, next(self._count))
         self._kept[name] = data
         return StoredArtifact(name, len(data), hashlib.sha256(data).hexdigest())
 
     def open(self, name: str) -> BinaryIO:
-        """The bytes as a file. Raises `ArtifactMissing`."""
+        """Return the bytes as a file. Raises `ArtifactMissing`."""
         data = self._kept.get(name)
         if data is None:
             raise ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
         return io.BytesIO(data)
 
     def remove(self, name: str) -> None:
-        """Forget an artifact. Idempotent."""
+        """Drop an artifact, if it exists."""
         self._kept.pop(name, None)
 
     def names(self) -> Iterator[str]:
-        """Every name kept."""
+        """Return every stored name."""
         return iter(list(self._kept))
 
     def free(self) -> None:
-        """Nobody knows how much memory there is for them."""
+        """Return None: the limit is not known."""
 
     def check(self) -> None:
-        """Memory is always there."""
+        """Do nothing: memory is always available."""
 
     def backup(self, folder: str) -> None:
-        """Raises `StoreError`: memory has no backup."""
+        """Refuse: there are no files to copy. Raises `StoreError`."""
         raise StoreError(f"artifacts in memory cannot be backed up to {folder!r}; open the platform on a file instead")
+
+
+def new_name(randomness: Randomness, count: int) -> str:
+    """Return 32 hexadecimal digits; `count` keeps names distinct if a host's randomness repeats itself."""
+    return hashlib.sha256(randomness(16) + str(count).encode()).hexdigest()[:32]
 
 
 _: type[ArtifactStore] = MemoryArtifacts

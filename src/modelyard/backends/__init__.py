@@ -1,4 +1,4 @@
-"""What answers: the backends that ship with modelyard, for `open_platform(backend=...)`."""
+"""The backends that ship with modelyard, for `open_platform(backend=...)`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a backend offers to the catalogue: capabilities in the specification's words (specification 2.1)."""
+"""Catalogue entries of the backends that ship with modelyard (specification 2.1)."""
 
 from datetime import UTC, datetime
 
@@ -6,11 +6,11 @@ from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantiz
 from modelyard.protocols import Capabilities
 
 FIRST_OFFERED = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
-"""When the models that ship with modelyard came to be, in Unix seconds: the same on every machine."""
+"""Creation time of the models that ship with modelyard, in Unix seconds: the same on every machine."""
 
 
 def entry_for(model: str, capabilities: Capabilities, pricing: Pricing, context_length: int) -> CatalogueEntry:
-    """The entry of a text model that ships with modelyard; its answers may fill the whole context."""
+    """Return the entry of a text model that ships with modelyard; its answers may fill the whole context."""
     return CatalogueEntry(
         id=model,
         hub_id=f"modelyard/{model}",
@@ -26,18 +26,21 @@ def entry_for(model: str, capabilities: Capabilities, pricing: Pricing, context_
 
 
 def sampling_parameters(capabilities: Capabilities) -> tuple[SamplingParameter, ...]:
-    """What can be listed of the parameters that are honoured; stop strings always are, by the core."""
-    honoured = {*capabilities.parameters, SamplingParameter.STOP}
-    return tuple(parameter for parameter in SamplingParameter if parameter in honoured)
+    """Return the supported parameters that a catalogue can list; the core always supports stop strings."""
+    supported = {*capabilities.parameters, SamplingParameter.STOP}
+    return tuple(parameter for parameter in SamplingParameter if parameter in supported)
 
 
 def features(capabilities: Capabilities) -> tuple[Feature, ...]:
-    """What can be listed of the rest: a double that makes up valid structure answers such requests as well."""
-    made_up = capabilities.synthesises_structure
+    """Return the supported features that a catalogue can list.
+
+    A double that synthesises valid structure answers such requests as well.
+    """
+    synthesised = capabilities.synthesises_structure
     offered = {
         Feature.TOOLS: capabilities.tools,
-        Feature.JSON_MODE: capabilities.json_mode or made_up,
-        Feature.STRUCTURED_OUTPUTS: capabilities.structured_outputs or made_up,
+        Feature.JSON_MODE: capabilities.json_mode or synthesised,
+        Feature.STRUCTURED_OUTPUTS: capabilities.structured_outputs or synthesised,
         Feature.REASONING: capabilities.reasoning,
     }
-    return tuple(feature for feature, there in offered.items() if there)
+    return tuple(feature for feature, supported in offered.items() if supported)

@@ -1,4 +1,4 @@
-"""Several backends for the same models: where one fails before it has said anything, the next is asked."""
+"""Several backends for the same models: if one fails before its first delta, the next one is tried."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -22,13 +22,16 @@ AnyBackend = Backend | AsyncBackend
 
 
 class Fallback:
-    """Asks the first backend that offers a model, and the next one where that raises `BackendError`, `Overloaded` too,
-    before its first delta. What is the caller's own fault is raised at once.
+    """Tries the backends that offer a model in order, until one does not fail before its first delta.
 
-    Fallback([UpstreamBackend(local, ...), UpstreamBackend(hosted, ...)])
+    The next backend is tried after `BackendError` and its subclasses, such as `Overloaded`. Errors of the caller are
+    raised at once.
 
-    The entries are those of the first that offers each, as the backends offer them when this is made; a model can what
-    all of them can. Raises `InvalidInput` without backends.
+        Fallback([UpstreamBackend(local, ...), UpstreamBackend(hosted, ...)])
+
+    For each model the entry is that of the first backend that offers it, as read when the fallback is created. A
+    model's
+    capabilities are those that all its backends share. Raises `InvalidInput` without backends.
     """
 
     def __init__(self, backends: Sequence[AnyBackend]) -> None:
@@ -49,31 +52,31 @@ class Fallback:
         return any(getattr(backend, "blocking", True) for backend in self._backends)
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """What they offer, each model once."""
+        """Return the offered entries, each model once."""
         return self._offered
 
     def capabilities(self, model: str) -> Capabilities:
-        """What every backend of the model can do."""
+        """Return what every backend of the model can do."""
         first, *others = (backend.capabilities(model) for backend in self._for(model))
         for other in others:
             first = _both(first, other)
         return first
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """The most that any of them counts, or None where one cannot say."""
+        """Return the highest count of its backends, or None if one of them cannot count."""
         counts = [backend.prompt_tokens(request, model) for backend in self._for(model.base_model)]
         known = [count for count in counts if count is not None]
         return max(known) if len(known) == len(counts) else None
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """What the first one answers that does not fail. Raises what the last one raises."""
+        """Stream the answer of the first backend that does not fail. Raises what the last one raises."""
         *others, last = self._for(model.base_model)
         for backend in others:
             with _closed_at_the_end(_stream(backend, request, model)) as deltas:
                 try:
                     first = next(deltas, None)
                 except BackendError as error:
-                    _tell(model, error)
+                    _log_failure(model, error)
                     continue
                 if first is not None:
                     yield first
@@ -82,14 +85,14 @@ class Fallback:
         yield from _stream(last, request, model)
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """The same on an event loop, which a backend that blocks does not keep waiting."""
+        """Stream as `stream` does, without blocking the event loop."""
         *others, last = self._for(model.base_model)
         for backend in others:
             async with aclosing(_astream(backend, request, model)) as deltas:
                 try:
                     first = await anext(deltas, None)
                 except BackendError as error:
-                    _tell(model, error)
+                    _log_failure(model, error)
                     continue
                 if first is not None:
                     yield first
@@ -108,8 +111,8 @@ class Fallback:
 
 
 def _both(one: Capabilities, other: Capabilities) -> Capabilities:
-    """What both can do."""
-    one, other = _beside(one, other), _beside(other, one)
+    """Return what both can do."""
+    one, other = _with_real_structure(one, other), _with_real_structure(other, one)
     least = {
         field.name: min(getattr(one, field.name), getattr(other, field.name))
         for field in attrs.fields(Capabilities)
@@ -118,8 +121,10 @@ def _both(one: Capabilities, other: Capabilities) -> Capabilities:
     return Capabilities(one.parameters & other.parameters, **least)
 
 
-def _beside(one: Capabilities, other: Capabilities) -> Capabilities:
-    """A double's capabilities beside those of a backend that really constrains its output: it answers the same."""
+def _with_real_structure(one: Capabilities, other: Capabilities) -> Capabilities:
+    """Lift a double's capabilities to those of a backend that really constrains its output: it answers the same
+    requests.
+    """
     if not one.synthesises_structure or other.synthesises_structure:
         return one
     return attrs.evolve(
@@ -127,20 +132,20 @@ def _beside(one: Capabilities, other: Capabilities) -> Capabilities:
     )
 
 
-def _tell(model: ServedModel, error: BackendError) -> None:
-    log.warning("a backend of %r failed before its first token, the next is asked: %s", model.base_model, error)
+def _log_failure(model: ServedModel, error: BackendError) -> None:
+    log.warning("a backend of %r failed before its first token; trying the next one: %s", model.base_model, error)
 
 
 # ---- one stream, of either kind of backend -----------------------------------------------------------------------
 
 
 class _Reported:
-    """Adds what was used to an answer's ends, where only the backend that gives it can tell: see `prompt_tokens`."""
+    """Adds the usage to the last delta if its backend only counts tokens beforehand: see `prompt_tokens`."""
 
     def __init__(self, prompt_tokens: int | None) -> None:
         self._prompt, self._produced = prompt_tokens, 0
 
-    def told(self, delta: Delta) -> Delta:
+    def with_usage(self, delta: Delta) -> Delta:
         self._produced += delta.tokens
         if delta.usage is not None:
             self._prompt = None
@@ -151,17 +156,17 @@ class _Reported:
 
 def _stream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
     if not hasattr(backend, "stream"):
-        raise BackendError(f"{model.base_model!r} is answered asynchronously only; ask on an event loop")
-    told = _Reported(backend.prompt_tokens(request, model)).told
+        raise BackendError(f"{model.base_model!r} can be answered asynchronously only; use it on an event loop")
+    with_usage = _Reported(backend.prompt_tokens(request, model)).with_usage
     with _closed_at_the_end(iter(cast(Backend, backend).stream(request, model))) as deltas:
-        yield from map(told, deltas)
+        yield from map(with_usage, deltas)
 
 
 async def _astream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncGenerator[Delta, None]:
-    told = _Reported(backend.prompt_tokens(request, model)).told
+    with_usage = _Reported(backend.prompt_tokens(request, model)).with_usage
     async with _aclosed_at_the_end(_on_loop(backend, request, model)) as deltas:
         async for delta in deltas:
-            yield told(delta)
+            yield with_usage(delta)
 
 
 def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
@@ -169,7 +174,7 @@ def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel
 
 
 async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-    """A synchronous backend's deltas, each got in a thread where that may wait."""
+    """Stream a synchronous backend's deltas, each fetched in a thread if that may block."""
     call = settled if backend.blocking else _in_place
     deltas = await call(lambda: iter(backend.stream(request, model)))
     try:
@@ -198,7 +203,7 @@ async def _aclosed_at_the_end(deltas: AsyncIterator[Delta]) -> AsyncIterator[Asy
 
 
 def _nothing() -> None:
-    """How to close what cannot be closed."""
+    """Do nothing: what has no `close` needs none."""
 
 
 async def _in_place(function: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
-"""Saying a text that is known beforehand, as if it were sampled.
+"""Streaming a text that is known beforehand as if it were sampled.
 
 A token begins at each space and each line break, so that words are counted as fast as characters are found. The text
-has probability 1: every log-probability is 0 and no alternative exists. There is no end-of-turn token.
+has probability 1: every log-probability is 0 and there are no alternatives. There is no end-of-turn token.
 """
 
 import re
@@ -32,27 +32,27 @@ CERTAIN = Capabilities(
     tools=True,
     synthesises_structure=True,
 )
-"""What can be done with a text of probability 1: no sampling parameter changes it, so all are honoured."""
+"""The capabilities of a text of probability 1: no sampling parameter changes it, so all are supported."""
 
 
 def split_tokens(text: str) -> list[str]:
-    """The tokens of a text; joined they are the text."""
+    """Split a text into tokens; joined they are the text."""
     return _TOKEN.findall(text)
 
 
 def count(text: str) -> int:
-    """How many tokens `split_tokens` gives."""
-    breaks = text.count("\n") if "\n" in text else 0  # to see that there is none is far quicker than to count
+    """Return the number of tokens that `split_tokens` gives."""
+    breaks = text.count("\n") if "\n" in text else 0  # testing for one is much faster than counting
     return text.count(" ") + breaks + (text != "" and text[0] not in " \n")
 
 
 def token_id(token: str) -> int:
-    """The same 32 bits for the same token, everywhere and always."""
+    """Return 32 bits that depend on the token alone, on every machine."""
     return crc32(_encoded(token))
 
 
 def count_prompt(messages: Sequence[Message]) -> int:
-    """The tokens of the messages' texts."""
+    """Count the tokens of the messages' texts."""
     total = 0
     for message in messages:
         total += count(message.text)
@@ -60,12 +60,12 @@ def count_prompt(messages: Sequence[Message]) -> int:
 
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
-    """The ids of the tokens that `count_prompt` counts."""
+    """Return the ids of the tokens that `count_prompt` counts."""
     return tuple(token_id(token) for message in messages for token in split_tokens(message.text))
 
 
 def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
-    """Answer with this content. One piece, found without cutting, when nobody looks at the tokens."""
+    """Stream this content; as one piece, without splitting it, if no token details are requested."""
     if not (request.streamed or request.logprobs or request.return_token_ids):
         tokens = count(text)
         if request.max_tokens is None or tokens <= request.max_tokens:
@@ -74,15 +74,15 @@ def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
     yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 
-def say_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:
-    """Answer with this message, content first, then its tool calls, cut at `request.max_tokens`."""
+def stream_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:
+    """Stream this message, content first, then its tool calls, cut at `request.max_tokens`."""
     ending = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     return _deltas(list(_pieces(message)), request, reason or ending)
 
 
 @attrs.frozen
 class _Piece:
-    """A token, and what of a tool call it is, if it is no content."""
+    """A token, and the part of a tool call that it is, unless it is content."""
 
     word: str
     call: ToolCallDelta | None = None
@@ -96,7 +96,7 @@ def _pieces(message: Message) -> Iterator[_Piece]:
 
 
 def call_pieces(index: int, call: ToolCall) -> Iterator[ToolCallDelta]:
-    """A tool call token by token of its arguments."""
+    """Split a tool call by the tokens of its arguments."""
     first, *rest = split_tokens(call.arguments) or [""]
     yield ToolCallDelta(index, call.id, call.name, first)
     for word in rest:
@@ -106,8 +106,8 @@ def call_pieces(index: int, call: ToolCall) -> Iterator[ToolCallDelta]:
 def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReason) -> Iterator[Delta]:
     kept = pieces[: request.max_tokens]
     ending = reason if len(kept) == len(pieces) else FinishReason.LENGTH
-    apart = request.streamed or any(piece.call for piece in kept)
-    groups = [[piece] for piece in kept] if apart else [kept]
+    separately = request.streamed or any(piece.call for piece in kept)
+    groups = [[piece] for piece in kept] if separately else [kept]
     last = len(groups) - 1
     for at, group in enumerate(groups or [[]]):
         yield Delta(
@@ -122,12 +122,12 @@ def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReas
 
 
 def logprobs(tokens: Sequence[str], request: CompletionRequest) -> tuple[TokenLogprob, ...]:
-    """What the request wants to know of tokens that are certain."""
+    """Return the requested log-probabilities of certain tokens."""
     return tuple(_certain(token, request.top_logprobs > 0) for token in tokens) if request.logprobs else ()
 
 
 def token_ids(tokens: Sequence[str], request: CompletionRequest) -> tuple[int, ...]:
-    """The ids of the tokens, where the request wants them."""
+    """Return the ids of the tokens, if they are requested."""
     return tuple(map(token_id, tokens)) if request.return_token_ids else ()
 
 

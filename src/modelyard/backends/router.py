@@ -12,18 +12,18 @@ AnyBackend = Backend | AsyncBackend
 
 
 class Router:
-    """Sends each request to the backend that offers its model. What they offer may change: a backend says so by another
-    tuple of entries.
+    """Sends each request to the backend that offers its model.
 
-    Given a mapping, only the named models are offered, each by the backend beside its id. Backends may be synchronous
-    or asynchronous: whoever can drive both asks `backend_of` and goes past the router. Driven as a plain backend it
-    answers for its synchronous ones only. Raises `InvalidInput` for an id that is offered twice, or not at all.
+    Given a mapping from model id to backend, only the named models are offered. Backends may be synchronous or
+    asynchronous: a caller that can drive both uses `backend_of` and bypasses the router. Driven as a plain backend, the
+    router serves its synchronous backends only. The offered models may change: a backend signals a change by returning
+    another tuple of entries. Raises `InvalidInput` for an id that is offered twice, or not at all.
     """
 
     def __init__(self, backends: Sequence[AnyBackend] | Mapping[str, AnyBackend]) -> None:
         self._given = backends
         self._members = tuple(backends.values() if isinstance(backends, Mapping) else backends)
-        self._offered: list[Sequence[CatalogueEntry]] = []
+        self._listings: list[Sequence[CatalogueEntry]] = []
         self._entries: tuple[CatalogueEntry, ...] = ()
         self._backends: dict[str, AnyBackend] = {}
         self.entries()
@@ -34,35 +34,35 @@ class Router:
         return any(getattr(backend, "blocking", True) for backend in self._backends.values())
 
     def backend_of(self, model: str) -> AnyBackend:
-        """The backend that answers for the model of this catalogue id, never a router. Raises `ModelNotFound`."""
+        """Return the backend of the model with this catalogue id, never a router. Raises `ModelNotFound`."""
         found = self._backends.get(model)
         if found is None:
             raise ModelNotFound("model", model)
         return found.backend_of(model) if isinstance(found, Router) else found
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """What all of them offer, in the order given."""
-        offered = [backend.entries() for backend in self._members]
-        if any(map(is_not, offered, self._offered)) or not self._offered:
+        """Return the entries of all backends, in the given order."""
+        listings = [backend.entries() for backend in self._members]
+        if any(map(is_not, listings, self._listings)) or not self._listings:
             given = self._given
             offers = _named(given) if isinstance(given, Mapping) else _all(given)
             self._backends = {entry.id: backend for entry, backend in offers}
-            self._entries, self._offered = tuple(entry for entry, _ in offers), offered
+            self._entries, self._listings = tuple(entry for entry, _ in offers), listings
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:
-        """Those of the backend that answers."""
+        """Return the capabilities of the model's backend."""
         return self.backend_of(model).capabilities(model)
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """As the backend that answers counts them."""
+        """Return the prompt's length in tokens as the model's backend counts it."""
         return self.backend_of(model.base_model).prompt_tokens(request, model)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """What the backend answers. Raises `BackendError` naming the model when that backend is asynchronous only."""
+        """Stream the answer of the model's backend. Raises `BackendError` if that backend is asynchronous only."""
         backend = self.backend_of(model.base_model)
         if not hasattr(backend, "stream"):
-            raise BackendError(f"{model.base_model!r} is answered asynchronously only; drive `backend_of` instead")
+            raise BackendError(f"{model.base_model!r} can be answered asynchronously only; use `backend_of` instead")
         yield from backend.stream(request, model)
 
 
@@ -75,7 +75,7 @@ def _all(backends: Sequence[AnyBackend]) -> list[Offer]:
     for at, backend in enumerate(backends):
         for entry in backend.entries():
             if entry.id in seen:
-                raise InvalidInput.at("backends", at, msg=f"{entry.id!r} is offered already by one before it")
+                raise InvalidInput.at("backends", at, msg=f"{entry.id!r} is already offered by an earlier backend")
             seen.add(entry.id)
             offers.append((entry, backend))
     return offers

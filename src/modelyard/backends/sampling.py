@@ -1,7 +1,7 @@
-"""Drawing tokens from a distribution: pure functions of log-probabilities, parameters, a seed and a place.
+"""Sampling tokens from a distribution: pure functions of log-probabilities, parameters, a seed and a position.
 
-In this order: logit bias and penalties; temperature; top-k, then top-p, then min-p, each on what the one before it
-left; one draw. Nothing else takes part, so an answer does not depend on what is answered beside it.
+The order is: logit bias and penalties; temperature; top-k, then top-p, then min-p, each on what the previous one left;
+one draw. Nothing else takes part, so an answer does not depend on what else is in its batch.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from modelyard.errors import InvalidInput
 
 
 def check_bias(sampling: Sampling, vocabulary: int) -> None:
-    """Raise `InvalidInput` naming each id of `logit_bias` that is no token."""
+    """Raise `InvalidInput` if an id of `logit_bias` is not a token."""
     unknown = [token for token in sampling.logit_bias if not 0 <= token < vocabulary]
     if unknown:
-        raise InvalidInput.at("logit_bias", msg=f"{unknown[0]} is no token id of this model, which has {vocabulary}")
+        raise InvalidInput.at("logit_bias", msg=f"{unknown[0]} is not a token id of this model, which has {vocabulary}")
 
 
 def next_token(logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
-    """The token that follows `answer`: the likeliest at temperature 0, else drawn by seed and place.
+    """Return the token that follows `answer`: the likeliest at temperature 0, else sampled by seed and position.
 
-    `logprobs` are the model's own, by token id; without a repetition penalty they may all be off by the same number.
+    `logprobs` are the model's own, by token id; without a repetition penalty they may all be off by the same constant.
     A seed of None counts as 0.
     """
     scores = penalised(logprobs, sampling, prompt, answer)
@@ -36,23 +36,23 @@ def next_token(logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[i
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Whether tokens are weighted as the model weights them: temperature 1, no bias, no penalty."""
+    """Return whether tokens are weighted as the model weights them: temperature 1, no bias, no penalty."""
     penalties = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1
     return sampling.temperature == 1 and not penalties and not sampling.logit_bias
 
 
-def drawn(weights: Sequence[float], sampling: Sampling, place: int) -> int:
-    """A token in proportion to its weight, among those that the filters keep."""
-    return draw(weights, kept(weights, sampling), uniform(sampling.seed or 0, place))
+def drawn(weights: Sequence[float], sampling: Sampling, position: int) -> int:
+    """Sample a token in proportion to its weight, among those that the filters keep."""
+    return draw(weights, kept(weights, sampling), uniform(sampling.seed or 0, position))
 
 
 def penalised(
     logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]
 ) -> Sequence[float]:
-    """Scores after logit bias and penalties.
+    """Return the scores after logit bias and penalties.
 
-    The repetition penalty multiplies the log-probability of every token of prompt and answer; the frequency penalty is
-    subtracted as often as the answer has the token, the presence penalty once.
+    The repetition penalty multiplies the log-probability of every token of prompt and answer. The frequency penalty is
+    subtracted once for each occurrence in the answer, the presence penalty once.
     """
     scores = list(logprobs)
     if sampling.repetition_penalty != 1:
@@ -67,14 +67,14 @@ def penalised(
 
 
 def softened(scores: Sequence[float], temperature: float) -> list[float]:
-    """Weights in proportion to the softmax of the scores divided by a temperature above 0; the largest is 1."""
+    """Return weights in proportion to the softmax of the scores divided by a positive temperature; the largest is 1."""
     top = max(scores)
     gaps = map(sub, scores, repeat(top))
     return list(map(math.exp, gaps if temperature == 1 else map(truediv, gaps, repeat(temperature))))
 
 
 def kept(weights: Sequence[float], sampling: Sampling) -> Sequence[int]:
-    """The ids that may be drawn, ascending; of equally likely ones the lower ids stay first."""
+    """Return the ids that may be drawn, ascending; among equally likely tokens lower ids come first."""
     top_k = sampling.top_k if sampling.top_k and sampling.top_k > 0 else len(weights)
     if top_k >= len(weights) and sampling.top_p >= 1 and not sampling.min_p:
         return range(len(weights))
@@ -85,7 +85,7 @@ def kept(weights: Sequence[float], sampling: Sampling) -> Sequence[int]:
 
 
 def _nucleus(descending: Sequence[float], top_p: float) -> int:
-    """How many of these make up `top_p` of their sum: at least one, and all of them for 1."""
+    """Return how many of these reach `top_p` of their sum: at least one, and all of them for 1."""
     if top_p >= 1:
         return len(descending)
     sums = list(accumulate(descending))
@@ -93,18 +93,18 @@ def _nucleus(descending: Sequence[float], top_p: float) -> int:
 
 
 def draw(weights: Sequence[float], tokens: Sequence[int], chance: float) -> int:
-    """The token at which the running sum over `tokens` passes `chance` of the whole, which is from 0 up to below 1."""
+    """Return the token at which the running sum over `tokens` passes `chance` (0 <= chance < 1) of the total."""
     sums = list(accumulate(weights if len(tokens) == len(weights) else map(weights.__getitem__, tokens)))
     last_possible = bisect_left(sums, sums[-1])
     return tokens[min(bisect_right(sums, chance * sums[-1]), last_possible)]
 
 
 def most_likely(values: Sequence[float], count: int) -> list[int]:
-    """The ids of the `count` largest values, the largest first, of equal ones the lower ids first."""
+    """Return the ids of the `count` largest values in descending order, lower ids first among equals."""
     return sorted(range(len(values)), key=lambda token: -values[token])[:count]
 
 
-def uniform(seed: int, place: int) -> float:
-    """A number from 0 up to, not including, 1 that seed and place alone decide."""
-    drawn = hashlib.blake2b(f"{seed}:{place}".encode(), digest_size=8).digest()
+def uniform(seed: int, position: int) -> float:
+    """Return a number in [0, 1) that depends on seed and position alone."""
+    drawn = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
     return (int.from_bytes(drawn) >> 11) / 2**53

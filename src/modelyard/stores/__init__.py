@@ -1,4 +1,4 @@
-"""Where records are kept: in memory for tests and short lives, in SQLite for one file that outlives the process."""
+"""Stores for records: `memory` for tests and short-lived platforms, `sqlite` for one file that outlives the process."""
 
 from typing import TYPE_CHECKING
 

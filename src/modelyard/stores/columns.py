@@ -1,7 +1,7 @@
-"""The one table from types to columns, and how a store reads the columns of a record.
+"""The table from Python types to columns, and the reading of a record's columns.
 
-Every store keeps a value exactly or refuses it with `ValueError`, and all stores sort alike: text by code point, None
-first, enums by their value.
+Every store keeps a value exactly or refuses it with `ValueError`. All stores sort in the same way: strings by code
+point, None first, enums by their value.
 """
 
 import sys
@@ -25,11 +25,12 @@ Convert = Callable[[Any], Any]
 
 @attrs.frozen
 class Kind:
-    """How the values of one type are kept.
+    """How the values of one type are stored.
 
-    `keep` answers the value in a form that may be shared, or raises `ValueError`; `dump` makes it what SQL binds and
-    `load` reads it back; `rank` makes it what sorts as SQL sorts the dumped value. None means as it is: without a
-    `dump`, binding refuses what `keep` would. What is equal and yet differs as text stands in no key and no index.
+    `keep` returns the value in a form that may be shared, or raises `ValueError`. `dump` converts it to what SQL binds,
+    `load` converts it back, and `rank` converts it to a value that sorts as SQL sorts the dumped one. None means:
+    unchanged. Without a `dump`, the binding refuses what `keep` would refuse. Types with equal values of different text
+    are not `indexable`: they cannot be part of a key or an index.
     """
 
     sql: str
@@ -41,13 +42,13 @@ class Kind:
     indexable: bool = True
 
     def admits(self, type_: type) -> bool:
-        """Whether values of this very type may stand here; a bool is no number."""
+        """Return whether values of exactly this type are accepted; bool does not count as a number."""
         return issubclass(type_, self.types) and (type_ is not bool or bool in self.types)
 
 
 def _number(value: float) -> float:
     if abs(value) > sys.float_info.max and type(value) is int:
-        raise ValueError("no float is as large as this integer")
+        raise ValueError("the integer is too large for a float")
     number = float(value)
     if number != value:
         raise ValueError(f"{value!r} cannot be kept as a float")
@@ -77,7 +78,7 @@ def _utc(value: datetime) -> datetime:
 
 @lru_cache(maxsize=1024)
 def _utc_text(value: datetime) -> str:
-    """Of fixed width, so that it sorts. Records of one step mostly carry one time."""
+    """Format with a fixed width, so that it sorts. Cached because most records of one step carry the same time."""
     return value.isoformat("T", "microseconds")
 
 
@@ -101,7 +102,7 @@ _KINDS: Mapping[Any, Kind] = {
 def _enum_kind(enum: type[Enum]) -> Kind:
     members = {member.value: member for member in enum}
     if not all(type(value) is str for value in members):
-        raise TypeError(f"{enum.__name__} has values that are no strings")
+        raise TypeError(f"{enum.__name__} has values that are not strings")
     value_of = attrgetter("_value_")
     return Kind("TEXT", (enum,), dump=value_of, load=members.__getitem__, rank=value_of)
 
@@ -125,18 +126,18 @@ def _is_json(hint: Any) -> bool:
 
 @attrs.frozen
 class Column:
-    """One field of a record as it is kept."""
+    """One field of a record as it is stored."""
 
     name: str
     kind: Kind
     nullable: bool
 
     def admits(self, type_: type) -> bool:
-        """Whether values of this very type may stand here."""
+        """Return whether values of exactly this type are accepted."""
         return self.nullable if type_ is NoneType else self.kind.admits(type_)
 
     def rank(self) -> Convert | None:
-        """What sorts this column's values as SQL does, None first; None when they sort so by themselves."""
+        """Return the function that makes values sort as in SQL, None first; or None if they already sort so."""
         rank = self.kind.rank
         if not self.nullable:
             return rank
@@ -145,7 +146,7 @@ class Column:
 
 @cache
 def columns_of(record: Record) -> Mapping[str, Column]:
-    """The columns of a declared record by name, in the order of its fields. Raises `TypeError`."""
+    """Return the columns of a declared record by name, in the order of its fields. Raises `TypeError`."""
     hints = typing.get_type_hints(record.cls)
     for field in attrs.fields(record.cls):
         if not field.init or field.kw_only:
@@ -175,9 +176,9 @@ def _column(name: str, hint: Any) -> Column:
 
 
 class Projection:
-    """Some columns of a record, as the tuple of their values; converted where a column has a conversion.
+    """Reads some columns of a record as a tuple of values, converted where a column has a conversion.
 
-    None stays as it is, unless `nones` says that the conversions are for it too.
+    None is not converted, unless `nones` is true.
     """
 
     def __init__(
@@ -189,36 +190,36 @@ class Projection:
         self._conversions: dict[tuple[type, ...], _Conversion] = {}
 
     def of(self, record: object) -> tuple[Any, ...]:
-        """The values of a record, which must have been checked."""
+        """Return the converted values of a record that has been checked before."""
         values = self.raw(record)
         return self._conversion(values).of(values) if self._converts else values
 
     def admitted(self, record: object) -> tuple[Any, ...]:
-        """The raw values of a record. Raises `TypeError` for one of another type than its column."""
+        """Return the raw values of a record. Raises `TypeError` if the type of a value does not fit its column."""
         values = self.raw(record)
         self._conversion(values)
         return values
 
     def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The given values, converted: the very same tuple where nothing changes.
+        """Convert the given values; return the same tuple object if nothing changes.
 
-        Raises `TypeError`, `ValueError` for one that cannot stand in its column.
+        Raises `TypeError` or `ValueError` for a value that its column cannot hold.
         """
         conversion = self._conversion(values)
         return conversion.of(values) if self._converts else values
 
     def convert_one(self, at: int, value: Any) -> Any:
-        """One value, converted as its column has it. Raises `ValueError`."""
+        """Convert one value for its column. Raises `ValueError`."""
         convert = None if value is None and not self._nones else self._converts.get(at)
         return value if convert is None else convert(value)
 
     def _conversion(self, values: tuple[Any, ...]) -> "_Conversion":
-        """That of values of these types: a class of records has few such combinations."""
+        """Return the conversion for values of these types; a class of records has few combinations."""
         types = tuple(map(type, values))
         return self._conversions.get(types) or self._admit(types)
 
     def _admit(self, types: tuple[type, ...]) -> "_Conversion":
-        """Remember this combination of types, unless it does not fit the columns."""
+        """Cache the conversion for this combination of types, unless it does not fit the columns."""
         if len(types) != len(self._columns):
             raise TypeError(f"expected {len(self._columns)} values, got {len(types)}")
         for column, type_ in zip(self._columns, types, strict=True):
@@ -230,18 +231,18 @@ class Projection:
 
 
 class _Conversion:
-    """Converts values of known types. Texts and integers, which are most, are checked all at once."""
+    """Converts values of known types. Strings and integers, the most frequent, are checked all at once."""
 
     def __init__(self, converts: Mapping[int, Convert]) -> None:
         self._checks = [
-            (check_all, _picker(alike))
+            (check_all, _picker(positions))
             for check, check_all in _CHECKS.items()
-            if (alike := [at for at, convert in converts.items() if convert is check])
+            if (positions := [at for at, convert in converts.items() if convert is check])
         ]
         self._others = [(at, convert) for at, convert in converts.items() if convert not in _CHECKS]
 
     def of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The converted values: the same tuple where nothing changes. Raises `ValueError`."""
+        """Return the converted values: the same tuple object if nothing changes. Raises `ValueError`."""
         for check_all, pick in self._checks:
             check_all(pick(values))
         changed: list[Any] | None = None

@@ -1,4 +1,4 @@
-"""JSON inside a record: what may be kept, frozen to its depth, and its text."""
+"""JSON values inside a record: which are accepted, how they are frozen, and their text."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,34 +10,34 @@ from typing import Any
 from modelyard.domain.record import EMPTY
 
 MAX_DEPTH = 100
-"""Containers within containers; far below the interpreter's own limit, so that what was written can be read."""
+"""Levels of nested containers; far below the interpreter's recursion limit, so that what was written can be read."""
 
 _MAX_INT = 2**63
 
 
 def encodable(text: str) -> str:
-    """`text` itself. Raises `UnicodeEncodeError`, a `ValueError`, when it holds a lone surrogate."""
+    """Return `text` unchanged. Raises `UnicodeEncodeError` (a `ValueError`) if it contains a lone surrogate."""
     if not text.isascii():
         text.encode()
     return text
 
 
 def within_63_bits(number: int) -> int:
-    """`number` itself. Raises `ValueError` when no signed 64-bit integer holds it."""
+    """Return `number` unchanged. Raises `ValueError` if a signed 64-bit integer cannot hold it."""
     if not -_MAX_INT <= number < _MAX_INT:
         raise ValueError("an integer of more than 63 bits cannot be kept")
     return number
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Raise as `encodable` does for the first of them that it refuses."""
+    """Check each string with `encodable`, quickly if all are ASCII."""
     if not all(map(str.isascii, texts)):
         for text in texts:
             text.encode()
 
 
 def check_integers(numbers: Sequence[int]) -> None:
-    """Raise as `within_63_bits` does for the first of them that it refuses."""
+    """Check each number with `within_63_bits`, quickly if all are in range."""
     if min(numbers) < -_MAX_INT or max(numbers) >= _MAX_INT:
         for number in numbers:
             within_63_bits(number)
@@ -62,10 +62,10 @@ _SCALARS: Mapping[type, Callable[[Any], Any]] = {
 
 
 def frozen(value: Any, depth: int = 0) -> Any:
-    """`value` with every mapping read-only and every array a tuple; itself when it is so already.
+    """Return `value` with read-only mappings and with tuples for arrays; the same object if it is so already.
 
-    Raises `ValueError` for what JSON or a store would change or lose: NaN and infinities, integers past 63 bits, lone
-    surrogates, keys that are no strings, other types, and nesting deeper than `MAX_DEPTH`.
+    Raises `ValueError` for what JSON or a store would change or lose: NaN and infinities, integers of more than 63
+    bits, lone surrogates, keys that are not strings, other types, and nesting deeper than `MAX_DEPTH`.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
@@ -75,7 +75,7 @@ def frozen(value: Any, depth: int = 0) -> Any:
         return _frozen_array(value, depth)
     check = _SCALARS.get(type(value))
     if check is None:
-        raise ValueError(f"{type(value).__name__} is no JSON value")
+        raise ValueError(f"{type(value).__name__} is not a JSON value")
     check(value)
     return value
 
@@ -84,7 +84,7 @@ def _frozen_mapping(value: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
     try:
         encodable("".join(value))
     except TypeError:
-        raise ValueError("a key of a mapping is no string") from None
+        raise ValueError("a key of a mapping is not a string") from None
     kept = _frozen_items(value.values(), depth)
     if type(value) is MappingProxyType and all(map(is_, kept, value.values())):
         return value
@@ -113,14 +113,17 @@ _decode = json.JSONDecoder(object_hook=MappingProxyType).raw_decode
 
 
 def dump(value: Any) -> str:
-    """The JSON text of a value that may be kept. Raises `ValueError` as `frozen` does, or lets SQL's binding do so."""
+    """Return the JSON text of a value.
+
+    Raises `ValueError` as `frozen` does, or leaves that to SQL's binding.
+    """
     if value is EMPTY:
         return "{}"
     return _encode(value.copy() if _is_plain(value) else frozen(value))
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether this is a flat mapping of which the encoder and the binding refuse all that `frozen` would: most are."""
+    """Return whether this is a flat mapping for which the encoder and the binding refuse all that `frozen` would."""
     return (
         type(value) is MappingProxyType
         and _ENCODED_SAFELY.issuperset(map(type, value.values()))
@@ -129,10 +132,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def load(text: str) -> Any:
-    """The frozen value of a text that `dump` wrote. Raises `ValueError` for another."""
+    """Return the frozen value of a text that `dump` wrote. Raises `ValueError` for any other text."""
     if text == "{}":
         return EMPTY
     value, end = _decode(text)
     if end != len(text):
-        raise ValueError(f"there is more behind character {end} than one JSON value")
+        raise ValueError(f"there is more text after the JSON value, at character {end}")
     return frozen(value) if "[" in text else value

@@ -1,4 +1,4 @@
-"""Records in memory: the same laws as on disk, and nothing to clean up."""
+"""Records in memory, with the same guarantees as on disk except durability."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 
 class MemoryStore:
-    """A store that lives as long as the object: for tests and for platforms without a file.
+    """A store that lives as long as the object, for tests and for platforms without a file.
 
-    Thread-safe, and quick enough to be called on an event loop. Records are shared, not copied: they are frozen, and
+    Thread-safe, and fast enough to be called on an event loop. Records are shared, not copied: they are frozen, and
     what is mutable inside them is frozen when it is added.
 
         store = MemoryStore(RECORDS)
@@ -33,7 +33,7 @@ class MemoryStore:
         self._closed = False
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """Run `step`; undo it when it raises. `durable` changes nothing: there is no disk."""
+        """Run `step`; undo it if it raises. `durable` has no effect: there is no disk."""
         self._refuse_reentry()
         with self._lock:
             tx = _MemoryTx(self._open())
@@ -50,11 +50,11 @@ class MemoryStore:
                 self._inside = None
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """The same, in place: it takes microseconds."""
+        """Run `step` as `transact` does, without a thread: it takes microseconds."""
         return self.transact(step, durable)
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
-        """Run `query` while nothing else changes a record."""
+        """Run `query` while no record can change."""
         self._refuse_reentry()
         with self._lock:
             snapshot = _MemorySnapshot(self._open())
@@ -65,21 +65,21 @@ class MemoryStore:
                 self._inside = None
 
     def check(self) -> Mapping[str, object]:
-        """Engine and durability. Raises `StoreClosed`."""
+        """Return engine and durability. Raises `StoreClosed`."""
         return self.read(
             lambda _: {"engine": "memory", "version": None, "durability": self.durability, "warning": None}
         )
 
     def sync(self) -> None:
-        """Nothing to do: no durability was promised. Raises `StoreClosed`."""
+        """Do nothing: no durability was promised. Raises `StoreClosed`."""
         self.check()
 
     def backup(self, path: str) -> None:
-        """Raises `StoreError`: there is no file to copy."""
+        """Refuse: there is no file to copy. Raises `StoreError`."""
         raise StoreError(f"a memory store cannot be backed up to {path!r}; open the platform on a file instead")
 
     def close(self) -> None:
-        """Forget every record."""
+        """Drop every record."""
         self._refuse_reentry()
         with self._lock:
             self._closed = True
@@ -90,7 +90,7 @@ class MemoryStore:
             raise RuntimeError("a step may not call its store")
 
     def _open(self) -> Tables:
-        """The tables, with the lock held, for a step of this thread."""
+        """Return the tables for a step of this thread. The lock must be held."""
         if self._closed:
             raise StoreClosed("the store was closed")
         self._inside = threading.get_ident()
@@ -98,7 +98,7 @@ class MemoryStore:
 
 
 class _Ended(Tables):
-    """What a transaction sees after its end."""
+    """The tables of a transaction that has ended."""
 
     def __missing__(self, cls: type) -> Never:
         raise RuntimeError("the transaction has ended")
@@ -108,7 +108,7 @@ _ENDED = _Ended()
 
 
 class _MemorySnapshot:
-    """The verbs that read."""
+    """The read operations of a transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -162,7 +162,7 @@ class _MemorySnapshot:
 
 
 class _MemoryTx(_MemorySnapshot):
-    """The verbs that write, and what undoes them."""
+    """The write operations of a transaction, and their undoing."""
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
@@ -192,12 +192,12 @@ class _MemoryTx(_MemorySnapshot):
         self._put(table, table.key.of(old), old, None)
 
     def undo(self) -> None:
-        """Put back what was there before."""
+        """Restore the records that were changed."""
         for table, key, record in reversed(self._before):
             table.put(key, table.rows.get(key), record)
 
     def undo_interrupted(self) -> None:
-        """The same when an interrupt may have come between a row and its views."""
+        """Restore the records, and rebuild the views: an interrupt may have come between the two."""
         for table, key, record in reversed(self._before):
             table.place(key, record)
         for table in {id(table): table for table, _, _ in self._before}.values():

@@ -15,30 +15,28 @@ _position: Callable[[_Entry], Key] = itemgetter(0)
 
 
 class _View(Protocol):
-    """A second way to the records of a table, kept in step with them."""
+    """A secondary access path to the records of a table, kept in step with them."""
 
     def move(self, key: Key, old: object | None, new: object | None) -> None:
-        """The record with this key was `old` and is now `new`; None where there is none."""
+        """Note that the record with this key was `old` and is now `new`; None means no record."""
         ...
 
-    def clear(self) -> None:
-        """Forget all."""
-        ...
+    def clear(self) -> None: ...
 
 
 class _Unique:
-    """Keys by the values of a unique key; a record with None among them is not held to it."""
+    """Keys by the values of a unique key. Records with None among these values are exempt from uniqueness."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._values = Projection(columns)
         self._keys: dict[Key, Key] = {}
 
     def taken(self, record: object, key: Key) -> bool:
-        """Whether a record with another key has these values."""
+        """Return whether a record with another key has these values."""
         return self._keys.get(self._values.of(record), key) != key
 
     def find(self, values: Key) -> Key | None:
-        """The key of the record with these values."""
+        """Return the key of the record with these values."""
         return self._keys.get(self._values.accept(values))
 
     def move(self, key: Key, old: object | None, new: object | None) -> None:
@@ -56,7 +54,10 @@ class _Unique:
 
 
 class _Listing:
-    """The entries of an index, sorted, by the values of its prefix. An entry is a record's position and its key."""
+    """The sorted entries of an index, grouped by the values of its prefix.
+
+    An entry is a record's position and its key.
+    """
 
     def __init__(self, where: Sequence[Column], order: Sequence[Column]) -> None:
         self._both = Projection([*where, *order])
@@ -66,11 +67,11 @@ class _Listing:
         self._groups: dict[Key, list[_Entry]] = {}
 
     def group(self, where: Key) -> Sequence[_Entry]:
-        """The entries with this prefix."""
+        """Return the entries with this prefix."""
         return self._groups.get(self._where.accept(where), ())
 
     def keys(self, where: Key, after: Key | None, limit: int, descending: bool) -> list[Key]:
-        """The keys behind the cursor `after`."""
+        """Return up to `limit` keys after the cursor `after`."""
         entries = self.group(where)
         cursor = None if after is None else self._order.accept(self._kept.accept(after))
         if descending:
@@ -88,7 +89,7 @@ class _Listing:
             self._drop(old)
         if new is not None:
             group, entry = self._groups.setdefault(self._where.of(new), []), (self._order.of(new), key)
-            # Most records come in the order of their time: at the end no place needs to be sought.
+            # Most records arrive in the order of their time, so that appending is enough.
             if not group or group[-1] < entry:
                 group.append(entry)
             else:
@@ -122,39 +123,39 @@ class Table:
         self._views: list[_View] = [*self.unique.values(), *self.listings.values()]
 
     def shared(self, record: Any) -> Any:
-        """The record in a form that may be shared: itself, unless something in it is mutable.
+        """Return the record in a form that may be shared: itself, unless something in it is mutable.
 
-        Raises `TypeError`, `ValueError` for what cannot be kept.
+        Raises `TypeError` or `ValueError` for what cannot be stored.
         """
         values = self._kept.raw(record)
         kept = self._kept.accept(values)
         return record if kept is values else self._cls(*kept)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
-        """What reads these columns of a record. Raises `KeyError`."""
+        """Return a function that reads these columns of a record. Raises `KeyError`."""
         return Projection([self._columns[name] for name in names]).raw
 
     def refuse_taken(self, record: object, key: Key) -> None:
-        """Raises `RecordConflict` when another record has one of its unique keys."""
+        """Raise `RecordConflict` if another record has one of its unique keys."""
         for name, unique in self.unique.items():
             if unique.taken(record, key):
                 raise RecordConflict(f"{self._cls.__name__}.{name} of {key} is taken")
 
     def put(self, key: Key, old: object | None, new: object | None) -> None:
-        """Make `new` the record with this key in the place of `old`; None is no record."""
+        """Replace `old` by `new` as the record with this key; None means no record."""
         self.place(key, new)
         for view in self._views:
             view.move(key, old, new)
 
     def place(self, key: Key, new: object | None) -> None:
-        """`put` without the views."""
+        """Set the record with this key without updating the views."""
         if new is None:
             self.rows.pop(key, None)
         else:
             self.rows[key] = new
 
     def rebuild(self) -> None:
-        """Make every view anew."""
+        """Build every view again from the records."""
         for view in self._views:
             view.clear()
             for key, record in self.rows.items():
@@ -162,7 +163,7 @@ class Table:
 
 
 class Tables(dict[type, Table]):
-    """Tables by the class of their records, each made when it is first asked for: most platforms use a few."""
+    """Tables by the class of their records, each made on first use: most platforms use a few."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         super().__init__()
@@ -173,4 +174,4 @@ class Tables(dict[type, Table]):
             if record.cls is cls:
                 table = self[cls] = Table(record)
                 return table
-        raise TypeError(f"{cls.__name__} is no declared record")
+        raise TypeError(f"{cls.__name__} is not a declared record")

@@ -1,4 +1,4 @@
-"""JSON schemas: which a backend understands, whether a value is valid, and the smallest value that is."""
+"""JSON schemas: which a backend understands, whether a value is valid, and the smallest valid value."""
 
 from modelyard.lazy import defer_modules
 

@@ -1,7 +1,7 @@
 """A small valid instance of a JSON schema, for doubles that answer forced tool calls and schemas without a model.
 
-Of all depths the least that will do, of all branches the first, of all values the one nearest to nothing. The same
-schema always gives the same instance; what no instance is found for is refused, naming the place and the word.
+It has the least depth that suffices, takes the first branch that works, and prefers the simplest values. A schema
+always gives the same instance. A schema for which no instance is found is refused, naming the place and the keyword.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 
 from modelyard.backends.json_schema.schemas import Document, Loc, Schema, is_number, listed
 from modelyard.backends.json_schema.validation import fits
-from modelyard.domain import safe_regex as patterns
+from modelyard.domain import safe_regex
 from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
 from modelyard.errors import InvalidInput
 
@@ -21,9 +21,9 @@ MAX_ITEMS = 1000
 
 
 def forced_call(request: CompletionRequest) -> ToolCall | None:
-    """The call that the request insists on, or None. Raises `InvalidInput`.
+    """Return the tool call that the request requires, or None. Raises `InvalidInput`.
 
-    Its id is made of the seed, the tool's name and the conversation's length.
+    Its id depends on the seed, the tool's name and the conversation's length.
     """
     if request.tool_choice.mode is not ToolMode.REQUIRED or not request.tools:
         return None
@@ -43,7 +43,7 @@ def _chosen_tool(request: CompletionRequest) -> tuple[int, Tool]:
 
 
 def structured_text(request: CompletionRequest) -> str | None:
-    """The JSON text that the response format insists on, or None for free text. Raises `InvalidInput`."""
+    """Return JSON text that satisfies the response format, or None for free text. Raises `InvalidInput`."""
     wanted = request.response_format
     if wanted.type is ResponseType.TEXT:
         return None
@@ -53,7 +53,7 @@ def structured_text(request: CompletionRequest) -> str | None:
 
 
 def smallest_instance(schema: Any, *loc: str | int) -> Any:
-    """A small JSON value that is valid under `schema`. Raises `InvalidInput` at `loc` and below."""
+    """Return a small JSON value that is valid under `schema`. Raises `InvalidInput` at `loc` and below."""
     document = Document(schema, loc)
     for depth in DEPTHS:
         builder = _Builder(document, depth)
@@ -66,7 +66,7 @@ def smallest_instance(schema: Any, *loc: str | int) -> Any:
 
 
 class _Builder:
-    """Builds instances of at most `depth` levels; `cut` tells whether that limit was ever in the way."""
+    """Builds instances of at most `depth` levels; `cut` is true once that limit was in the way."""
 
     def __init__(self, document: Document, depth: int) -> None:
         self.document, self.depth, self.cut = document, depth, False
@@ -85,7 +85,7 @@ class _Builder:
         raise failure
 
     def builders(self, flat: Schema) -> Iterator[Callable[[Schema, Loc, int], Any]]:
-        """The ways to try, in order."""
+        """Yield the methods to try, in order."""
         if "enum" in flat:
             yield from (lambda flat, loc, level, value=value: value for value in flat["enum"])
             return
@@ -100,8 +100,8 @@ class _Builder:
 
     def string(self, flat: Schema, loc: Loc, level: int) -> str:
         least = flat.get("minLength", 0)
-        if least > patterns.MAX_TEXT:
-            raise InvalidInput.at(*loc, "minLength", msg=f"texts of more than {patterns.MAX_TEXT} are not made up")
+        if least > safe_regex.MAX_TEXT:
+            raise InvalidInput.at(*loc, "minLength", msg=f"longer strings than {safe_regex.MAX_TEXT} are not made up")
         if "pattern" in flat:
             return self.matching(flat, least, loc)
         return FORMATS.get(flat.get("format", ""), "").ljust(least, "a")
@@ -109,8 +109,8 @@ class _Builder:
     def matching(self, flat: Schema, least: int, loc: Loc) -> str:
         node = self.document.pattern(flat["pattern"], loc)
         try:
-            return patterns.example(node, least, self.document.spend)
-        except patterns.PatternError as unknown:
+            return safe_regex.example(node, least, self.document.spend)
+        except safe_regex.PatternError as unknown:
             raise InvalidInput.at(*loc, "pattern", msg=f"{unknown}; use a simpler pattern") from None
 
     def integer(self, flat: Schema, loc: Loc, level: int) -> float:
@@ -128,7 +128,7 @@ class _Builder:
     def array(self, flat: Schema, loc: Loc, level: int) -> list[Any]:
         count, prefix = flat.get("minItems", 0), flat.get("prefixItems", ())
         if count > MAX_ITEMS:
-            raise InvalidInput.at(*loc, "minItems", msg=f"lists of more than {MAX_ITEMS} items are not made up")
+            raise InvalidInput.at(*loc, "minItems", msg=f"arrays of more than {MAX_ITEMS} items are not made up")
         self.descend(loc, level, count)
         rest = flat.get("items", True)
         places = [(prefix[at], "prefixItems", at) if at < len(prefix) else (rest, "items") for at in range(count)]
@@ -147,15 +147,15 @@ class _Builder:
 
 
 def _implied_type(flat: Schema) -> str:
-    """The type that the words are about, where none is named."""
-    for name, words in _WORDS_OF_TYPE.items():
-        if words & flat.keys():
+    """Return the type that the keywords are about, if none is named."""
+    for name, keywords in _KEYWORDS_OF_TYPE.items():
+        if keywords & flat.keys():
             return name
     return "null"
 
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_WORDS_OF_TYPE: Mapping[str, frozenset[str]] = {
+_KEYWORDS_OF_TYPE: Mapping[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties", "minProperties"}),
     "array": frozenset({"items", "prefixItems", "minItems"}),
     "string": frozenset({"minLength", "pattern", "format"}),
@@ -164,7 +164,7 @@ _WORDS_OF_TYPE: Mapping[str, frozenset[str]] = {
 
 
 def _member_names(flat: Schema) -> list[str]:
-    """The required names in the order in which the properties stand, and optional ones up to the least number."""
+    """Return the required names in the order of the properties, and optional ones up to the least number."""
     required = set(flat.get("required", ()))
     properties = flat.get("properties", {})
     names = [name for name in properties if name in required]
@@ -174,8 +174,8 @@ def _member_names(flat: Schema) -> list[str]:
 
 
 def _candidates(flat: Schema) -> list[float]:
-    """Numbers worth trying: 0, those at and next to each bound, between two bounds, and multiples near them."""
-    bounds = [flat[word] for word in _BOUNDS if word in flat]
+    """Return numbers worth trying: 0, those at and next to each bound, between two bounds, and multiples near them."""
+    bounds = [flat[keyword] for keyword in _BOUNDS if keyword in flat]
     numbers = [0, *bounds]
     for bound in bounds:
         numbers += [math.floor(bound) - 1, math.floor(bound), math.ceil(bound), math.ceil(bound) + 1]
@@ -201,4 +201,4 @@ FORMATS: Mapping[str, str] = {
     "uri": "http://example.com",
     "uuid": "00000000-0000-0000-0000-000000000000",
 }
-"""Texts for the formats that clients' schema makers write most."""
+"""Examples of the formats that clients' schema generators use most."""

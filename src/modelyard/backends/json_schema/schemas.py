@@ -1,7 +1,7 @@
-"""JSON schemas as data: their words, their references, and the flat schemas that the choices of their branches make.
+"""JSON schemas as data: keywords, references, and the flat schemas that result from choosing among their branches.
 
-Words that say nothing about validity are skipped; those that cannot be judged here are refused by name. References stay
-inside the document, and work is bounded however a schema was made.
+Keywords without influence on validity are skipped; those that cannot be decided here are refused by name. References
+stay inside the document, and the work is bounded for any schema.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from modelyard.domain import safe_regex as patterns
+from modelyard.domain import safe_regex
 from modelyard.errors import InvalidInput
 
 Schema = Mapping[str, Any]
@@ -19,11 +19,11 @@ MAX_STEPS = 30_000
 MAX_HOPS = 64
 NOTHING: Schema = {"enum": []}
 
-# ---- the words -------------------------------------------------------------------------------------------------
+# ---- the keywords ----------------------------------------------------------------------------------------------
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 BRANCHING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-UNJUDGED = frozenset(
+UNSUPPORTED = frozenset(
     {
         *("not", "if", "then", "else", "contains", "minContains", "maxContains", "patternProperties", "propertyNames"),
         *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"),
@@ -33,17 +33,17 @@ UNJUDGED = frozenset(
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a finite number of at most 64 bits; true and false are none."""
+    """Return whether this is a finite number of at most 64 bits; true and false are not numbers."""
     return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) <= 2**63
 
 
 def is_list(value: Any) -> bool:
-    """Whether this is a JSON array."""
+    """Return whether this is a JSON array."""
     return isinstance(value, list | tuple)
 
 
 def listed(types: str | Sequence[str]) -> Sequence[str]:
-    """The word `type` as a list."""
+    """Return the value of the keyword `type` as a list."""
     return [types] if isinstance(types, str) else types
 
 
@@ -100,19 +100,19 @@ SHAPES: Mapping[str, Shape] = {
 
 
 class Document:
-    """A schema, where it stands in a request (`loc`), and the work that may still be done for it."""
+    """A schema, its place in a request (`loc`), and the work that may still be done for it."""
 
     def __init__(self, root: Any, loc: Loc) -> None:
         self.root, self.loc, self.steps = root, loc, MAX_STEPS
 
     def spend(self, steps: int) -> None:
-        """Raise `InvalidInput` once too much work was done."""
+        """Subtract `steps` from the work that is left. Raises `InvalidInput` if that was too much."""
         self.steps -= steps
         if self.steps < 0:
             raise InvalidInput.at(*self.loc, msg="takes too much work to satisfy; use a simpler schema")
 
     def node(self, schema: Any, loc: Loc, hops: int = 0) -> Schema:
-        """The schema as a mapping of known, well-shaped words, `hops` branches deep in one place.
+        """Return the schema as a mapping whose known keywords are well-formed, after `hops` nested branches.
 
         Raises `InvalidInput`.
         """
@@ -123,17 +123,17 @@ class Document:
             return {} if schema else NOTHING
         if not isinstance(schema, Mapping):
             raise InvalidInput.at(*loc, msg="must be a JSON schema: an object, true or false")
-        for word, value in schema.items():
-            if word in UNJUDGED:
-                raise InvalidInput.at(*loc, word, msg="this word cannot be satisfied here; leave it out")
-            if word in SHAPES and not SHAPES[word][0](value):
-                raise InvalidInput.at(*loc, word, msg=f"must be {SHAPES[word][1]}")
+        for keyword, value in schema.items():
+            if keyword in UNSUPPORTED:
+                raise InvalidInput.at(*loc, keyword, msg="this keyword is not supported here; leave it out")
+            if keyword in SHAPES and not SHAPES[keyword][0](value):
+                raise InvalidInput.at(*loc, keyword, msg=f"must be {SHAPES[keyword][1]}")
         return schema
 
     def target(self, ref: str, loc: Loc) -> Any:
-        """What a reference within the document points at. Raises `InvalidInput`."""
+        """Resolve a reference within the document. Raises `InvalidInput`."""
         if ref != "#" and not ref.startswith("#/"):
-            raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} lies outside this schema; only '#/...' is followed")
+            raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} points outside this schema; only '#/...' is followed")
         found = self.root
         for part in ref.split("/")[1:]:
             found = _member(found, unquote(part).replace("~1", "/").replace("~0", "~"))
@@ -141,23 +141,25 @@ class Document:
                 raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} points at nothing")
         return found
 
-    def pattern(self, text: str, loc: Loc) -> patterns.Node:
-        """A pattern, read. Raises `InvalidInput`."""
+    def pattern(self, text: str, loc: Loc) -> safe_regex.Node:
+        """Parse a pattern. Raises `InvalidInput`."""
         self.spend(len(text))
         try:
-            return patterns.parse(text)
-        except patterns.PatternError as unknown:
+            return safe_regex.parse(text)
+        except safe_regex.PatternError as unknown:
             raise InvalidInput.at(*loc, "pattern", msg=f"{unknown}; use a simpler pattern") from None
 
     def forms(self, schema: Any, loc: Loc, hops: int = 0) -> Iterator[Schema]:
-        """Flat schemas, without references and branches, one for each way to choose among the branches."""
+        """Yield flat schemas, without references and branches: one for each way to choose among the branches."""
         node = self.node(schema, loc, hops)
-        flat: Schema = {word: value for word, value in node.items() if word in SHAPES and word not in BRANCHING}
+        flat: Schema = {
+            keyword: value for keyword, value in node.items() if keyword in SHAPES and keyword not in BRANCHING
+        }
         if "const" in node:
             flat = joined(flat, {"enum": [node["const"]]}, loc)
         groups = [[self.target(node["$ref"], loc)]] if "$ref" in node else []
         groups += [[part] for part in node.get("allOf", ())]
-        groups += [node[word] for word in ("anyOf", "oneOf") if word in node]
+        groups += [node[keyword] for keyword in ("anyOf", "oneOf") if keyword in node]
         yield from self._choices(flat, groups, loc, hops + 1)
 
     def _choices(self, flat: Schema, groups: Sequence[Sequence[Any]], loc: Loc, hops: int) -> Iterator[Schema]:
@@ -181,19 +183,19 @@ def _member(parent: Any, name: str) -> Any:
 
 
 def joined(one: Schema, other: Schema, loc: Loc) -> Schema:
-    """The flat schema that demands what both demand. Raises `InvalidInput` where no single word can say that."""
+    """Return the flat schema that demands what both demand. Raises `InvalidInput` if that needs a keyword twice."""
     both = {**one, **other}
-    for word in one.keys() & other.keys():
-        if same(one[word], other[word]):
+    for keyword in one.keys() & other.keys():
+        if same(one[keyword], other[keyword]):
             continue
-        if word not in _JOIN:
-            raise InvalidInput.at(*loc, word, msg="is given twice with different values; join them into one")
-        both[word] = _JOIN[word](one[word], other[word])
+        if keyword not in _JOIN:
+            raise InvalidInput.at(*loc, keyword, msg="is given twice with different values; join them into one")
+        both[keyword] = _JOIN[keyword](one[keyword], other[keyword])
     return both
 
 
 def same(one: Any, other: Any) -> bool:
-    """JSON equality: 1 is 1.0, and true is not 1."""
+    """Compare JSON values: 1 equals 1.0, and true is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -1,22 +1,22 @@
-"""Whether a JSON value is valid under a schema: one test per word, for the words of `schemas`."""
+"""Validation of a JSON value against a schema: one test per keyword, for the keywords of `schemas`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from modelyard.backends.json_schema.schemas import Document, Loc, Schema, listed, same
-from modelyard.domain import safe_regex as patterns
+from modelyard.domain import safe_regex
 
 
 def fits(document: Document, value: Any, schema: Any, loc: Loc, hops: int = 0) -> bool:
-    """Whether the value is valid under the schema. Raises `InvalidInput` for what cannot be judged."""
+    """Return whether the value is valid under the schema. Raises `InvalidInput` for what cannot be decided."""
     node = document.node(schema, loc, hops)
     here = (loc, hops + 1)
     tests = (_ANY, _BY_KIND.get(kind_of(value), {}))
-    return all(words[word](document, value, node, here) for words in tests for word in words if word in node)
+    return all(test(document, value, node, here) for table in tests for word, test in table.items() if word in node)
 
 
 def kind_of(value: Any) -> str:
-    """The JSON type of a value; whole numbers are numbers too."""
+    """Return the JSON type of a value; whole numbers are numbers too."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else "boolean"
     if isinstance(value, str | int | float):
@@ -42,7 +42,7 @@ def _fits_target(document: Document, value: Any, node: Schema, here: Here) -> bo
 
 
 def _fits_pattern(document: Document, value: str, node: Schema, here: Here) -> bool:
-    return patterns.matches(document.pattern(node["pattern"], here[0]), value, document.spend)
+    return safe_regex.matches(document.pattern(node["pattern"], here[0]), value, document.spend)
 
 
 def _fits_properties(document: Document, value: Schema, node: Schema, here: Here) -> bool:

@@ -1,1 +1,1 @@
-"""A backend whose answers are written down in rules."""
+"""A backend whose answers are written as rules."""

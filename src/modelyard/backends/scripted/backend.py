@@ -1,8 +1,8 @@
-"""The model that says what a test wrote down for it."""
+"""A backend that answers with what a test has written down for it."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from modelyard.backends import fixed_text as words
+from modelyard.backends import fixed_text
 from modelyard.backends.entries import entry_for
 from modelyard.backends.scripted.answers import Answer, Item, Pause, call, items, pause, say, token
 from modelyard.backends.scripted.rules import Rule, RuleBook, Script, on, rules_of
@@ -14,12 +14,11 @@ __all__ = ["Answer", "Rule", "Script", "ScriptedBackend", "call", "on", "pause",
 
 
 class ScriptedBackend:
-    """Answers by rules, from a list, in order, or with what a function of the request returns; each choice takes one
-    answer.
+    """Answers by rules, from a list in order, or with what a function of the request returns.
 
-    Of rules the first that fits answers: `on(...)` says to what, `.answer(...)` with what. Pauses take the time of
-    `clock`, and none without one. `requests` is everything that was asked, oldest first. Raises `NoAnswerPrepared` when
-    no rule answers, `BackendError` when the list is used up.
+    Each choice takes one answer. The first rule that matches a request answers it: `on(...)` states the conditions,
+    `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
+    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, and `BackendError` if the list is used up.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused
@@ -35,7 +34,7 @@ class ScriptedBackend:
         self.requests: list[CompletionRequest] = []
         self._rules = RuleBook(rules_of(answers))
         self._clock = clock
-        self._entries = tuple(entry_for(model, words.CERTAIN, Pricing(), 131_072) for model in models)
+        self._entries = tuple(entry_for(model, fixed_text.CERTAIN, Pricing(), 131_072) for model in models)
 
     @property
     def blocking(self) -> bool:
@@ -58,20 +57,20 @@ class ScriptedBackend:
         return self._rules.unused
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """One entry per model."""
+        """Return one entry per model."""
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:
-        """Everything: the script is responsible for what it says."""
-        return words.CERTAIN
+        """Return every capability: the script is responsible for its answers."""
+        return fixed_text.CERTAIN
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """The words of all messages, or what the answer to come reports itself."""
+        """Count the words of all messages, or return what the next answer reports itself."""
         reported = self._rules.usage_to_come(request)
-        return words.count_prompt(request.messages) if reported is None else reported.prompt_tokens
+        return fixed_text.count_prompt(request.messages) if reported is None else reported.prompt_tokens
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """The script's next answer."""
+        """Stream the script's next answer."""
         for item in self._items(request):
             if not isinstance(item, Pause):
                 yield item
@@ -79,7 +78,7 @@ class ScriptedBackend:
                 self._clock.sleep(item.seconds)
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """The script's next answer, on an event loop."""
+        """Stream the script's next answer, on an event loop."""
         for item in self._items(request):
             if not isinstance(item, Pause):
                 yield item

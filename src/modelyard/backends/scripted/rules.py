@@ -1,4 +1,4 @@
-"""Rules of a script: which requests one answers, which rule answers a request, and what was wrong where none does."""
+"""Rules of a script: which requests a rule matches, which rule answers a request, and why none does."""
 
 import re
 import threading
@@ -8,17 +8,17 @@ from typing import Any
 
 import attrs
 
-from modelyard.backends.scripted.answers import Answer, Said
+from modelyard.backends.scripted.answers import Answer, Parts
 from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Role, Usage
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared
 
 Wanted = str | re.Pattern[str] | Callable[[str], bool]
-"""What a text must be: a string (equal to it, or within it: the condition says which), a pattern found in it, or a
-function that says yes to it."""
+"""A condition on a string: a string (equal to it or contained in it, depending on the condition), a pattern found in
+it, or a predicate."""
 
 Script = Callable[[CompletionRequest], Answer]
-"""What answers every request."""
+"""A function that answers every request."""
 
 _MOST_SHOWN = 3
 _SHOWN = 200
@@ -26,10 +26,10 @@ _SHOWN = 200
 
 @attrs.frozen(eq=False)
 class Rule:
-    """`on(...).answer(...)`: the conditions, all of which must hold, and the answers, one after the other.
+    """The result of `on(...).answer(...)`: conditions that must all hold, and the answers to give one after the other.
 
-    A rule is a value without a history: what it answered is told by the backend that holds it. The last answer is given
-    again and again, unless `repeats` is False.
+    A rule is a value without a history: the backend that holds it records what it answered. The last answer is
+    repeated, unless `repeats` is False.
     """
 
     conditions: Mapping[str, Any] = EMPTY
@@ -37,7 +37,8 @@ class Rule:
     repeats: bool = True
 
     def answer(self, *answers: Answer) -> "Rule":
-        """The rule with these answers: the first for the first request that it fits and so on, the last from then on.
+        """Return the rule with these answers: the first for the first matching request, and so on; the last one
+        repeats.
 
         An exception is raised in its turn, so `answer(Overloaded("busy"), "done")` fails once and then succeeds.
         """
@@ -45,7 +46,7 @@ class Rule:
         return attrs.evolve(self, answers=tuple(kept))
 
     def unmet(self, request: CompletionRequest) -> Iterator[str]:
-        """What of the request is not as this rule wants it, one sentence each; nothing when it answers."""
+        """Yield one sentence for each condition that the request does not meet; nothing if the rule matches."""
         return filter(None, (_CONDITIONS[name](self.conditions, request) for name in self.conditions))
 
     def __repr__(self) -> str:
@@ -61,12 +62,12 @@ def on(
     format: ResponseType | str | None = None,
     when: Callable[[CompletionRequest], bool] | None = None,
 ) -> Rule:
-    """A rule for the requests that are so; without any condition, for every request.
+    """Create a rule for the requests that meet all conditions; without any condition, for every request.
 
-    `text`: the last message contains this; where that is a tool's result, only together with `tool`, so that a rule for
-    a question never answers what a tool brought. `model`: the name that was asked for. `tool`: the last message is the
-    result of this tool. `called`: this tool was called before, anywhere in the conversation. `format`: the response
-    format ("text", "json_object", "json_schema") or the name of its schema. `when`: anything else.
+    `text`: the last message contains this; if that is a tool's result, only together with `tool`, so that a rule for a
+    question never answers a tool's result. `model`: the requested model name. `tool`: the last message is the result of
+    this tool. `called`: this tool was called before, anywhere in the conversation. `format`: the response format
+    ("text", "json_object", "json_schema") or the name of its schema. `when`: any other predicate.
 
     >>> on("refund", model="support").answer("Sure.")
     on(text='refund', model='support')
@@ -76,9 +77,10 @@ def on(
 
 
 def rules_of(answers: Sequence[Rule] | Sequence[Answer] | Script) -> Sequence[Rule]:
-    """Rules as they are; a function or a list is one rule for every request, and what a list holds is given once.
+    """Return rules unchanged; a function or a list becomes one rule for every request.
 
-    Raises `InvalidInput` for a rule without an answer, and for what is no rule among rules.
+    Each answer of a list is given once. Raises `InvalidInput` for a rule without an answer, and for other objects among
+    rules.
     """
     if callable(answers):
         return (on().answer(answers),)
@@ -89,22 +91,24 @@ def rules_of(answers: Sequence[Rule] | Sequence[Answer] | Script) -> Sequence[Ru
 
 def _checked(rule: Any, at: int) -> Rule:
     if not isinstance(rule, Rule):
-        raise InvalidInput.at("answers", at, msg="is no rule, as others are; for what no rule fits: on().answer(...)")
+        raise InvalidInput.at(
+            "answers", at, msg="is not a rule, but others are; to answer all other requests use on().answer(...)"
+        )
     if not rule.answers:
-        raise InvalidInput.at("answers", at, msg=f"{rule!r} says nothing; end it with .answer(...)")
+        raise InvalidInput.at("answers", at, msg=f"{rule!r} has no answer; end it with .answer(...)")
     return rule
 
 
 class RuleBook:
-    """Finds the first rule that answers a request, and gives its next answer. Thread-safe.
+    """Finds the first rule that matches a request, and returns its next answer. Thread-safe.
 
-    `answered` are the rules that did, oldest first.
+    `answered` are the rules that answered, oldest first.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
         self._left = {rule: deque(rule.answers) for rule in rules}
-        self._reports = any(isinstance(answer, Said) and answer.usage for rule in rules for answer in rule.answers)
+        self._reports = any(isinstance(answer, Parts) and answer.usage for rule in rules for answer in rule.answers)
         self._lock = threading.Lock()
         self.answered: list[Rule] = []
 
@@ -115,7 +119,7 @@ class RuleBook:
             return [rule for rule in self._rules if rule not in self.answered]
 
     def next(self, request: CompletionRequest) -> Answer:
-        """The answer to this request. Raises `NoAnswerPrepared`, and `BackendError` when a list is used up."""
+        """Return the answer to this request. Raises `NoAnswerPrepared`, and `BackendError` if a list is used up."""
         rule = self._rule_for(request)
         with self._lock:
             left = self._left[rule]
@@ -125,25 +129,25 @@ class RuleBook:
             return left[0] if rule.repeats and len(left) == 1 else left.popleft()
 
     def usage_to_come(self, request: CompletionRequest) -> Usage | None:
-        """What the answer to this request reports, if it does. Raises `NoAnswerPrepared`."""
+        """Return the usage that the answer to this request will report, if any. Raises `NoAnswerPrepared`."""
         if not self._reports:
             return None
         left = self._left[self._rule_for(request)]
         with self._lock:
             answer = left[0] if left else None
-        return answer.usage if isinstance(answer, Said) else None
+        return answer.usage if isinstance(answer, Parts) else None
 
     def _rule_for(self, request: CompletionRequest) -> Rule:
         for rule in self._rules:
             if next(rule.unmet(request), None) is None:
                 return rule
-        raise NoAnswerPrepared.at("messages", msg=_nobody(self._rules, request))
+        raise NoAnswerPrepared.at("messages", msg=_no_match(self._rules, request))
 
 
 def _used_up(rule: Rule, request: CompletionRequest) -> str:
     return (
-        f"the script is used up: it held {len(rule.answers)} answers, and {request.messages[-1].text[:80]!r} asks for "
-        "one more; give the ScriptedBackend as many answers as choices are asked for, or a function"
+        f"the script is used up: it held {len(rule.answers)} answers, and {request.messages[-1].text[:80]!r} needs "
+        "one more; give the ScriptedBackend as many answers as choices are requested, or a function"
     )
 
 
@@ -155,41 +159,42 @@ Given = Mapping[str, Any]
 def _text(given: Given, request: CompletionRequest) -> str | None:
     last = request.messages[-1]
     if last.role is Role.TOOL and "tool" not in given:
-        return _fault("text", given, f"the last message is the result of {_tool_of(request)!r}, which needs tool=")
+        return _mismatch("text", given, f"the last message is the result of {_tool_of(request)!r}, which needs tool=")
     if _fits(given["text"], last.text, str.__contains__):
         return None
-    return _fault("text", given, f"the last message says {_short(last.text)}")
+    return _mismatch("text", given, f"the last message is {_short(last.text)}")
 
 
 def _model(given: Given, request: CompletionRequest) -> str | None:
     if _fits(given["model"], request.model, str.__eq__):
         return None
-    return _fault("model", given, f"the request names {request.model!r}")
+    return _mismatch("model", given, f"the request names {request.model!r}")
 
 
 def _tool(given: Given, request: CompletionRequest) -> str | None:
     role, name = request.messages[-1].role, _tool_of(request)
     if role is not Role.TOOL:
-        return _fault("tool", given, f"the last message is no tool's result, but of the role {role.value}")
-    return None if _fits(given["tool"], name, str.__eq__) else _fault("tool", given, f"it is the result of {name!r}")
+        return _mismatch("tool", given, f"the last message is not a tool's result; its role is {role.value}")
+    return None if _fits(given["tool"], name, str.__eq__) else _mismatch("tool", given, f"it is the result of {name!r}")
 
 
 def _called(given: Given, request: CompletionRequest) -> str | None:
     names = [call.name for message in request.messages for call in message.tool_calls]
     if any(_fits(given["called"], name, str.__eq__) for name in names):
         return None
-    return _fault("called", given, f"{', '.join(map(repr, names)) or 'no tool'} was called before")
+    return _mismatch("called", given, f"{', '.join(map(repr, names)) or 'no tool'} was called before")
 
 
 def _format(given: Given, request: CompletionRequest) -> str | None:
-    asked = request.response_format
-    if given["format"] in (asked.type, asked.name):
+    requested = request.response_format
+    if given["format"] in (requested.type, requested.name):
         return None
-    return _fault("format", given, f"the request asks for {asked.type.value}{f' {asked.name!r}' if asked.name else ''}")
+    name = f" {requested.name!r}" if requested.name else ""
+    return _mismatch("format", given, f"the request's is {requested.type.value}{name}")
 
 
 def _when(given: Given, request: CompletionRequest) -> str | None:
-    return None if given["when"](request) else _fault("when", given, "it says no to the request")
+    return None if given["when"](request) else _mismatch("when", given, "it returned False")
 
 
 _CONDITIONS: Mapping[str, Callable[[Given, CompletionRequest], str | None]] = {
@@ -211,7 +216,7 @@ def _fits(wanted: Wanted, text: str, compare: Callable[[str, str], bool]) -> boo
 
 
 def _tool_of(request: CompletionRequest) -> str:
-    """The name of the tool whose result the last message is, as it was called."""
+    """Return the name of the tool whose result the last message is."""
     last: Message = request.messages[-1]
     for message in reversed(request.messages):
         for call in message.tool_calls:
@@ -220,21 +225,21 @@ def _tool_of(request: CompletionRequest) -> str:
     return last.name or ""
 
 
-# ---- where nothing answers ---------------------------------------------------------------------------------------
+# ---- no rule matches --------------------------------------------------------------------------------------------
 
 
-def _nobody(rules: Sequence[Rule], request: CompletionRequest) -> str:
-    """What was asked, and the rules that come nearest: those with the fewest conditions that do not hold."""
+def _no_match(rules: Sequence[Rule], request: CompletionRequest) -> str:
+    """Describe the request, and the rules that come nearest: those with the fewest conditions that do not hold."""
     last = request.messages[-1]
-    asked = f"model {request.model!r}, last message ({last.role.value}) {_short(last.text)}"
-    faults = [(at, rule, [*rule.unmet(request)]) for at, rule in enumerate(rules, 1)]
-    least = min((len(unmet) for _, _, unmet in faults), default=0)
-    nearest = [f"rule {at}, {rule!r}: {'; '.join(unmet)}" for at, rule, unmet in faults if len(unmet) == least]
+    described = f"model {request.model!r}, last message ({last.role.value}) {_short(last.text)}"
+    mismatches = [(at, rule, [*rule.unmet(request)]) for at, rule in enumerate(rules, 1)]
+    least = min((len(unmet) for _, _, unmet in mismatches), default=0)
+    nearest = [f"rule {at}, {rule!r}: {'; '.join(unmet)}" for at, rule, unmet in mismatches if len(unmet) == least]
     lines = nearest[:_MOST_SHOWN] or ["there are no rules"]
-    return "\n  ".join([f"no rule of the script answers this request: {asked}; nearest:", *lines])
+    return "\n  ".join([f"no rule of the script answers this request: {described}; nearest:", *lines])
 
 
-def _fault(name: str, given: Given, found: str) -> str:
+def _mismatch(name: str, given: Given, found: str) -> str:
     return f"{name}={_shown(given[name])}, but {found}"
 
 

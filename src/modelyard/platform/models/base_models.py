@@ -24,7 +24,7 @@ def add_base_model(
 ) -> CatalogueEntry:
     """Check the folder, keep the base model, and offer it from now on. The same folder again changes nothing.
 
-    Raises `InvalidInput`, `MissingExtra`, `Conflict` for an id that is offered already.
+    Raises `InvalidInput`, `MissingExtra`, `Conflict` for an id that is already offered.
     """
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
@@ -40,7 +40,7 @@ def add_base_model(
     if known is not None and attrs.evolve(known, created_at=base.created_at) == base:
         return _entry(runtime, id)
     if known is not None or any(entry.id == id for entry in runtime.backend.entries()):
-        raise Conflict(f"a model {id!r} is offered already; choose another id")
+        raise Conflict(f"a model {id!r} is already offered; choose another id")
     try:
         runtime.store.transact(lambda tx: tx.add(base))
     except RecordConflict:

@@ -1,7 +1,9 @@
-"""Connections to a database file, made alike everywhere."""
+"""Connections to a database file, all with the same settings, and consistent copies of it."""
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,20 +11,22 @@ from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which ma
 
 from modelyard.errors import StoreClosed
 from modelyard.protocols import Snapshot
-from modelyard.stores.sqlite.errors import SqliteError, fault_of, store_errors
+from modelyard.stores.sqlite.errors import SqliteError, store_errors, to_store_error
 from modelyard.stores.sqlite.rows import Plan
 from modelyard.stores.sqlite.tx import SqliteSnapshot
+
+T = TypeVar("T")
 
 SQLITE_VERSION: tuple[int, ...] = sqlite3.sqlite_version_info
 
 _STATEMENTS = 256
-"""Prepared statements that a connection keeps: more than a platform has."""
+"""Prepared statements that a connection caches: more than a platform has."""
 
 
 def connect(path: str, mode: str, busy_seconds: float) -> Any:
-    """A connection that begins no transaction by itself and may pass between threads, one at a time.
+    """Open a connection without implicit transactions; threads may use it, one at a time.
 
-    `mode` is "rw", or "ro" for one that changes not even the log beside the file. Neither creates a file.
+    `mode` is "rw", or "ro" for a connection that does not even change the log next to the file. Neither creates a file.
     """
     return sqlite3.connect(
         f"{Path(path).as_uri()}?mode={mode}",
@@ -34,13 +38,13 @@ def connect(path: str, mode: str, busy_seconds: float) -> Any:
     )
 
 
-def value_of(connection: Any, sql: str) -> Any:
-    """The first value that a statement answers."""
+def fetch_value(connection: Any, sql: str) -> Any:
+    """Return the first value in the result of a statement."""
     return connection.execute(sql).fetchone()[0]
 
 
 def create_file(path: str) -> None:
-    """Make an empty file that its owner alone may read, durably; leave one that exists as it is.
+    """Create an empty file that only its owner may read, and sync its folder; leave an existing file unchanged.
 
     An existing database is never opened outside SQLite: closing it would drop the locks that this process holds on it.
     """
@@ -57,7 +61,7 @@ def sync_file(path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Wait until a folder's list of names is on the disk, where folders can be opened at all."""
+    """Wait until a folder's entries are on the disk, on systems where folders can be opened."""
     if hasattr(os, "O_DIRECTORY"):
         _sync(path, os.O_DIRECTORY)
 
@@ -70,13 +74,37 @@ def _sync(path: str, flags: int) -> None:
         os.close(opened)
 
 
-T = TypeVar("T")
+def back_up(source: str, target: str, busy_seconds: float) -> None:
+    """Copy the database `source` to `target`, compacted; it is on the disk when this returns.
+
+    The copy gets its name once it is complete. Raises `FileExistsError` or `StoreError`.
+    """
+    if os.path.lexists(target):
+        raise FileExistsError(f"{target} exists; a backup never replaces a file")
+    folder, name = os.path.split(os.path.abspath(target))
+    with store_errors():
+        opened, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+        os.close(opened)
+        try:
+            _copy(source, temporary, busy_seconds)
+            os.rename(temporary, target)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+        sync_folder(folder)
+
+
+def _copy(source: str, target: str, busy_seconds: float) -> None:
+    with closing(connect(source, "ro", busy_seconds)) as connection:
+        connection.execute("VACUUM INTO ?", (target,))
+    sync_file(target)
+
 
 _MAX_IDLE = 16
 
 
 class Readers:
-    """As many connections as reads run at once."""
+    """A pool of read connections, one for each read that runs at the same time."""
 
     def __init__(self, path: str, plans: Mapping[type, Plan], busy_seconds: float) -> None:
         self._path = path
@@ -94,19 +122,19 @@ class Readers:
             finally:
                 self._give_back(connection)
         except SqliteError as error:
-            raise fault_of(error) from error
+            raise to_store_error(error) from error
 
     def value(self, sql: str) -> Any:
-        """The first value that a statement answers. Raises `StoreError`."""
+        """Return the first value in the result of a statement. Raises `StoreError`."""
         with store_errors():
             connection = self._borrow()
             try:
-                return value_of(connection, sql)
+                return fetch_value(connection, sql)
             finally:
                 self._give_back(connection)
 
     def close(self) -> None:
-        """Close those that are idle now, and the others when their read ends."""
+        """Close the idle connections now, and the others when their read ends."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
@@ -116,13 +144,13 @@ class Readers:
         cursor.execute("BEGIN")
         snapshot = SqliteSnapshot(cursor.execute, self._plans)
         try:
-            answer = query(snapshot)
+            result = query(snapshot)
         finally:
             snapshot.end()
             cursor.execute("ROLLBACK")
-        if snapshot.fault is not None:
-            raise snapshot.fault
-        return answer
+        if snapshot.error is not None:
+            raise snapshot.error
+        return result
 
     def _borrow(self) -> Any:
         if self._closed:

@@ -1,7 +1,8 @@
-"""Fair turns between processes that write to one file.
+"""Fair write transactions between processes that share one file.
 
-SQLite's own waiting starves: whoever commits takes the lock again before a sleeper wakes. Here a process that waits to
-begin holds a lock file meanwhile, and nobody begins without having held it, so no process wins twice past a waiter.
+SQLite's own waiting starves: a process that commits takes the lock again before a sleeping one wakes. Here a process
+that waits to begin holds a lock file meanwhile, and no process begins without having held it, so none wins twice past a
+waiter.
 """
 
 import os
@@ -17,18 +18,18 @@ try:
     import fcntl
 
     _FLOCK = True
-except ModuleNotFoundError:  # a system where polling alone must do
+except ModuleNotFoundError:  # this system has polling only
     _FLOCK = False
 
 T = TypeVar("T")
 
 _POLL_SECONDS = (0.0002, 0.001)
 _TOLERANCE = 1.0
-"""Seconds after which a turnstile that a frozen process may hold is passed by."""
+"""Seconds after which a process goes ahead without the lock file, which a frozen process may hold."""
 
 
 class FairLock:
-    """A lock file beside a database. `patience` is how many seconds a caller waits before it gives up."""
+    """A lock file next to a database. `patience` is how many seconds a caller waits before it gives up."""
 
     def __init__(self, path: str, patience: float) -> None:
         self._patience = patience
@@ -36,7 +37,7 @@ class FairLock:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def enter(self, begin: Callable[[], T]) -> T:
-        """What `begin` answers, called until SQLite is not busy. Raises `StoreBusy` when that exceeds the patience."""
+        """Call `begin` until SQLite is not busy; return its result. Raises `StoreBusy` after `patience` seconds."""
         held = self._lock()
         start, waited = time.monotonic(), 0.0
         try:
@@ -49,14 +50,14 @@ class FairLock:
                             raise
                 if waited > self._patience:
                     raise StoreBusy(f"another process held the database for {self._patience} seconds; try again")
-                time.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 - jitter, no secret
+                time.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 - jitter, not a secret
                 waited = time.monotonic() - start
                 held = held or self._lock()
         finally:
             self._unlock()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the lock file."""
         os.close(self._file)
 
     def _lock(self) -> bool:

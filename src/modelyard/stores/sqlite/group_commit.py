@@ -1,12 +1,12 @@
 """Group commit, led by its callers: concurrent calls share one transaction, and no thread is started for it.
 
-A call waits in line. If nobody leads, its thread leads a group: it runs what waits as one transaction, tells everyone,
-names the next leader and goes. While it syncs, the next group forms. Tasks of an event loop wait in the same line; if
-only tasks wait, their loops are offered the lead and one thread of an executor takes it.
+A call waits in a queue. If there is no leader, its thread leads a group: it runs the waiting calls as one transaction,
+wakes their callers, names the next leader and returns. While it syncs, the next group forms. Tasks of an event loop
+wait in the same queue; if only tasks wait, their loops are offered the lead and one thread of an executor takes it.
 
-What keeps it alive: whoever is named as leader names a successor when it ends, however it ends; a call leaves the line
-only when it is settled or its caller has given up; an offer binds nobody, since a loop may close before it accepts; and
-telling twice does no harm.
+What keeps it alive: a leader always names a successor when it ends, however it ends; a call leaves the queue only when
+it is settled or its caller has given up; an offer binds no one, since a loop may close before it accepts; and waking a
+caller twice does no harm.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 _MAX_GROUP = 256
 _QUICK_COMMIT = 1e-4
-"""Seconds; a commit that is no slower does not sync, and waiting for company would cost more than it saves."""
+"""Seconds; a faster commit does not sync, and waiting for more calls would cost more than it saves."""
 _MAX_GATHER = 1e-3
 
 
 class Call(Generic[T]):
-    """A step and what became of it; settled once everything that it saw is committed."""
+    """A step and its result; settled once everything that it saw is committed."""
 
     settled = False
     value: T | None = None
@@ -43,12 +43,12 @@ class Call(Generic[T]):
         self.durable = durable
 
     def fail(self, error: Exception) -> None:
-        """Settle it with an error that is not the step's own."""
+        """Settle the call with an error that is not the step's own."""
         self.error = error
         self.settled = True
 
     def outcome(self) -> T:
-        """What the step answered. Raises what it raised."""
+        """Return the step's result, or raise what it raised."""
         if self.error is None:
             return self.value  # type: ignore[return-value]  # set together with the error None
         try:
@@ -82,12 +82,12 @@ class _TaskCall(Call[T]):
 
 
 class GroupCommit:
-    """The line of calls. `run` settles a group and answers how many seconds its commit took."""
+    """The queue of calls. `run` settles a group and returns how many seconds its commit took."""
 
     def __init__(self, run: Callable[[Sequence[Call[Any]]], float]) -> None:
         self._run = run
         self._mutex = threading.Lock()
-        self._line: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
+        self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
         self._leader: _ThreadCall[Any] | object | None = None
         self._offered: set[asyncio.AbstractEventLoop] = set()
         self._running: int | None = None
@@ -96,12 +96,15 @@ class GroupCommit:
         self._commit_seconds = 0.0
 
     def refuse_steps(self) -> None:
-        """Raises RuntimeError when a step is calling: it would wait for its own commit."""
+        """Raise RuntimeError if a step is calling: it would wait for its own commit."""
         if self._running == threading.get_ident():
             raise RuntimeError("a step may not call its store")
 
     def transact(self, step: Callable[[Tx], T], durable: bool, last: bool = False) -> T:
-        """Run `step` in a group, on this thread or another. After the `last` one every call raises `StoreClosed`."""
+        """Run `step` in a group, on this thread or another.
+
+        After the `last` call every other raises `StoreClosed`.
+        """
         call = _ThreadCall(step, durable)
         try:
             self._join(call, last)
@@ -117,17 +120,17 @@ class GroupCommit:
             if self._leader is call:
                 try:
                     self._pass_on(call)
-                except KeyboardInterrupt:  # it must not leave the others without a leader
+                except KeyboardInterrupt:  # which must not leave the others without a leader
                     self._pass_on(call)
                     raise
         return call.outcome()
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
-        """The same for a task, whose loop is never blocked."""
+        """Run `step` in a group for a task, without blocking its loop."""
         call = _TaskCall(step, durable)
         loop = call.loop
         with self._mutex:
-            self._enter_line(call)
+            self._enqueue(call)
             lead = self._leader is None and loop not in self._offered
             if lead:
                 self._offered.add(loop)
@@ -136,24 +139,24 @@ class GroupCommit:
         await call.done
         return call.outcome()
 
-    # ---- the line ----
+    # ---- the queue ----
 
     def _join(self, call: _ThreadCall[Any], last: bool) -> None:
         with self._mutex:
-            self._enter_line(call)
+            self._enqueue(call)
             self._closed = last
             if self._leader is None:
                 self._leader = call
 
-    def _enter_line(self, call: _ThreadCall[Any] | _TaskCall[Any]) -> None:
+    def _enqueue(self, call: _ThreadCall[Any] | _TaskCall[Any]) -> None:
         if self._closed:
             raise StoreClosed("the store was closed")
-        self._line.append(call)
+        self._queue.append(call)
 
     def _give_up(self, call: _ThreadCall[Any]) -> None:
-        """An interrupt ends this call alone; where a leader is at it already, its step may still be committed."""
+        """Take out a call that was interrupted; if a leader runs it already, its step may still be committed."""
         with self._mutex, contextlib.suppress(ValueError):
-            self._line.remove(call)
+            self._queue.remove(call)
 
     # ---- leading ----
 
@@ -161,9 +164,9 @@ class GroupCommit:
         """Run one group."""
         self._gather()
         with self._mutex:
-            if self._line[0].settled:
-                self._tell()
-            group = list(islice(self._line, _MAX_GROUP))
+            if self._queue[0].settled:
+                self._wake_settled()
+            group = list(islice(self._queue, _MAX_GROUP))
         self._running = threading.get_ident()
         try:
             seconds = self._run(group)
@@ -173,27 +176,30 @@ class GroupCommit:
         self._last_size = len(group)
 
     def _gather(self) -> None:
-        """Wait a moment when the callers of the last group are still on their way back; a lone caller never waits."""
-        if self._commit_seconds > _QUICK_COMMIT and len(self._line) < self._last_size:
+        """Wait a moment if callers of the last group are still on their way back; a lone caller never waits."""
+        if self._commit_seconds > _QUICK_COMMIT and len(self._queue) < self._last_size:
             time.sleep(min(self._commit_seconds / 8, _MAX_GATHER))
 
     def _pass_on(self, leader: object) -> None:
-        """Tell everyone what is settled, and name the next leader: the first thread in line, else an offer to loops.
+        """Wake the callers of settled calls and name the next leader: the first waiting thread, else offer it to loops.
 
-        When it was interrupted it may be called again.
+        May be called again if it was interrupted.
         """
         with self._mutex:
             if self._leader is leader:
-                self._tell()
-                self._leader = next((call for call in self._line if isinstance(call, _ThreadCall)), None)
+                self._wake_settled()
+                self._leader = next((call for call in self._queue if isinstance(call, _ThreadCall)), None)
             if isinstance(self._leader, _ThreadCall):
                 self._leader.wake()
-            elif self._line:
+            elif self._queue:
                 self._offer()
 
-    def _tell(self) -> None:
-        """With the mutex: wake every caller whose call is settled, each loop once, and take them out of the line."""
-        settled = list(takewhile(_is_settled, self._line))
+    def _wake_settled(self) -> None:
+        """Wake every caller whose call is settled (each loop once), and take these calls out of the queue.
+
+        The mutex must be held.
+        """
+        settled = list(takewhile(_is_settled, self._queue))
         tasks: dict[asyncio.AbstractEventLoop, list[_TaskCall[Any]]] = {}
         for call in settled:
             if isinstance(call, _TaskCall):
@@ -201,32 +207,32 @@ class GroupCommit:
             elif call is not self._leader:
                 call.wake()
         for loop, calls in tasks.items():
-            _tell_loop(loop, _resolve, calls)
+            _call_soon(loop, _resolve, calls)
         for _ in settled:
-            self._line.popleft()
+            self._queue.popleft()
 
     def _offer(self) -> None:
-        """With the mutex: offer the lead to every loop with a call in line; one that is closed has nobody who waits."""
+        """Offer the lead to every loop with a waiting call. The mutex must be held."""
         self._offered = {loop for loop in self._offered if not loop.is_closed()}
-        for loop in {call.loop for call in self._line if isinstance(call, _TaskCall)} - self._offered:
-            if _tell_loop(loop, self._accept, loop):
+        for loop in {call.loop for call in self._queue if isinstance(call, _TaskCall)} - self._offered:
+            if _call_soon(loop, self._accept, loop):
                 self._offered.add(loop)
 
     # ---- event loops ----
 
     def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop: let a thread of its executor lead, or this one where the executor has been shut down."""
+        """On the loop: let a thread of its executor lead, or this thread if the executor has been shut down."""
         try:
             loop.run_in_executor(None, self._lead_for, loop)
         except RuntimeError:
             self._lead_for(loop)
 
     def _lead_for(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Lead one group, unless somebody leads already."""
+        """Lead one group, unless there is a leader already."""
         me = object()
         with self._mutex:
             self._offered.discard(loop)
-            if self._leader is not None or not self._line:
+            if self._leader is not None or not self._queue:
                 return
             self._leader = me
         try:
@@ -235,10 +241,10 @@ class GroupCommit:
             self._pass_on(me)
 
 
-def _tell_loop(loop: asyncio.AbstractEventLoop, what: Callable[[Any], None], about: object) -> bool:
-    """Whether the loop will call `what(about)`; a closed one has nobody left who waits."""
+def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argument: object) -> bool:
+    """Schedule `function(argument)` on the loop; return False if it is closed, so that none of its tasks waits."""
     try:
-        loop.call_soon_threadsafe(what, about)
+        loop.call_soon_threadsafe(function, argument)
     except RuntimeError:
         return False
     return True

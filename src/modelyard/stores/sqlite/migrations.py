@@ -1,4 +1,4 @@
-"""The schema of a file: what it must be, how it is made, and how an older one becomes it.
+"""The schema of a file: what it must be, how it is created, and how an older one is migrated.
 
 A new file gets the declared tables at once. An older one runs the migrations it lacks, in order; the list only grows.
 Check and change are one transaction, so that two processes may open one file at the same moment.
@@ -11,21 +11,21 @@ import attrs
 from sqlite_utils import Database
 
 from modelyard.errors import StoreCorrupt, StoreTooNew
-from modelyard.stores.sqlite.connection import value_of
+from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.rows import Plan
 
 APPLICATION_ID = 0x4D594152
-"""What marks a file as ours: "MYAR"."""
+"""The mark of our files: "MYAR"."""
 
 INITIAL = "0001_initial"
-"""The migration that makes the declared tables."""
+"""The name under which the creation of the declared tables is recorded."""
 
 _PYTHON_TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int, "REAL": float, "BLOB": bytes}
 
 
 @attrs.frozen
 class Migration:
-    """A named change that brings a file of the version before it to the next one: `apply(database)`.
+    """A named change that brings a file from the version before it to its own: `apply(database)`.
 
     It runs inside a transaction and must not begin, commit or roll back.
     """
@@ -35,7 +35,7 @@ class Migration:
 
 
 def _rows_of_scores(database: Database) -> None:
-    """Scores name the row and the trial of their prediction, and can be read in that order."""
+    """Add the row and the trial of their prediction to scores, and an index in that order."""
     if not database["scores"].exists():
         return  # a store for other records
     execute = database.conn.execute
@@ -46,13 +46,13 @@ def _rows_of_scores(database: Database) -> None:
         ' FROM "predictions" AS p WHERE p."id" = "scores"."prediction_id"'
     )
     execute('DROP INDEX "scores_by_prediction"')
-    for table in ("predictions", "scores"):  # their index by project lists an entity as well
+    for table in ("predictions", "scores"):  # their index by project also serves an entity
         execute(f'DROP INDEX "{table}_by_entity"')
     database.table("scores").create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
 
 
 def _values_by_row(database: Database) -> None:
-    """What two runs are compared by is read from the indexes by row alone."""
+    """Extend the indexes by row by the columns that comparing two runs reads."""
     also = {
         "predictions": ["run_id", "row_digest", "trial", "id", "error"],
         "scores": ["run_id", "row_digest", "trial", "prediction_id", "id", "created_at", "scorer", "value", "error"],
@@ -71,22 +71,22 @@ MIGRATIONS: tuple[Migration, ...] = (
 
 
 def refuse_unfit(connection: Any, migrations: Sequence[Migration]) -> None:
-    """Raise unless this file is empty, or ours, intact and no newer than we are. Changes nothing.
+    """Raise unless this file is empty, or ours, intact and not newer than this version. Changes nothing.
 
-    Raises `StoreCorrupt`, `StoreTooNew`.
+    Raises `StoreCorrupt` or `StoreTooNew`.
     """
     if _is_empty(connection):
         return
-    if value_of(connection, "PRAGMA application_id") != APPLICATION_ID:
+    if fetch_value(connection, "PRAGMA application_id") != APPLICATION_ID:
         raise StoreCorrupt("the file is a database of another application")
     _missing(_applied(connection), migrations)
-    verdict = value_of(connection, "PRAGMA quick_check(1)")
+    verdict = fetch_value(connection, "PRAGMA quick_check(1)")
     if verdict != "ok":
         raise StoreCorrupt(f"the file is damaged: {verdict}; restore a backup")
 
 
 def migrate(database: Database, plans: Iterable[Plan], migrations: Sequence[Migration]) -> None:
-    """Give the file the declared schema, within a transaction that writes. Raises as `refuse_unfit` does."""
+    """Give the file the declared schema, within a write transaction. Raises as `refuse_unfit` does."""
     connection = database.conn
     if _is_empty(connection):
         _create(database, plans)
@@ -102,7 +102,10 @@ def migrate(database: Database, plans: Iterable[Plan], migrations: Sequence[Migr
 
 
 def up_to_date(database: Database, plans: Iterable[Plan], migrations: Sequence[Migration]) -> bool:
-    """Whether the file has the declared schema already, so that opening it need not write. Raises as `migrate` does."""
+    """Return whether the file already has the declared schema, so that opening it need not write.
+
+    Raises as `migrate` does.
+    """
     connection = database.conn
     if _is_empty(connection) or _missing(_applied(connection), migrations):
         return False
@@ -111,12 +114,12 @@ def up_to_date(database: Database, plans: Iterable[Plan], migrations: Sequence[M
 
 
 def set_version(migrations: Sequence[Migration]) -> str:
-    """The statement that notes the schema's version; repeated, it writes a page and changes nothing."""
+    """Return the statement that sets the schema's version; repeated, it writes a page and changes nothing."""
     return f"PRAGMA user_version={1 + len(migrations)}"
 
 
 def _is_empty(connection: Any) -> bool:
-    marks = [value_of(connection, sql) for sql in ("PRAGMA application_id", "SELECT count(*) FROM sqlite_master")]
+    marks = [fetch_value(connection, sql) for sql in ("PRAGMA application_id", "SELECT count(*) FROM sqlite_master")]
     return marks == [0, 0]
 
 
@@ -125,7 +128,7 @@ def _applied(connection: Any) -> list[str]:
 
 
 def _missing(applied: Sequence[str], migrations: Sequence[Migration]) -> Sequence[Migration]:
-    """The migrations that a file with these applied lacks."""
+    """Return the migrations that a file with these `applied` lacks. Raises `StoreTooNew`."""
     known = [INITIAL, *(migration.name for migration in migrations)]
     if list(applied) != known[: len(applied)]:
         unknown = [name for name in applied if name not in known]
@@ -159,7 +162,7 @@ def _create_table(database: Database, plan: Plan) -> None:
 
 
 def _refuse_other_columns(database: Database, plans: Iterable[Plan]) -> None:
-    """Raises `StoreCorrupt` where a table does not have the declared columns, as after a forgotten migration."""
+    """Raise `StoreCorrupt` if a table does not have the declared columns, as after a forgotten migration."""
     for plan in plans:
         declared = {column.name for column in plan.columns}
         kept = set(database[plan.record.table].columns_dict) if database[plan.record.table].exists() else set()

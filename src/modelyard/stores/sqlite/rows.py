@@ -1,4 +1,4 @@
-"""How a declared record becomes a row: its SQL, made once when a store opens, and both directions of the mapping."""
+"""The mapping between a declared record and a row: its SQL, generated once when a store opens, and both directions."""
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
@@ -25,7 +25,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _equal(columns: Iterable[Column]) -> str:
-    """A condition that holds where these columns have the bound values, None included."""
+    """Return a condition that holds where these columns have the bound values, None included."""
     return " AND ".join(f'"{c.name}" {"IS" if c.nullable else "="} ?' for c in columns) or "1"
 
 
@@ -39,28 +39,28 @@ class Lookup:
 
 @attrs.frozen
 class Cursor:
-    """The condition "behind this cursor" in one direction, and which of the cursor's values it binds, in order."""
+    """The condition "after this cursor" in one direction, and which of the cursor's values it binds, in order."""
 
     sql: str
     bound: tuple[int, ...]
 
     @classmethod
     def of(cls, columns: Sequence[Column], descending: bool) -> "Cursor":
-        """A row value comparison, which an index answers; spelled out where None is among the values."""
+        """Build a row value comparison, which an index can serve; if None is among the values, spell it out."""
         if not any(column.nullable for column in columns):
             marks = ", ".join("?" * len(columns))
             sql = f"({_quoted(c.name for c in columns)}) {'<' if descending else '>'} ({marks})"
             return cls(sql, tuple(range(len(columns))))
         parts, bound = [], []
         for at, column in enumerate(columns):
-            behind, times = _behind(column, descending)
-            parts.append(f"({_equal(columns[:at])} AND {behind})")
+            after, times = _after(column, descending)
+            parts.append(f"({_equal(columns[:at])} AND {after})")
             bound += [*range(at), *[at] * times]
         return cls(f"({' OR '.join(parts)})", tuple(bound))
 
 
-def _behind(column: Column, descending: bool) -> tuple[str, int]:
-    """The condition that one column is behind its value, and how often it binds the value. None sorts first."""
+def _after(column: Column, descending: bool) -> tuple[str, int]:
+    """Return the condition that one column is after its value, and how often it binds the value. None sorts first."""
     name, sign = f'"{column.name}"', "<" if descending else ">"
     if not column.nullable:
         return f"{name} {sign} ?", 1
@@ -86,7 +86,10 @@ class Listing:
             self._next[descending] = f"{select} AND {cursor.sql} ORDER BY {by} LIMIT ?"
 
     def page(self, after: Row | None, descending: bool) -> tuple[str, Row]:
-        """The statement of a page and what it binds for the cursor. Raises `ValueError` for an impossible cursor."""
+        """Return the statement of a page and the values that it binds for the cursor.
+
+        Raises `ValueError` for an impossible cursor.
+        """
         if after is None:
             return self._first[descending], ()
         values = self._order.accept(self._kept.accept(after))
@@ -95,14 +98,14 @@ class Listing:
 
 @attrs.frozen
 class Selection:
-    """Some columns of the records of an index: the statements that read them, and what is behind their values."""
+    """Some columns of the records of an index: the statements that read them, and how their values are converted."""
 
     listing: Listing
     table: str
     loads: Sequence[tuple[int, Convert]]
 
     def values_of(self, rows: Sequence[Row]) -> list[Row]:
-        """The values of rows, converted column by column. Raises `StoreCorrupt` as `Plan.record_of` does."""
+        """Convert the values of rows, column by column. Raises `StoreCorrupt` as `Plan.record_of` does."""
         if not rows or not self.loads:
             return list(rows)
         columns: list[Iterable[Any]] = list(zip(*rows, strict=True))
@@ -115,7 +118,7 @@ class Selection:
 
 
 _UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)
-"""What comes of a value that no record has written."""
+"""The errors that converting a damaged value may raise."""
 
 
 def _corrupt(table: str, error: Exception) -> StoreCorrupt:
@@ -127,14 +130,16 @@ def _loads(columns: Iterable[Column]) -> list[tuple[int, Convert]]:
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Row], Row]:
-    """What picks these values out of a row; those at its front, where a key mostly stands, with one slice."""
+    """Return a function that picks these values out of a row: with one slice if they are at its front, as keys mostly
+    are.
+    """
     if list(positions) == list(range(len(positions))):
         return itemgetter(slice(len(positions)))
     return lambda row: tuple([row[at] for at in positions])
 
 
 class Plan:
-    """Everything that a store needs for the records of one class."""
+    """The statements and conversions for the records of one class."""
 
     def __init__(self, record: Record) -> None:
         columns = columns_of(record)
@@ -168,7 +173,7 @@ class Plan:
         return Listing(self._table, _quoted(selected), [columns[c] for c in where], [columns[c] for c in order])
 
     def selection(self, index: str, names: tuple[str, ...]) -> Selection:
-        """What reads these columns of the records of an index. Raises `KeyError` for others."""
+        """Return what reads these columns of the records of an index. Raises `KeyError` for unknown ones."""
         found = self._selections.get((index, names))
         if found is None:
             loads = _loads([columns_of(self.record)[name] for name in names])
@@ -177,7 +182,10 @@ class Plan:
         return found
 
     def update(self, changed: tuple[int, ...]) -> str:
-        """The statement that sets the columns at these positions. SQLite rewrites every index that a SET names."""
+        """Return the statement that sets the columns at these positions only.
+
+        SQLite rewrites every index whose columns a SET names.
+        """
         if changed not in self._updates:
             assignments = ", ".join(f'"{self._names[at]}" = ?' for at in changed)
             sql = f'UPDATE OR IGNORE "{self._table}" SET {assignments} WHERE {_equal(self._key)}'
@@ -185,11 +193,13 @@ class Plan:
         return self._updates[changed]
 
     def row_of(self, record: object) -> Row:
-        """A record as SQL binds it. Raises `TypeError`, `ValueError` for what cannot be kept."""
+        """Return the values that SQL binds for a record. Raises `TypeError` or `ValueError` for what cannot be
+        stored.
+        """
         return self._row.accept(self._row.raw(record))
 
     def record_of(self, row: Row) -> Any:
-        """The record that a row holds. Raises `StoreCorrupt` for a row that no record of this class has written."""
+        """Build the record of a row. Raises `StoreCorrupt` for a row that no record of this class has written."""
         values = list(row)
         try:
             for at, load in self._loads:
@@ -200,10 +210,10 @@ class Plan:
             raise _corrupt(self._table, error) from error
 
     def changes(self, new: object, old: object, row: Row) -> dict[int, Any]:
-        """What SQL must bind, by position, to make the row of the record `old` that of `new`.
+        """Return the values to bind, by position, that turn the row of the record `old` into that of `new`.
 
-        Most values are the very objects that were read, which is quick to see; the others are compared as SQL has them.
-        Raises `TypeError`, `ValueError` for what cannot be kept.
+        Most values are the same objects that were read, which is quick to see; the others are compared in their SQL
+        form. Raises `TypeError` or `ValueError` for what cannot be stored.
         """
         values, changed = self._row.admitted(new), {}
         for at in compress(self._positions, map(is_not, values, self._row.raw(old))):
@@ -217,9 +227,9 @@ class Plans(dict[type, Plan]):
     """Plans by the class of their records."""
 
     def __missing__(self, cls: type) -> Never:
-        raise TypeError(f"{cls.__name__} is no declared record")
+        raise TypeError(f"{cls.__name__} is not a declared record")
 
 
 def plans_of(records: Iterable[Record]) -> Mapping[type, Plan]:
-    """The plan for each declaration."""
+    """Build the plan of each declaration."""
     return Plans({record.cls: Plan(record) for record in records})

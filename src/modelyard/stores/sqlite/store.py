@@ -1,4 +1,4 @@
-"""One SQLite file as a store."""
+"""A store in one SQLite file."""
 
 import os
 import threading
@@ -11,8 +11,7 @@ from sqlite_utils import Database
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Snapshot, Store, Tx
-from modelyard.stores.sqlite.backup import back_up
-from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, connect, create_file, value_of
+from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
 from modelyard.stores.sqlite.errors import store_errors
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.group_commit import GroupCommit
@@ -30,10 +29,10 @@ _WAL_RESET_FIXED = (3, 51, 3)
 class SqliteStore:
     """A store in one file that any SQLite tool can read, and that several processes may share.
 
-    `durability` says what an acknowledged record survives: "power" (the default) or only the death of the "process".
-    `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. Opening makes the file
-    when there is none, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew`, touching nothing, for one
-    that is foreign, damaged or newer.
+    `durability` is what an acknowledged record survives: "power" (the default) or only the death of the "process".
+    `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. Opening creates a
+    missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, damaged or newer one,
+    which it leaves unchanged.
 
         with contextlib.closing(SqliteStore("yard.db", RECORDS)) as store:
             store.transact(lambda tx: tx.add(model))
@@ -53,7 +52,8 @@ class SqliteStore:
         if durability not in ("power", "process"):
             raise ValueError(f'durability must be "power" or "process", not {durability!r}')
         if SQLITE_VERSION < _STRICT_TABLES:
-            raise StoreError(f"SQLite {_dotted(SQLITE_VERSION)} has no strict tables; {_dotted(_STRICT_TABLES)} has")
+            needed = _dotted(_STRICT_TABLES)
+            raise StoreError(f"SQLite {_dotted(SQLITE_VERSION)} has no strict tables; {needed} or newer is needed")
         self.durability = durability
         self._path = os.path.abspath(path)
         self._patience = patience
@@ -67,11 +67,11 @@ class SqliteStore:
     def _open(self, opened: ExitStack, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
         _inspect(self._path, migrations, self._patience)
         create_file(self._path)
-        turnstile = opened.enter_context(closing(FairLock(f"{self._path}-turn", self._patience)))
+        fair_lock = opened.enter_context(closing(FairLock(f"{self._path}-turn", self._patience)))
         connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
-        turnstile.enter(lambda: _write_ahead(connection))
-        _migrate(connection, turnstile, plans, migrations)
-        self._writer = Writer(connection, plans, turnstile, power=self.durability == "power")
+        fair_lock.enter(lambda: _write_ahead(connection))
+        _migrate(connection, fair_lock, plans, migrations)
+        self._writer = Writer(connection, plans, fair_lock, power=self.durability == "power")
         self._group = GroupCommit(self._writer.run)
         self._readers = opened.enter_context(closing(Readers(self._path, plans, self._patience)))
 
@@ -81,17 +81,19 @@ class SqliteStore:
         return self._group.transact(step, durable)
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """The same for a task; an executor of its loop leads where no thread does."""
+        """Run `step` as `transact` does, for a task; an executor of its loop leads if no thread does."""
         self._refuse_misuse()
         return await self._group.atransact(step, durable)
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
-        """Run `query` beside the writer, which it neither sees unfinished nor holds up."""
+        """Run `query` concurrently with the writer: it sees no unfinished step and delays none."""
         self._refuse_misuse()
         return self._readers.read(query)
 
     def check(self) -> Mapping[str, object]:
-        """Engine, version, durability, journal, and a warning where this version of SQLite has a known fault."""
+        """Return engine, version, durability, journal mode, and a warning if this version of SQLite has a known
+        fault.
+        """
         self._refuse_misuse()
         return {
             "engine": "sqlite",
@@ -106,14 +108,14 @@ class SqliteStore:
         self.transact(self._touch)
 
     def backup(self, path: str) -> None:
-        """Copy the file as it is now. Raises `FileExistsError`, `StoreError`."""
+        """Copy the file in its current state. Raises `FileExistsError` or `StoreError`."""
         self.check()
         back_up(self._path, path, self._patience)
 
     def close(self) -> None:
-        """Finish what is in line, bring it to the disk and close the file. A forked child leaves its parent's alone.
+        """Finish the waiting calls, sync and close the file. In a forked child, leave the parent's file open.
 
-        Raises `StoreError`, with the file closed, when something could not be brought to the disk.
+        Raises `StoreError`, with the file closed, if something could not be brought to the disk.
         """
         if os.getpid() != self._pid:
             return
@@ -129,7 +131,7 @@ class SqliteStore:
                 raise
 
     def _touch(self, tx: Tx) -> None:
-        """A commit without a write is not synced, so write a page where something waits for a sync."""
+        """Write a page if something waits for a sync: a commit without a write is not synced."""
         if self._writer.unsynced:
             cast(SqliteTx, tx).touch(self._touch_sql)
 
@@ -142,8 +144,8 @@ class SqliteStore:
 def _inspect(path: str, migrations: Sequence[Migration], patience: float) -> None:
     """Refuse an unfit file without changing it.
 
-    A connection that may write copies a log left by a crash into the file when it closes, so it must not where there is
-    one; elsewhere it changes nothing, and takes away the empty log that it made.
+    A connection that may write copies a log left by a crash into the file when it closes, so it must not be used if
+    there is one. Otherwise it changes nothing, and removes the empty log that it created.
     """
     if _size(path) > 0:
         with closing(connect(path, "ro" if _size(f"{path}-wal") > 0 else "rw", patience)) as connection:
@@ -155,17 +157,17 @@ def _size(path: str) -> int:
 
 
 def _write_ahead(connection: Any) -> None:
-    mode = value_of(connection, "PRAGMA journal_mode=WAL")
+    mode = fetch_value(connection, "PRAGMA journal_mode=WAL")
     if mode != "wal":
         raise StoreError(f"the file system allows no write-ahead log (journal mode {mode}); use a local disk")
 
 
-def _migrate(connection: Any, turnstile: FairLock, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
+def _migrate(connection: Any, fair_lock: FairLock, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
     database = Database(connection, execute_plugins=False, recursive_triggers=False)
     connection.execute("PRAGMA synchronous=FULL")
-    if turnstile.enter(lambda: up_to_date(database, plans.values(), migrations)):
-        return  # without the write lock, which a process that is frozen may hold
-    turnstile.enter(lambda: connection.execute("BEGIN IMMEDIATE"))
+    if fair_lock.enter(lambda: up_to_date(database, plans.values(), migrations)):
+        return  # without the write lock, which a frozen process may hold
+    fair_lock.enter(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
         migrate(database, plans.values(), migrations)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What a query and a step see of a SQLite store: the verbs, over statements made at open."""
+"""What a query and a step see of a SQLite store: its operations, with statements prepared when it was opened."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.stores.columns import Projection
-from modelyard.stores.sqlite.errors import SqliteError, fault_of
+from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.rows import Listing, Plan, Row
 
 R = TypeVar("R")
@@ -14,7 +14,7 @@ R = TypeVar("R")
 _SHORT_PAGE = 4
 
 Execute = Callable[..., Any]
-"""`cursor.execute` of the connection that serves the transaction; it answers the cursor."""
+"""`cursor.execute` of the connection that serves the transaction; it returns the cursor."""
 
 
 def _ended(*_: object) -> Any:
@@ -22,21 +22,21 @@ def _ended(*_: object) -> Any:
 
 
 class SqliteSnapshot:
-    """The verbs that read."""
+    """The read operations of a transaction."""
 
-    __slots__ = ("_execute", "_plans", "fault")
+    __slots__ = ("_execute", "_plans", "error")
 
     def __init__(self, execute: Execute, plans: Mapping[type, Plan]) -> None:
         self._execute = execute
         self._plans = plans
-        self.fault: Exception | None = None
+        self.error: Exception | None = None
 
     def end(self) -> None:
         """Refuse every later call."""
         self._execute = _ended
 
     def get(self, cls: type[R], *key: object) -> R:
-        """The record with this key. Raises `RecordNotFound`."""
+        """Return the record with this key. Raises `RecordNotFound`."""
         plan = self._plans[cls]
         rows = self._look_up(plan.get, plan.key, key)
         if not rows:
@@ -44,7 +44,7 @@ class SqliteSnapshot:
         return self._record(plan, rows[0])  # type: ignore[no-any-return]
 
     def find(self, cls: type[R], unique: str, *values: object) -> R | None:
-        """The record with these values of a unique key, or None."""
+        """Return the record with these values of a unique key, or None."""
         plan = self._plans[cls]
         lookup = plan.find[unique]
         rows = self._look_up(lookup.sql, lookup.values, values)
@@ -59,7 +59,7 @@ class SqliteSnapshot:
         limit: int = 100,
         descending: bool = False,
     ) -> list[R]:
-        """Up to `limit` records of an index, behind the cursor `after`."""
+        """Return up to `limit` records of an index, after the cursor `after`."""
         plan = self._plans[cls]
         return self._records(plan, self._window(plan.listings[index], where, after, limit, descending))
 
@@ -73,12 +73,12 @@ class SqliteSnapshot:
         limit: int = 100,
         descending: bool = False,
     ) -> list[Row]:
-        """The same with only these columns of each record."""
+        """Return only these columns of the records that `page` would return."""
         selection = self._plans[cls].selection(index, tuple(columns))
         return selection.values_of(self._window(selection.listing, where, after, limit, descending))
 
     def count(self, cls: type[Any], index: str, *where: object) -> int:
-        """How many records have this index prefix."""
+        """Return the number of records with this index prefix."""
         listing = self._plans[cls].listings[index]
         rows = self._look_up(listing.count, listing.where, where)
         return rows[0][0] if rows else 0
@@ -90,7 +90,7 @@ class SqliteSnapshot:
         return self._look_up(sql, listing.where, where, (*bound, min(limit, sys.maxsize)))
 
     def _look_up(self, sql: str, columns: Projection, values: Row, more: Row = ()) -> list[Row]:
-        """The rows with these values; none for a value that no record can have."""
+        """Return the rows with these values; none for a value that no record can have."""
         try:
             return self._rows(sql, columns.accept(values) + more)
         except ValueError:
@@ -100,10 +100,10 @@ class SqliteSnapshot:
         try:
             rows: list[Row] = self._execute(sql, values).fetchall()
         except SqliteError as error:
-            self.fault = error
-            raise fault_of(error) from error
+            self.error = error
+            raise to_store_error(error) from error
         except OverflowError as error:
-            raise ValueError(f"no column holds this: {error}") from error
+            raise ValueError(f"no column can hold this value: {error}") from error
         return rows
 
     def _record(self, plan: Plan, row: Row) -> Any:
@@ -114,7 +114,7 @@ class SqliteSnapshot:
 
 
 class SqliteTx(SqliteSnapshot):
-    """The verbs that write. In a shared transaction a savepoint opens before the first of them."""
+    """The write operations of a transaction. In a shared transaction a savepoint opens before the first of them."""
 
     __slots__ = ("_seen", "_shared", "dirty")
 
@@ -125,14 +125,17 @@ class SqliteTx(SqliteSnapshot):
         self.dirty = False
 
     def add(self, record: object) -> None:
-        """Keep a new record. Raises `RecordConflict`, `ValueError`."""
+        """Store a new record. Raises `RecordConflict` or `ValueError`."""
         plan = self._plans[type(record)]
         row = plan.row_of(record)
         if self._write(plan.insert, row) != 1:
-            raise RecordConflict(f"{type(record).__name__} {plan.key_of(row)} or a unique key of it exists")
+            raise RecordConflict(f"{type(record).__name__} {plan.key_of(row)} or one of its unique keys exists")
 
     def replace(self, record: object) -> None:
-        """Put a record in the place of its key's. Raises `RecordNotFound`, `RecordConflict`, `ValueError`."""
+        """Replace the record that has the same key.
+
+        Raises `RecordNotFound`, `RecordConflict` or `ValueError`.
+        """
         plan = self._plans[type(record)]
         key = plan.key.accept(plan.key.raw(record))
         seen = (plan, key) in self._seen
@@ -144,7 +147,7 @@ class SqliteTx(SqliteSnapshot):
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
 
     def remove(self, cls: type[Any], *key: object) -> None:
-        """Drop the record with this key. Raises `RecordNotFound`."""
+        """Delete the record with this key. Raises `RecordNotFound`."""
         plan = self._plans[cls]
         rows = self._look_up(plan.get, plan.key, key)
         if not rows:
@@ -154,7 +157,7 @@ class SqliteTx(SqliteSnapshot):
         self._seen.pop((plan, bound), None)
 
     def touch(self, sql: str) -> None:
-        """Run a statement that writes a page and changes no record, so that the commit has something to sync."""
+        """Run a statement that writes a page but changes no record, so that the commit has something to sync."""
         self._write(sql, ())
 
     def _stored(self, plan: Plan, key: Row) -> tuple[Any, Row]:
@@ -169,13 +172,13 @@ class SqliteTx(SqliteSnapshot):
         return record
 
     def _records(self, plan: Plan, rows: list[Row]) -> list[Any]:
-        """A short page, such as the head of a queue, is read to be replaced; a long one is not worth remembering."""
+        """Remember the records of a short page, such as the head of a queue: they are read to be replaced."""
         if len(rows) <= _SHORT_PAGE:
             return [self._record(plan, row) for row in rows]
         return super()._records(plan, rows)
 
     def _write(self, sql: str, values: Row) -> int:
-        """The number of rows that changed. Raises `ValueError` for a value that SQLite cannot keep."""
+        """Return the number of rows that changed. Raises `ValueError` for a value that SQLite cannot hold."""
         try:
             if not self.dirty:
                 self.dirty = True
@@ -183,8 +186,8 @@ class SqliteTx(SqliteSnapshot):
                     self._execute("SAVEPOINT step")
             changed: int = self._execute(sql, values).rowcount
         except SqliteError as error:
-            self.fault = error
-            raise fault_of(error) from error
+            self.error = error
+            raise to_store_error(error) from error
         except (UnicodeEncodeError, OverflowError) as error:
-            raise ValueError(f"a value cannot be kept: {error}") from error
+            raise ValueError(f"a value cannot be stored: {error}") from error
         return changed

@@ -1,4 +1,4 @@
-"""One transaction for a group of calls."""
+"""The connection that writes: it runs one transaction for a group of calls."""
 
 import contextlib
 import threading
@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from modelyard.errors import StoreBusy
-from modelyard.stores.sqlite.errors import SqliteError, fault_of
+from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.group_commit import Call
 from modelyard.stores.sqlite.rows import Plan
@@ -16,25 +16,26 @@ from modelyard.stores.sqlite.tx import SqliteTx
 
 
 class Writer:
-    """The one connection that writes. With `power`, durable steps commit at synchronous FULL and the others at NORMAL.
+    """The only connection that writes.
 
-    Not thread-safe: whoever leads a group has it alone. `unsynced` says that acknowledged records wait for a sync.
+    If `power` is true, durable steps commit at synchronous FULL and the others at NORMAL. Not thread-safe: only the
+    leader of a group uses it. `unsynced` is true while acknowledged records wait for a sync.
     """
 
-    def __init__(self, connection: Any, plans: Mapping[type, Plan], turnstile: FairLock, power: bool) -> None:
+    def __init__(self, connection: Any, plans: Mapping[type, Plan], fair_lock: FairLock, power: bool) -> None:
         self._connection = connection
         self._execute = connection.cursor().execute
         self._plans = plans
-        self._turnstile = turnstile
+        self._fair_lock = fair_lock
         self._power = power
         self._level: str | None = None
         self._committing = False
         self.unsynced = False
 
     def run(self, group: Sequence[Call[Any]]) -> float:
-        """Settle every call, once all that it saw is committed. Answers how many seconds the commit took.
+        """Settle every call, once all that it saw is committed. Returns how many seconds the commit took.
 
-        Raises only what interrupts this thread; calls that are not settled then have left nothing behind.
+        Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
         """
         self._committing = False
         self._roll_back()
@@ -59,7 +60,7 @@ class Writer:
 
     def _run_together(self, group: Sequence[Call[Any]]) -> float:
         self._synchronize(self._power and any(map(_is_durable, group)))
-        self._turnstile.enter(self._begin)
+        self._fair_lock.enter(self._begin)
         shared = len(group) > 1
         wrote = [self._attempt(call, shared) for call in group]
         seconds = self._commit(any(wrote))
@@ -67,15 +68,18 @@ class Writer:
         return seconds
 
     def _run_alone(self, group: Sequence[Call[Any]], error: Exception) -> None:
-        """After a fault: the calls one by one, so that none suffers from another's; a single one has failed."""
+        """Run the calls of a failed group one by one, so that none suffers from the error of another.
+
+        If the group was a single call, that one has failed.
+        """
         if len(group) == 1:
-            group[0].fail(fault_of(error))
+            group[0].fail(to_store_error(error))
             return
         for call in group:
             self.run([call])
 
     def _synchronize(self, full: bool) -> None:
-        """Set how the next commit reaches the disk; only between transactions, and only when it changes."""
+        """Set how the next commit reaches the disk; only between transactions, and only if it changes."""
         level = "FULL" if full else "NORMAL"
         if level != self._level:
             self._level = None
@@ -86,7 +90,7 @@ class Writer:
         self._execute("BEGIN IMMEDIATE")
 
     def _attempt(self, call: Call[Any], shared: bool) -> bool:
-        """Run one step, undo it alone if it raises, and answer whether it wrote. Raises the storage fault it met."""
+        """Run one step, undo it alone if it raises, and return whether it wrote. Raises the storage error it met."""
         tx = SqliteTx(self._execute, self._plans, shared)
         try:
             call.value, call.error = call.step(tx), None
@@ -96,8 +100,8 @@ class Writer:
             call.error = error
         finally:
             tx.end()
-        if tx.fault is not None:
-            raise tx.fault
+        if tx.error is not None:
+            raise tx.error
         if tx.dirty:
             self._end_step(shared, undo=call.error is not None)
         return tx.dirty and call.error is None
@@ -126,7 +130,7 @@ class Writer:
         return time.perf_counter() - started
 
     def _roll_back(self) -> None:
-        """Leave no transaction open: this one, or one that an interrupt left."""
+        """End an open transaction: this one, or one that an interrupt left open."""
         if self._connection.in_transaction:
             with contextlib.suppress(SqliteError):  # the transaction is gone either way
                 self._execute("ROLLBACK")
@@ -141,5 +145,5 @@ def _settle(group: Sequence[Call[Any]]) -> None:
 
 
 def _interrupts(error: BaseException) -> bool:
-    """Whether this ends the leading thread rather than the step: signals reach the main thread alone."""
+    """Return whether this ends the leading thread rather than the step: only the main thread receives signals."""
     return not isinstance(error, Exception) and threading.current_thread() is threading.main_thread()
