@@ -9,22 +9,15 @@ thread or in the store is never abandoned: the flow receives its outcome first.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import Clock, Store, Tx
 
-if TYPE_CHECKING:
-    from asyncio import Future
-
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-def _nothing() -> None:
-    pass
 
 
 class CallerDisconnected(Exception):
@@ -40,15 +33,12 @@ class Effect(Protocol):
     @property
     def waits(self) -> bool:
         """Whether it might keep an event loop waiting."""
-        ...
 
     def perform(self, driver: "Driver[Any]") -> Any:
         """Return the answer, by blocking calls."""
-        ...
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
         """Return the answer without blocking the event loop."""
-        ...
 
 
 Flow = Generator[Effect, Any, T]
@@ -59,16 +49,33 @@ Flow = Generator[Effect, Any, T]
 
 @attrs.define(eq=False)
 class Emit:
-    """An item for the caller who reads along; answered with None. Drivers hand it over themselves."""
+    """An item for the caller who reads along; answered with None. Drivers hand it over, and drop it once they left."""
 
     item: Any
     waits: ClassVar[bool] = False
 
     def perform(self, driver: "Driver[Any]") -> None:
-        """Drop the item: the caller has left."""
+        pass
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> None:
-        """Drop the item: the caller has left."""
+        pass
+
+
+@attrs.define(eq=False)
+class OnEmit:
+    """From here on, pass what the flow emits to a function, which returns what the caller gets, or None for nothing.
+
+    It is also called with None before the driver waits, to hand over what it has kept back.
+    """
+
+    function: Callable[[Any], Any]
+    waits: ClassVar[bool] = False
+
+    def perform(self, driver: "Driver[Any]") -> None:
+        driver.on_emit = self.function
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
+        self.perform(driver)
 
 
 @attrs.define(eq=False)
@@ -76,19 +83,12 @@ class Call:
     """Answered with what the function returns; `blocking` tells whether it may wait."""
 
     function: Callable[[], Any]
-    blocking: bool = True
-
-    @property
-    def waits(self) -> bool:
-        """As declared."""
-        return self.blocking
+    waits: bool = attrs.field(default=True, alias="blocking")
 
     def perform(self, driver: "Driver[Any]") -> Any:
-        """Call it in this thread."""
         return self.function()
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
-        """Call it in the executor."""
         return await driver.in_thread(self.function)
 
 
@@ -101,11 +101,9 @@ class Await:
     waits: ClassVar[bool] = True
 
     def perform(self, driver: "Driver[Any]") -> Any:
-        """Call `otherwise` in this thread."""
         return self.otherwise()
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
-        """Await it in the task that drives the flow, and be cancelled with that task."""
         return await self.function()
 
 
@@ -124,37 +122,13 @@ class Transact:
 
     @property
     def waits(self) -> bool:
-        """As the store declares."""
         return self.store.blocking
 
     def perform(self, driver: "Driver[Any]") -> Any:
-        """Run the transaction in this thread."""
         return self.store.transact(self.step, self.durable)
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
-        """Run the transaction in the store's own way."""
         return await driver.wait(self.store.atransact(self.step, self.durable))
-
-
-@attrs.define(eq=False)
-class RecordUsage(Transact):
-    """A step that records what was produced, and may run again. `on_committed` is called afterwards.
-
-    A driver whose caller has a transaction of its own may leave the step to that transaction.
-    """
-
-    durable: bool = attrs.field(default=False, init=False)
-    on_committed: Callable[[], None] = attrs.field(kw_only=True)
-
-    def perform(self, driver: "Driver[Any]") -> None:
-        """Run the transaction in this thread."""
-        self.store.transact(self.step, durable=False)
-        self.on_committed()
-
-    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
-        """Run the transaction in the store's own way."""
-        await super().aperform(driver)
-        self.on_committed()
 
 
 # ---- drivers ---------------------------------------------------------------------------------------------------
@@ -169,10 +143,7 @@ def run(flow: Flow[T]) -> T:
 
 
 def iterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> Generator[Any, None, None]:
-    """Drive a flow and yield what it emits; at its end close what was `opened` for it.
-
-    Closing the iterator is how the caller leaves.
-    """
+    """Drive a flow and yield what it emits, then close what was `opened` for it. To leave, close the iterator."""
     return SyncDriver(flow, opened).items()
 
 
@@ -202,16 +173,32 @@ class Driver(Generic[T]):
         self._flow = flow
         self.waits = False
         self.opened = list(opened)
+        self.on_emit: Callable[[Any], Any] | None = None
 
     def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
         """Send the flow the outcome of its effect. Returns its next one, or None when it has ended."""
         self.waits = False
         try:
             effect = self._flow.send(answer) if error is None else self._flow.throw(error)
+            if self.on_emit is not None and type(effect) is Emit:
+                effect = self._converted(effect, self.on_emit)
         except StopIteration as end:
             self.result = end.value
             return None
         self.waits = True
+        return effect
+
+    def _converted(self, effect: Effect, on_emit: Callable[[Any], Any]) -> Effect:
+        """Pass what the flow emits to `on_emit`, until there is something for the caller or another effect."""
+        while type(effect) is Emit:
+            try:
+                item = on_emit(effect.item)
+            except Exception as error:  # noqa: BLE001 - the flow decides
+                effect = self._flow.throw(error)
+            else:
+                if item is not None:
+                    return Emit(item)
+                effect = self._flow.send(None)
         return effect
 
     def perform(self, effect: Effect) -> Effect | None:
@@ -234,12 +221,15 @@ class SyncDriver(Driver[T]):
                 if type(effect) is Emit:
                     yield effect.item
                     effect = self.resume()
-                else:
-                    effect = self.perform(effect)
+                    continue
+                if self.on_emit is not None and effect.waits and (kept := self.on_emit(None)) is not None:
+                    yield kept
+                effect = self.perform(effect)
         finally:
-            self._finish()
+            self.finish()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Close what was opened, after a flow that has not ended has learnt that its caller has left."""
         try:
             if self.waits:
                 self._close_all()
@@ -261,9 +251,7 @@ class SyncDriver(Driver[T]):
 class AsyncDriver(Driver[T]):
     """Answers effects on an event loop. `cancelled` is a cancellation that had to wait for something."""
 
-    def __init__(self, flow: Flow[T], opened: Iterable[Any] = ()) -> None:
-        super().__init__(flow, opened)
-        self.cancelled: asyncio.CancelledError | None = None
+    cancelled: "asyncio.CancelledError | None" = None
 
     async def items(self) -> AsyncGenerator[Any, None]:
         """Yield what the flow emits."""
@@ -274,11 +262,13 @@ class AsyncDriver(Driver[T]):
                     yield effect.item
                     effect = self.resume()
                 elif effect.waits:
+                    if self.on_emit is not None and (kept := self.on_emit(None)) is not None:
+                        yield kept
                     effect = await self.aperform(effect)
                 else:
                     effect = self.perform(effect)
         finally:
-            await self._finish()
+            await self.finish()
             if self.cancelled is not None:
                 raise self.cancelled
 
@@ -290,19 +280,14 @@ class AsyncDriver(Driver[T]):
             return self.resume(error=error)
         return self.resume(answer)
 
-    async def in_thread(self, function: Callable[[], R], stop: Callable[[], None] = _nothing) -> R:
+    async def in_thread(self, function: Callable[[], R], stop: Callable[[], None] = lambda: None) -> R:
         """Run a function that may wait in the executor; `stop` has it end early when the task is cancelled."""
         return await self.wait(asyncio.get_running_loop().run_in_executor(None, function), stop)
 
-    async def wait(self, work: Awaitable[R], stop: Callable[[], None] = _nothing) -> R:
+    async def wait(self, work: Awaitable[R], stop: Callable[[], None] = lambda: None) -> R:
         """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
-
-        def on_cancelled(error: "asyncio.CancelledError") -> None:
-            self.cancelled = error
-            stop()
-
         future = asyncio.ensure_future(work)
-        await outlast(future, on_cancelled)
+        self.cancelled = await outlast(future, stop) or self.cancelled
         return future.result()
 
     async def close(self, opened: Any) -> None:
@@ -312,7 +297,8 @@ class AsyncDriver(Driver[T]):
         except asyncio.CancelledError as error:
             self.cancelled = error
 
-    async def _finish(self) -> None:
+    async def finish(self) -> None:
+        """Close what was opened, after a flow that has not ended has learnt that its caller has left."""
         try:
             if self.waits:
                 await self._close_all()
@@ -339,26 +325,23 @@ async def in_executor(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
-async def settled(function: Callable[[], T], stop: Callable[[], None] = _nothing) -> T:
+async def settled(function: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
     """Run a function in the loop's executor. A task that is cancelled meanwhile calls `stop` and waits for its end."""
     work = asyncio.get_running_loop().run_in_executor(None, function)
-    cancelled: list[asyncio.CancelledError] = []
-
-    def on_cancelled(error: "asyncio.CancelledError") -> None:
-        cancelled.append(error)
-        stop()
-
-    await outlast(work, on_cancelled)
-    if cancelled:
-        work.exception()  # retrieved, so that the loop does not complain of it
-        raise cancelled[-1]
-    return work.result()
+    cancelled = await outlast(work, stop)
+    if cancelled is None:
+        return work.result()
+    work.exception()  # retrieved, so that the loop does not complain of it
+    raise cancelled
 
 
-async def outlast(work: "Future[T]", on_cancelled: Callable[["asyncio.CancelledError"], None]) -> None:
-    """Wait until the work is done. Each cancellation meanwhile goes to `on_cancelled` and is not raised."""
+async def outlast(work: "asyncio.Future[Any]", stop: Callable[[], None]) -> "asyncio.CancelledError | None":
+    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these."""
+    cancelled = None
     while not work.done():
         try:
             await asyncio.wait([work])
         except asyncio.CancelledError as error:
-            on_cancelled(error)
+            cancelled = error
+            stop()
+    return cancelled

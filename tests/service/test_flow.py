@@ -13,7 +13,7 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import RateWindow
-from modelyard.flow import Await, Call, CallerDisconnected, Emit, Flow, Transact, aiterate, arun, iterate, run
+from modelyard.flow import Await, Call, CallerDisconnected, Emit, Flow, OnEmit, Transact, aiterate, arun, iterate, run
 from modelyard.platform.chat.effects import Close, Open, Pull
 from modelyard.protocols import ServedModel, Snapshot, Tx
 from modelyard.stores.memory import MemoryStore
@@ -278,6 +278,97 @@ def test_a_backend_that_fails_while_it_is_stopped_changes_nothing_and_is_logged(
     with caplog.at_level(logging.ERROR, "modelyard"):
         assert result(flow()) == "went on"
     assert "while it was stopped" in caplog.text
+
+
+# ---- what the caller gets instead of what is emitted ---------------------------------------------------------------
+
+
+class Pairs:
+    """Joins what is emitted in pairs, and hands over a single one only before the driver waits."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def __call__(self, item: Any) -> Any:
+        if item == "unfit":
+            raise LookupError(item)
+        if item is not None:
+            self.kept.append(item)
+        if len(self.kept) < (1 if item is None else 2):
+            return None
+        joined, self.kept = "".join(self.kept), []
+        return joined
+
+
+@DRIVERS
+def test_what_is_emitted_goes_through_a_function_that_may_keep_it_until_the_driver_waits(items: Any) -> None:
+    def flow() -> Flow[None]:
+        yield Emit("before")
+        yield OnEmit(Pairs())
+        for letter in "abc":
+            yield Emit(letter)
+        yield Call(lambda: None, blocking=False)
+        yield Emit("d")
+        yield Emit("e")
+        yield Call(lambda: None, blocking=True)
+        yield Call(lambda: None, blocking=True)
+        yield Emit("f")
+
+    assert items(flow()) == ["before", "ab", "cd", "e"]
+
+
+@DRIVERS
+def test_a_fault_of_that_function_is_raised_where_the_item_is_emitted(items: Any) -> None:
+    story = []
+
+    def flow() -> Flow[None]:
+        yield OnEmit(Pairs())
+        try:
+            yield Emit("unfit")
+        except LookupError as error:
+            story.append(error)
+        yield Emit("a")
+        yield Emit("b")
+        yield Emit("unfit")
+
+    with pytest.raises(LookupError, match="unfit"):
+        items(flow())
+    assert len(story) == 1
+
+
+# ---- what is opened for a flow -------------------------------------------------------------------------------------
+
+
+def test_what_is_opened_for_a_flow_is_closed_with_it_however_it_ends() -> None:
+    class Opened:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    def flow() -> Flow[None]:
+        yield Emit(1)
+        yield Emit(2)
+
+    async def leave(opened: Opened, items: int) -> None:
+        emitted = aiterate(flow(), [opened])
+        for _ in range(items):
+            await anext(emitted)
+        await emitted.aclose()
+
+    for items in (1, 2):
+        opened = Opened()
+        emitted = iterate(flow(), [opened])
+        assert [next(emitted) for _ in range(items)] == [1, 2][:items]
+        assert not opened.closed
+        emitted.close()
+        assert opened.closed
+        opened = Opened()
+        asyncio.run(leave(opened, items))
+        assert opened.closed
 
 
 # ---- threads and loops -------------------------------------------------------------------------------------------

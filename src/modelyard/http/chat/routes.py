@@ -5,7 +5,7 @@ from functools import partial
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, Delta
-from modelyard.flow import CallerDisconnected, Effect, Emit, Flow
+from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
 from modelyard.formats.chat.request import ChatRequest, ParsedRequest, read_request
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.sse import DONE, event
@@ -18,25 +18,25 @@ from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.protocols import Clock
 
 JOINED = 2**14
-"""Bytes of events that are joined at most, where nothing has to be waited for between them."""
+"""Bytes of events that are joined at most, where nothing has to be awaited between them."""
 
 
 def complete(call: Call, training: bool) -> Flow[Response | None]:
-    """CompletionResult a chat; for `training` with the log-probabilities and token ids that it needs."""
+    """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform, clock = call.platform, call.platform.clock
-    booked = attribution(call.headers, call.principal)
-    asked = read_request(call.body, "body", strict=platform.settings.strict_parameters, details=training)
-    answering = platform.chat._pipeline(asked.request, booked, details=training)
-    if asked.request.streamed:
-        yield from _streamed(answering, Events(asked, clock))
+    booked_on = attribution(call.headers, call.principal)
+    parsed = read_request(call.body, "body", strict=platform.settings.strict_parameters, details=training)
+    completion = platform.chat._pipeline(parsed.request, booked_on, details=training)
+    if parsed.request.streamed:
+        yield from _streamed(completion, Events(parsed, clock))
         return None
-    answer = yield from answering
-    body = completion_json(answer.completion, asked.with_logprobs, asked.with_ids)
-    return Response(200, [JSON_HEADER, *_deprecation(answer.entry, clock)], body)
+    result = yield from completion
+    body = completion_json(result.completion, parsed.with_logprobs, parsed.with_ids)
+    return Response(200, [JSON_HEADER, *_deprecation(result.entry, clock)], body)
 
 
 def _deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
-    """The header of RFC 9745 for a model that is past its date."""
+    """Return the header of RFC 9745 for a model that is past its date."""
     if entry.deprecation_date is None:
         return []
     since = datetime.combine(entry.deprecation_date, time(), UTC)
@@ -47,107 +47,83 @@ def _deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
 
 
 class Events:
-    """The events of a stream that are ready to be sent."""
+    """Makes the events of a stream out of the items of an answer, and joins them until something has to be awaited."""
 
-    def __init__(self, asked: ParsedRequest, clock: Clock) -> None:
-        self._asked, self._clock, self._id = asked, clock, ""
+    def __init__(self, parsed: ParsedRequest, clock: Clock) -> None:
+        self._parsed, self._clock, self._id = parsed, clock, ""
         self._chunks: Chunks | None = None
         self._ready: list[bytes] = []
-        self.size = 0
+        self._size = 0
 
     @property
     def opened(self) -> bool:
-        """Whether the answer has begun, so that a failure can only be told as an event."""
+        """Whether the response has begun, so that a failure can only be reported as an event."""
         return self._chunks is not None
 
-    def resume(self, item: StreamStarted | Delta | Completion) -> Response | None:
-        """Make ready what an item of the answer says. Returns the response when the answer opens."""
+    def on_emit(self, item: object) -> object:
+        """Add an item of the answer. Returns what is to be sent now: the response, joined events, or None."""
+        if item is None:
+            return self.take() if self._size else None
         if isinstance(item, StreamStarted):
             return self._open(item)
+        if not isinstance(item, Delta | Completion):
+            return item
         assert self._chunks is not None
         self._add(self._chunks.of(item) if isinstance(item, Delta) else self._chunks.usage(item.usage) + DONE)
-        return None
+        return self.take() if self._size >= JOINED else None
 
-    def _open(self, opening: StreamStarted) -> Response:
-        asked, self._id = self._asked, opening.id
+    def _open(self, started: StreamStarted) -> Response:
+        parsed, self._id = self._parsed, started.id
         self._chunks = Chunks(
-            opening.id,
-            opening.created,
-            opening.model,
-            with_usage=asked.with_usage,
-            with_logprobs=asked.with_logprobs,
-            with_ids=asked.with_ids,
+            started.id,
+            started.created,
+            started.model,
+            with_usage=parsed.with_usage,
+            with_logprobs=parsed.with_logprobs,
+            with_ids=parsed.with_ids,
         )
-        return Response(200, [EVENT_STREAM, *_deprecation(opening.entry, self._clock)], STREAMED)
+        return Response(200, [EVENT_STREAM, *_deprecation(started.entry, self._clock)], STREAMED)
 
     def fail(self, failure: Exception) -> None:
-        """Make ready what went wrong; what is no fault of the caller is logged."""
-        kind = error_status(failure, ErrorFormat.ERROR)
-        if kind.status >= 500:
+        """Add an event that reports a failure; one that is not the caller's fault is logged."""
+        status = error_status(failure, ErrorFormat.ERROR)
+        if status.status >= 500:
             report(failure, self._id)
-        self._add(event(chat_body(failure, kind)))
+        self._add(event(chat_body(failure, status)))
 
     def take(self) -> bytes:
-        """What is ready, joined."""
+        """Return the events that are ready, joined."""
         joined = b"".join(self._ready)
-        self._ready, self.size = [], 0
+        self._ready, self._size = [], 0
         return joined
 
     def _add(self, events: bytes) -> None:
         self._ready.append(events)
-        self.size += len(events)
+        self._size += len(events)
 
 
-def _streamed(answering: Flow[CompletionResult], events: Events) -> Flow[None]:
-    """Emit the response when the answer begins, and then its events, joined until something has to be waited for.
+def _streamed(completion: Flow[CompletionResult], events: Events) -> Flow[None]:
+    """Emit the response when the answer begins, and then its events.
 
-    What fails before the answer begins is raised; what fails later ends the stream with an event that says so.
+    What fails before the answer begins is raised; what fails later ends the stream with an event that reports it.
     """
-    answer: object = None
-    error: Exception | None = None
-    while True:
-        try:
-            effect = answering.send(answer) if error is None else answering.throw(error)
-            effect = _told(effect, answering, events)
-        except StopIteration:
-            break
-        except CallerDisconnected:
+    yield OnEmit(events.on_emit)
+    try:
+        yield from completion
+    except CallerDisconnected:
+        raise
+    except Exception as failure:
+        if not events.opened:
             raise
-        except Exception as failure:
-            if not events.opened:
-                raise
-            events.fail(failure)
-            break
-        try:
-            if events.size and effect.waits:
-                yield Emit(events.take())
-            answer, error = (yield effect), None
-        except Exception as raised:  # noqa: BLE001 - a stream that has begun can only tell in its own words
-            error = raised
+        events.fail(failure)
     yield Emit(events.take())
-
-
-def _told(effect: Effect, answering: Flow[CompletionResult], events: Events) -> Effect:
-    """The first effect of the answer to be passed on. What it emits before is made ready; the response, and events when
-    they are many, are emitted in its place.
-    """
-    while type(effect) is Emit:
-        try:
-            response = events.resume(effect.item)
-        except Exception as error:  # noqa: BLE001 - the answer must hear of it, to book what was said
-            effect = answering.throw(error)
-            continue
-        if response is not None or events.size >= JOINED:
-            return Emit(response or events.take())
-        effect = answering.send(None)
-    return effect
 
 
 # ---- routes ------------------------------------------------------------------------------------------------------
 
 
 def _routes(path: str, interface: Interface, handler: Handler) -> tuple[Route, ...]:
-    """With and without a slash at the end: a redirect would lose bodies and keys."""
+    """Return the route with and without a slash at its end: a redirect would lose bodies and keys."""
     return tuple(
         Route(
             "POST",

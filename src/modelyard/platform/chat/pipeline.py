@@ -12,14 +12,14 @@ from modelyard.domain.completion import Choice, Completion, CompletionRequest, D
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
-from modelyard.flow import Call, CallerDisconnected, Emit, Flow, RecordUsage
+from modelyard.flow import Call, CallerDisconnected, Emit, Flow
 from modelyard.platform.catalogue.service import offered, served
 from modelyard.platform.chat.assembly import ResponseAssembler
 from modelyard.platform.chat.capability_checks import check_supported, check_tool_choice, images, resolve_max_tokens
 from modelyard.platform.chat.effects import Close, Open, Pull
 from modelyard.platform.jsonable import to_jsonable
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.admission import admitted, book, budgets_of, release
+from modelyard.platform.usage.admission import RecordUsage, admitted, book, budgets_of, release
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot
 
 _NO_LIMITS = Limits()

@@ -25,7 +25,6 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.record import EMPTY
 from modelyard.errors import EvaluationError, StoreError
-from modelyard.flow import RecordUsage
 from modelyard.lazy import log
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.pools import pools
@@ -43,6 +42,7 @@ from modelyard.platform.jobs.queue import announce, cancel, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.scope import Namespace
+from modelyard.platform.usage.admission import RecordUsage
 from modelyard.protocols import Snapshot, Tx
 
 STARTED = "evaluation_started"
@@ -91,7 +91,7 @@ class _Work:
         self.refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
         self.tally = RunningTotals(self.refs)
         self.rows, self.left = JobRows(self.runtime, hold.job), RemainingRows()
-        self.owed: list[RecordUsage] = []
+        self.pending_usage: list[RecordUsage] = []
         self._told_at = -math.inf
         crew.tally(self.tally)
 
@@ -138,27 +138,27 @@ class _Work:
         Raises `LeaseLost`.
         """
         if not batch:
-            self.pay()
+            self.flush_usage()
             return
         now = self.runtime.clock.now()
         rows = [self._records(done, now) for done in batch]
         for prediction, scores in rows:
             self.tally.add(prediction, scores)
-        events, owed = self._news(engine), tuple(self.owed)
-        progress = self.hold.write(partial(self._commit, events, now, rows, owed))
-        self._paid(owed)
+        events, pending = self._news(engine), tuple(self.pending_usage)
+        progress = self.hold.write(partial(self._commit, events, now, rows, pending))
+        self._recorded(pending)
         for event in events:
             self.runtime.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
 
-    def pay(self) -> None:
-        """RecordUsage what is owed for rows that are not stored: yet, or never. Booked again, it counts once."""
-        if owed := tuple(self.owed):
-            self.runtime.store.transact(lambda tx: _book(tx, owed), durable=False)
-            self._paid(owed)
+    def flush_usage(self) -> None:
+        """Record the usage of rows that are not stored: yet, or never. Recorded again, it counts once."""
+        if pending := tuple(self.pending_usage):
+            self.runtime.store.transact(lambda tx: _book(tx, pending), durable=False)
+            self._recorded(pending)
 
-    def _paid(self, owed: Sequence[RecordUsage]) -> None:
-        del self.owed[: len(owed)]
-        for one in owed:
+    def _recorded(self, pending: Sequence[RecordUsage]) -> None:
+        del self.pending_usage[: len(pending)]
+        for one in pending:
             one.on_committed()
 
     def _news(self, engine: RowScheduler) -> list[NewEvent]:
@@ -178,12 +178,12 @@ class _Work:
         events: list[NewEvent],
         now: datetime,
         rows: list[tuple[Prediction, list[Score]]],
-        owed: Sequence[RecordUsage],
+        pending: Sequence[RecordUsage],
         tx: Tx,
     ) -> JobProgress:
         claim = self.hold.claim
         progress = record_events(tx, claim, events, now) if events else fenced(tx, claim)
-        _book(tx, owed)
+        _book(tx, pending)
         # Whoever deletes a run cancels its job with it: only then is there a need to look whether it is still here.
         if progress.cancelled_by and get_or_none(tx, EvaluationRun, self.hold.job.lane) is None:
             return progress
@@ -237,16 +237,18 @@ class _Work:
 
     @contextmanager
     def engine(self) -> Iterator[RowScheduler]:
-        """The engine, with the pools that this work needs, until they are closed and what is owed is booked."""
+        """The engine, with the pools that this work needs, until they are closed and pending usage is recorded."""
         with ExitStack() as opened:
-            opened.callback(self._pay_at_last)
-            pool, scorer_pool = pools(opened, self.limits, self.subject, self.scorers, self.crew.loop, self.owed)
+            opened.callback(self._flush_at_last)
+            pool, scorer_pool = pools(
+                opened, self.limits, self.subject, self.scorers, self.crew.loop, self.pending_usage
+            )
             items, begun = self._items(), self.left.begun
             yield RowScheduler(self.runtime, items, self.subject, self.scorers, self.limits, pool, scorer_pool, begun)
 
-    def _pay_at_last(self) -> None:
+    def _flush_at_last(self) -> None:
         try:
-            self.pay()
+            self.flush_usage()
         except StoreError:
             log.exception("what was produced for rows that are not stored could not be booked")
 
@@ -329,6 +331,6 @@ class _Work:
         )
 
 
-def _book(tx: Tx, owed: Sequence[RecordUsage]) -> None:
-    for one in owed:
+def _book(tx: Tx, pending: Sequence[RecordUsage]) -> None:
+    for one in pending:
         one.step(tx)

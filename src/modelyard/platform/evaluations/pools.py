@@ -6,18 +6,19 @@ be: whoever begins flows keeps count.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from modelyard.flow import Flow, RecordUsage, SyncDriver, Transact, arun, run
+from modelyard.flow import Flow, SyncDriver, Transact, arun, run
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.scorers import RuleScorer
+from modelyard.platform.usage.admission import RecordUsage
 from modelyard.protocols import Clock
 
 T = TypeVar("T")
@@ -90,91 +91,85 @@ class CompletionQueue(Generic[T]):
 class InlinePool:
     """Runs flows in the thread that works: for what never waits, and for one at a time.
 
-    Those that were begun together run side by side, and what several ask of the store at once is one transaction. What
-    they book is added to `owed`, where that is given: whoever gave it books that with what they store themselves.
+    Those that were begun together are interleaved, and what several of them ask of the store at once is one
+    transaction. The usage that they record is added to `pending_usage`, where that is given, for its owner to store
+    with records of their own.
     """
 
-    def __init__(self, owed: list[RecordUsage] | None = None) -> None:
-        self._owed = owed
-        self._begun: list[_Side] = []
+    def __init__(self, pending_usage: list[RecordUsage] | None = None) -> None:
+        self._pending_usage = pending_usage
+        self._begun: list[_Interleaved] = []
 
     def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
         """Keep it until `work`."""
-        self._begun.append(_Side(flow, tell, self._owed))
+        self._begun.append(_Interleaved(flow, tell, self._pending_usage))
 
     def work(self) -> None:
         """Run what was begun to its end. An interrupt abandons what has not ended."""
-        if not self._begun:
-            return
-        sides, self._begun = self._begun, []
+        begun, self._begun = self._begun, []
         try:
-            asked = [(side, step) for side in sides if (step := side.go_on()) is not None]
-            while asked:
-                said = _transacted([step for _, step in asked])
-                asked = [
-                    (side, step)
-                    for (side, _), what in zip(asked, said, strict=True)
-                    if (step := side.go_on(what)) is not None
+            waiting = [(driver, step) for driver in begun if (step := driver.advance()) is not None]
+            while waiting:
+                outcomes = _transacted([step for _, step in waiting])
+                waiting = [
+                    (driver, step)
+                    for (driver, _), outcome in zip(waiting, outcomes, strict=True)
+                    if (step := driver.advance(*outcome)) is not None
                 ]
         finally:
-            for side in sides:
-                side.steps.close()
+            for driver in begun:
+                driver.finish()
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """Do nothing: no work is left to end."""
 
 
-_Said = tuple[Any, Exception | None]
+_Outcome = tuple[Any, Exception | None]
 """What a step returned, and what it raised."""
 
 
-class _Side(SyncDriver[Any]):
-    """A flow beside others: it hands out what it asks of a store, and hears what came of that."""
+class _Interleaved(SyncDriver[Any]):
+    """Drives one of several interleaved flows: it stops at each store transaction, so that the pool can batch them."""
 
-    def __init__(self, flow: Flow[Any], tell: Callable[[FlowResult], None], owed: list[RecordUsage] | None) -> None:
+    def __init__(
+        self, flow: Flow[Any], tell: Callable[[FlowResult], None], pending_usage: list[RecordUsage] | None
+    ) -> None:
         super().__init__(flow)
-        self._tell, self._owed, self.steps = tell, owed, self._steps()
+        self._tell, self._pending_usage = tell, pending_usage
 
-    def go_on(self, said: _Said | None = None) -> Transact | None:
-        """The next that it asks of a store; None when it has ended, and told so."""
+    def advance(self, answer: Any = None, error: Exception | None = None) -> Transact | None:
+        """Resume the flow, up to its next store transaction; None when it has ended, which it tells."""
         try:
-            return self.steps.send(said)
-        except StopIteration:
-            self._tell(FlowResult(self.result))
-        except Exception as error:  # noqa: BLE001 - it is told to who began the flow
-            self._tell(FlowResult(error=error))
-        return None
-
-    def _steps(self) -> Generator[Transact, _Said | None, None]:
-        try:
-            effect = self.resume()
+            effect = self.resume(answer, error)
             while effect is not None:
                 if type(effect) is Transact:
-                    said = yield effect
-                    assert said is not None
-                    effect = self.resume(*said)
-                elif type(effect) is RecordUsage and self._owed is not None:
-                    self._owed.append(effect)
+                    return effect
+                if type(effect) is RecordUsage and self._pending_usage is not None:
+                    self._pending_usage.append(effect)
                     effect = self.resume()
                 else:
                     effect = self.perform(effect)
-        finally:
-            self._finish()
+            result = FlowResult(self.result)
+        except Exception as failure:  # noqa: BLE001 - it is told to who began the flow
+            result = FlowResult(error=failure)
+        self.finish()
+        self._tell(result)
+        return None
 
 
-def _transacted(asked: Sequence[Transact]) -> list[_Said]:
-    """What comes of steps that are asked for at once: of one transaction, unless one fails; then each of its own."""
-    if len(asked) > 1:
-        durable = any(one.durable for one in asked)
+def _transacted(steps: Sequence[Transact]) -> list[_Outcome]:
+    """Run all steps in one transaction. If one of them fails, run each in its own, so that only that one fails."""
+    if len(steps) > 1:
+        durable = any(one.durable for one in steps)
         with suppress(Exception):  # all of it is undone: whose fault it was shows when each runs alone
-            values = asked[0].store.transact(lambda tx: [one.step(tx) for one in asked], durable)
+            values = steps[0].store.transact(lambda tx: [one.step(tx) for one in steps], durable)
             return [(value, None) for value in values]
-    return [_attempted(one) for one in asked]
+    return [_attempted(one) for one in steps]
 
 
-def _attempted(asked: Transact) -> _Said:
+def _attempted(one: Transact) -> _Outcome:
     try:
-        return asked.store.transact(asked.step, asked.durable), None
+        return one.store.transact(one.step, one.durable), None
     except Exception as error:  # noqa: BLE001 - the flow decides
         return None, error
 
@@ -292,11 +287,11 @@ def pools(
     subject: ModelUnderTest | None,
     scorers: Sequence[RowScorer],
     loop: Any,
-    owed: list[RecordUsage],
+    pending_usage: list[RecordUsage],
 ) -> tuple[Pool, Pool]:
     """The pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one.
 
-    What is booked by those that never wait is added to `owed`.
+    What is booked by those that never wait is added to `pending_usage`.
     """
     if loop is None and any(map(_needs_loop, (subject, *scorers))):
         loop = opened.enter_context(own_loop())
@@ -307,7 +302,7 @@ def pools(
 
     def pool(size: int, blocking: bool) -> Pool:
         if limits.timeout is None and (size == 1 or not blocking):
-            return InlinePool(None if blocking else owed)
+            return InlinePool(None if blocking else pending_usage)
         threads = ThreadPool()
         opened.callback(threads.close)
         return threads

@@ -4,8 +4,9 @@ A request is admitted in one transaction before the backend is called, and settl
 Where neither a budget nor a limit applies, nothing is held and the first of the two is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from typing import Any
 
 import attrs
 
@@ -14,7 +15,7 @@ from modelyard.domain.identity import Limits
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageTotal, day_of, empty_total
 from modelyard.errors import BudgetExceeded, RateLimited, RecordConflict, RecordNotFound
-from modelyard.flow import Call, Flow, Transact
+from modelyard.flow import AsyncDriver, Call, Driver, Flow, Transact
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -108,6 +109,27 @@ def _reserve(tx: Tx, budget: Budget, amount: Decimal) -> None:
 
 
 # ---- booking ---------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class RecordUsage(Transact):
+    """A step that records what was produced, and may run again. `on_committed` is called afterwards.
+
+    A driver whose caller has a transaction of its own may leave the step to that transaction.
+    """
+
+    durable: bool = attrs.field(default=False, init=False)
+    on_committed: Callable[[], None] = attrs.field(kw_only=True)
+
+    def perform(self, driver: Driver[Any]) -> None:
+        """Run the transaction in this thread."""
+        self.store.transact(self.step, durable=False)
+        self.on_committed()
+
+    async def aperform(self, driver: AsyncDriver[Any]) -> None:
+        """Run the transaction in the store's own way."""
+        await super().aperform(driver)
+        self.on_committed()
 
 
 def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:
