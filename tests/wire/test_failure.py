@@ -1,7 +1,8 @@
 """The bodies of errors."""
 
-from modelyard.errors import Problem
-from modelyard.http.error_responses import chat_error, place, problem_list, sentence
+from modelyard.errors import Conflict, Problem
+from modelyard.formats.converter import unstructure
+from modelyard.http.error_responses import ErrorStatus, ProblemsBody, chat_body, place, sentence
 
 PROBLEMS = [
     Problem(("body", "messages", 0, "role"), "must be 'user'", "literal_error"),
@@ -10,11 +11,12 @@ PROBLEMS = [
 
 
 def test_a_chat_error_always_has_its_four_keys() -> None:
-    assert chat_error("m", "t", "c") == {"error": {"message": "m", "type": "t", "param": None, "code": "c"}}
+    error = {"message": "m", "type": "invalid_request_error", "param": None, "code": Conflict.code}
+    assert chat_body(Conflict("m"), ErrorStatus(409)) == {"error": error}
 
 
 def test_a_list_of_problems_has_locations_of_strings_and_nothing_of_the_input() -> None:
-    assert problem_list(PROBLEMS) == {
+    assert unstructure(ProblemsBody.of(PROBLEMS)) == {
         "detail": [
             {"loc": ["body", "messages", "0", "role"], "msg": "must be 'user'", "type": "literal_error"},
             {"loc": ["body"], "msg": "must be an object", "type": "value_error"},

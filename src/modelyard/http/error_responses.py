@@ -4,13 +4,14 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
 from modelyard import errors
 from modelyard.errors import Problem
-from modelyard.http import errors as refusal
+from modelyard.formats.converter import unstructure
+from modelyard.http import errors as http_errors
 from modelyard.http.message import Header, Response, json_response
 from modelyard.http.route import ErrorFormat
 
@@ -49,6 +50,11 @@ class ProblemsBody:
 
     detail: tuple[ProblemItem, ...]
 
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> Self:
+        """Describe problems, without the input. The parts of locations are strings."""
+        return cls(tuple(ProblemItem(tuple(map(str, one.loc)), one.msg, one.type) for one in problems))
+
 
 @attrs.frozen
 class DetailBody:
@@ -62,8 +68,8 @@ class ReasonBody:
     """The error body of the evaluation interface. `detail` repeats `reason`; deleted objects have `deleted_at`."""
 
     reason: str
+    error_code: str
     detail: str
-    error_code: str | None = None
     deleted_at: str | None = None
 
 
@@ -80,22 +86,7 @@ class GraphQLErrorsBody:
     """The error body of uploads: there are no data."""
 
     errors: tuple[GraphQLError, ...]
-    data: None = None
-
-
-def graphql_errors(messages: Sequence[str], code: str) -> Mapping[str, Any]:
-    """Return `{"errors": [...], "data": null}` with one entry for each message."""
-    return {"errors": [{"message": message, "extensions": {"code": code}} for message in messages], "data": None}
-
-
-def chat_error(message: str, kind: str, code: str, param: str | None = None) -> Mapping[str, Any]:
-    """Return `{"error": {...}}` with all four keys."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def problem_list(problems: Sequence[Problem]) -> Mapping[str, Any]:
-    """Return `{"detail": [...]}` with one entry for each problem, without the input. Parts of locations are strings."""
-    return {"detail": [{"loc": [str(step) for step in p.loc], "msg": p.msg, "type": p.type} for p in problems]}
+    data: None
 
 
 def place(problem: Problem) -> str:
@@ -133,10 +124,10 @@ KINDS: Mapping[type[BaseException], ErrorStatus] = {
     errors.BudgetExceeded: ErrorStatus(402),
     errors.RateLimited: ErrorStatus(429),
     errors.BodyTooLarge: ErrorStatus(413),
-    refusal.UnknownRoute: ErrorStatus(404),
-    refusal.MethodNotAllowed: ErrorStatus(405),
-    refusal.UnsupportedMedia: ErrorStatus(415),
-    refusal.BodyTimeout: ErrorStatus(408),
+    http_errors.UnknownRoute: ErrorStatus(404),
+    http_errors.MethodNotAllowed: ErrorStatus(405),
+    http_errors.UnsupportedMedia: ErrorStatus(415),
+    http_errors.BodyTimeout: ErrorStatus(408),
     errors.NoWorker: ErrorStatus(503),
     errors.BackendError: ErrorStatus(502),
     errors.Overloaded: ErrorStatus(503),
@@ -196,7 +187,7 @@ def _one_line(text: str) -> str:
 
 def _headers(failure: Exception) -> list[Header]:
     headers = []
-    if isinstance(failure, refusal.MethodNotAllowed):
+    if isinstance(failure, http_errors.MethodNotAllowed):
         headers.append(("allow", failure.allow))
     if isinstance(failure, errors.Conflict):
         headers.append(("x-should-retry", "false"))
@@ -217,39 +208,43 @@ def _code(failure: Exception) -> str:
     return failure.code if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.code
 
 
-def chat_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
-    """Return `{"error": {...}}`. Every problem is in the message, because clients show nothing else."""
+def chat_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, Any]:
+    """Return `{"error": {...}}` as JSON data. Every problem is in the message, because clients show nothing else."""
     type_ = CHAT_TYPES.get(kind.status, "server_error" if kind.status >= 500 else "invalid_request_error")
+    message, param = _words(failure, kind), "model" if isinstance(failure, errors.ModelNotFound) else None
     if isinstance(failure, errors.InvalidInput) and failure.problems:
         first = failure.problems[0]
         # Clients look for how this one's message begins, so its place is left out.
-        whole = first.msg if isinstance(failure, errors.ContextLengthExceeded) else sentence(failure.problems)
-        return chat_error(whole, type_, failure.code, place(first) or None)
-    param = "model" if isinstance(failure, errors.ModelNotFound) else None
-    return chat_error(_words(failure, kind), type_, _code(failure), param)
+        whole = isinstance(failure, errors.ContextLengthExceeded)
+        message, param = first.msg if whole else sentence(failure.problems), place(first) or None
+    data: Mapping[str, Any] = unstructure(ChatErrorBody(ChatError(message, type_, param, _code(failure))))
+    return data
 
 
-def _detail_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
+def _detail_body(failure: Exception, kind: ErrorStatus) -> ProblemsBody | DetailBody:
     if isinstance(failure, errors.InvalidInput):
-        return problem_list(failure.problems)
-    return {"detail": _words(failure, kind)}
+        return ProblemsBody.of(failure.problems)
+    return DetailBody(_words(failure, kind))
 
 
-def _reason_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
+def _reason_body(failure: Exception, kind: ErrorStatus) -> ProblemsBody | ReasonBody:
     if isinstance(failure, errors.InvalidInput):
-        return problem_list(failure.problems)
+        return ProblemsBody.of(failure.problems)
     words = _words(failure, kind)
-    gone = {"deleted_at": failure.deleted_at.isoformat()} if isinstance(failure, errors.ObjectDeleted) else {}
-    return {"reason": words, "error_code": _code(failure), "detail": words, **gone}
+    deleted_at = failure.deleted_at.isoformat() if isinstance(failure, errors.ObjectDeleted) else None
+    return ReasonBody(words, _code(failure), words, deleted_at)
 
 
-def _errors_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, object]:
+def _errors_body(failure: Exception, kind: ErrorStatus) -> GraphQLErrorsBody:
     if isinstance(failure, errors.InvalidInput):
-        return graphql_errors([str(problem) for problem in failure.problems], failure.code)
-    return graphql_errors([_words(failure, kind)], _code(failure))
+        messages = [str(problem) for problem in failure.problems]
+    else:
+        messages = [_words(failure, kind)]
+    extensions = {"code": _code(failure)}
+    return GraphQLErrorsBody(tuple(GraphQLError(message, extensions) for message in messages), None)
 
 
-_BODIES: Mapping[ErrorFormat, Callable[[Exception, ErrorStatus], Mapping[str, object]]] = {
+_BODIES: Mapping[ErrorFormat, Callable[[Exception, ErrorStatus], object]] = {
     ErrorFormat.ERROR: chat_body,
     ErrorFormat.DETAIL: _detail_body,
     ErrorFormat.REASON: _reason_body,
