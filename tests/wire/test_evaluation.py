@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure, unstructure
 from modelyard.http.evaluations.object_schemas import dataset_request, dataset_rows
 from modelyard.http.evaluations.run_schemas import (
     EvaluationRunCreate,
@@ -24,7 +24,6 @@ from modelyard.http.evaluations.run_schemas import (
     RunQuery,
     parse_ids,
     parse_run_query,
-    run_object,
     wire_places,
 )
 from modelyard.http.message import dump
@@ -41,26 +40,26 @@ def recorded(name: str) -> Any:
 
 
 def test_a_run_has_every_member_that_the_public_client_was_recorded_to_read() -> None:
-    theirs, ours = recorded("get-evaluation_runs-id-200.json"), run_object(RUN)
+    theirs, ours = recorded("get-evaluation_runs-id-200.json"), unstructure(EvaluationRunObject.of(RUN))
     assert theirs.keys() <= ours.keys()
     del theirs["summary"]  # the recorded server keeps words of its own in it
     assert {name: ours[name] for name in theirs} == theirs
 
 
 def test_the_members_of_a_run_are_those_that_the_api_description_declares() -> None:
-    assert list(run_object(RUN)) == [field.name for field in attrs.fields(EvaluationRunObject)]
+    assert list(unstructure(EvaluationRunObject.of(RUN))) == [field.name for field in attrs.fields(EvaluationRunObject)]
 
 
 def test_a_finished_run_is_plain_json_to_its_depth() -> None:
     summary = MappingProxyType({"per": MappingProxyType({"class": (1, MappingProxyType({"a": None}))})})
     run = attrs.evolve(RUN, state=RunState.COMPLETED, finished_at=STARTED.replace(microsecond=0), summary=summary)
-    shown = json.loads(dump(run_object(run)))
+    shown = json.loads(dump(EvaluationRunObject.of(run)))
     assert shown["summary"] == {"per": {"class": [1, {"a": None}]}}
     assert (shown["status"], shown["finished_at"]) == ("completed", "2026-11-20T09:13:22.000000Z")
 
 
 def test_a_cancelled_run_reads_as_failed_and_says_more_to_who_asks() -> None:
-    shown = run_object(attrs.evolve(RUN, state=RunState.CANCELLED, reason="not needed"))
+    shown = unstructure(EvaluationRunObject.of(attrs.evolve(RUN, state=RunState.CANCELLED, reason="not needed")))
     assert (shown["status"], shown["state"], shown["reason"]) == ("failed", "cancelled", "not needed")
 
 

@@ -73,20 +73,20 @@ def _wrong_references(
                 yield Problem(("body", *loc), problem.msg, problem.type)
 
 
-def lines_response(items: Iterator[T], shown: Callable[[T], Mapping[str, Any]]) -> Response:
+def lines_response(items: Iterator[T], shown: Callable[[T], object]) -> Response:
     """A list, one JSON object a line."""
     first = list(islice(items, FIRST_LINES))
     body = _lines(first, shown) if len(first) < FIRST_LINES else _stream(first, items, shown)
     return Response(200, [("content-type", "application/jsonl")], body)
 
 
-def _stream(batch: list[T], items: Iterator[T], shown: Callable[[T], Mapping[str, Any]]) -> Iterator[bytes]:
+def _stream(batch: list[T], items: Iterator[T], shown: Callable[[T], object]) -> Iterator[bytes]:
     while batch:
         yield _lines(batch, shown)
         batch = list(islice(items, FIRST_LINES))
 
 
-def _lines(items: Iterable[T], shown: Callable[[T], Mapping[str, Any]]) -> bytes:
+def _lines(items: Iterable[T], shown: Callable[[T], object]) -> bytes:
     return b"".join(dump(shown(item)) + b"\n" for item in items)
 
 

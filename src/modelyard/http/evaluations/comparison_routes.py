@@ -13,7 +13,6 @@ from modelyard.http.evaluations.comparison_schemas import (
     ComparisonObject,
     ComparisonRequest,
     ExportedPrediction,
-    comparison_object,
 )
 from modelyard.http.evaluations.run_schemas import wire_places
 from modelyard.http.message import Response, json_response
@@ -38,7 +37,7 @@ def compare_runs(call: Call) -> Flow[Response]:
                 confidence=body.confidence,
                 **place,
             )
-        return json_response(comparison_object(report.comparison))
+        return json_response(ComparisonObject.of(report.comparison))
 
     return cast(Response, (yield flow.Call(answer)))
 

@@ -1,14 +1,15 @@
 """Two runs compared, and the rows of a run, as clients of the evaluation interface know them (specification 4.5)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import attrs
 
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison
 from modelyard.domain.evaluation.metrics import Kind
 from modelyard.domain.evaluation.prediction import Source
-from modelyard.domain.evaluation.statistics import Interval, Paired
+from modelyard.domain.evaluation.statistics import Paired
+from modelyard.http.message import answer_from
 
 
 @attrs.frozen
@@ -38,6 +39,12 @@ class PairedObject:
     interval: Sequence[float] | None
     p: float | None
 
+    @classmethod
+    def of(cls, found: Paired) -> Self:
+        """Describe paired values."""
+        ends = None if found.interval is None else (found.interval.low, found.interval.high)
+        return answer_from(cls, found, interval=ends)
+
 
 @attrs.frozen
 class MetricComparisonObject:
@@ -61,6 +68,20 @@ class MetricComparisonObject:
     neither: int
     rows_needed: int | None
 
+    @classmethod
+    def of(cls, one: MetricComparison) -> Self:
+        """Describe the comparison of one metric."""
+        return answer_from(
+            cls,
+            one,
+            scorer=one.metric.scorer,
+            path=one.metric.path,
+            value_type=one.kind,
+            paired=PairedObject.of(one.paired),
+            corrected_p=one.corrected,
+            all_rows=PairedObject.of(one.all_rows),
+        )
+
 
 @attrs.frozen
 class ComparisonObject:
@@ -75,6 +96,18 @@ class ComparisonObject:
     confidence: float
     metrics: Sequence[MetricComparisonObject]
     not_compared: Mapping[str, str]
+
+    @classmethod
+    def of(cls, found: Comparison) -> Self:
+        """Describe a comparison."""
+        return answer_from(
+            cls,
+            found,
+            reducer=found.terms.reducer,
+            confidence=found.terms.confidence,
+            metrics=tuple(map(MetricComparisonObject.of, found.metrics)),
+            not_compared=found.uncompared,
+        )
 
 
 @attrs.frozen
@@ -101,45 +134,3 @@ class ExportedPrediction:
     copied_from: str | None
     possibly_repeated: int
     scores: Sequence[Mapping[str, Any]]
-
-
-def comparison_object(found: Comparison) -> dict[str, Any]:
-    """A comparison as plain JSON data, in the members of `ComparisonObject`."""
-    return {
-        "rows": found.rows,
-        "only_baseline": found.only_baseline,
-        "only_candidate": found.only_candidate,
-        "baseline_failed": found.baseline_failed,
-        "candidate_failed": found.candidate_failed,
-        "reducer": found.terms.reducer,
-        "confidence": found.terms.confidence,
-        "metrics": [_metric(one) for one in found.metrics],
-        "not_compared": found.uncompared,
-    }
-
-
-def _metric(one: MetricComparison) -> dict[str, Any]:
-    return {
-        "scorer": one.metric.scorer,
-        "path": list(one.metric.path),
-        "name": one.name,
-        "value_type": one.kind.value,
-        "verdict": one.verdict.value,
-        "baseline": one.baseline,
-        "candidate": one.candidate,
-        "paired": _paired(one.paired),
-        "corrected_p": one.corrected,
-        "all_rows": _paired(one.all_rows),
-        "only_baseline": one.only_baseline,
-        "only_candidate": one.only_candidate,
-        "neither": one.neither,
-        "rows_needed": one.rows_needed,
-    }
-
-
-def _paired(found: Paired) -> dict[str, Any]:
-    return {**attrs.asdict(found, recurse=False), "interval": _ends(found.interval)}
-
-
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]

@@ -14,10 +14,10 @@ from modelyard.http.evaluations.job_schemas import (
     Rescore,
     RescoreQueued,
     StatusAnswer,
+    StatusNotFound,
     StatusOf,
     check_references,
-    event_object,
-    status_object,
+    status_answer,
 )
 from modelyard.http.evaluations.object_schemas import parse_object_query
 from modelyard.http.evaluations.run_routes import RUNS
@@ -35,7 +35,7 @@ def evaluate_model(call: Call) -> Response:
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
         run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **place)
-    return json_response({"call_id": run.id})
+    return json_response(EvaluationQueued(run.id))
 
 
 def rescore(call: Call) -> Response:
@@ -47,7 +47,7 @@ def rescore(call: Call) -> Response:
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
-    return json_response({"call_id": run.id, "evaluation_run_id": run.id})
+    return json_response(RescoreQueued(run.id, run.id))
 
 
 def resume_run(call: Call) -> Response:
@@ -55,14 +55,14 @@ def resume_run(call: Call) -> Response:
     run = call.platform.evaluations.get(call.params["run_id"], **place_of(call))
     call.platform.jobs.require_worker("evaluation")
     call.platform.evaluations.submit_resume(run.id)
-    return json_response({"success": True})
+    return json_response(Success(True))
 
 
 def list_events(call: Call) -> Response:
     """List what has happened so far to a run that the engine works on, one JSON object a line."""
     place, window = place_of(call), parse_object_query(call.query)
     events = call.platform.evaluations.history(call.params["run_id"], **place, **attrs.asdict(window))
-    return lines_response(events, event_object)
+    return lines_response(events, EvaluationEventObject.of)
 
 
 def show_status(call: Call) -> Response:
@@ -70,10 +70,9 @@ def show_status(call: Call) -> Response:
     body = structure(StatusOf, call.body, "body")
     place = _place(call, body.project_id)
     try:
-        status = status_object(call.platform.evaluations.status(body.call_id, **place))
+        return json_response(status_answer(call.platform.evaluations.status(body.call_id, **place)))
     except NotFound:
-        status = {"code": "not_found"}
-    return json_response({"status": status})
+        return json_response(StatusAnswer(StatusNotFound("not_found")))
 
 
 def _place(call: Call, project_id: str) -> Where:

@@ -1,7 +1,8 @@
 """Evaluations that workers do, as the clients of the evaluation interface ask for them and follow them."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, Self
 
 import attrs
 
@@ -10,7 +11,7 @@ from modelyard.domain.evaluation.run import RunState, RunStatus
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Matching
-from modelyard.http.evaluations.run_schemas import plain, wire_time
+from modelyard.http.message import answer_from
 
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"
 _place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")
@@ -91,7 +92,12 @@ class EvaluationEventObject:
     id: str
     type: Literal["evaluation_started", "evaluation_progress", "evaluation_ended", "evaluation_failed"]
     data: Mapping[str, Any]
-    created_at: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, event: TrainingEvent) -> Self:
+        """Describe an event."""
+        return answer_from(cls, event)
 
 
 @attrs.frozen
@@ -133,15 +139,10 @@ class StatusAnswer:
     status: StatusNotFound | StatusRunning | StatusFailed | StatusComplete
 
 
-def event_object(event: TrainingEvent) -> Mapping[str, Any]:
-    """An event as plain JSON data, in the members of `EvaluationEventObject`."""
-    return {"id": event.id, "type": event.type, "data": plain(event.data), "created_at": wire_time(event.created_at)}
-
-
-def status_object(status: RunStatus) -> Mapping[str, Any]:
-    """A status as plain JSON data, in the members of `StatusAnswer.status`."""
+def status_answer(status: RunStatus) -> StatusAnswer:
+    """Describe how far a run has come."""
     if status.run.state is RunState.RUNNING:
-        return {"code": "running", "completed_rows": status.completed_rows, "total_rows": status.total_rows}
+        return StatusAnswer(StatusRunning("running", status.completed_rows, status.total_rows))
     if status.run.state is RunState.COMPLETED:
-        return {"code": "complete", "output": plain(status.run.summary or {})}
-    return {"code": "failed", "error": status.run.reason}
+        return StatusAnswer(StatusComplete("complete", status.run.summary or {}))
+    return StatusAnswer(StatusFailed("failed", status.run.reason))

@@ -100,7 +100,7 @@ def _deleter(kind: ObjectKind) -> Handler:
         place = place_of(call)
         digests = parse_digests(call.query)
         deleted = call.platform.evaluations.objects.delete(kind, call.params["object_id"], digests, **place)
-        return json_response({"num_deleted": deleted})
+        return json_response(NumDeleted(deleted))
 
     return delete
 

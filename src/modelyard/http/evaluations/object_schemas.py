@@ -1,6 +1,7 @@
 """Datasets, scorers, models, evaluations and ops as the clients of the evaluation interface know them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -10,7 +11,6 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import MAX_PROBLEMS, structure
 from modelyard.formats.json_stream import JsonReader
-from modelyard.http.evaluations.run_schemas import plain, wire_time
 from modelyard.http.query import Query
 
 _name = Length(1, 512)
@@ -176,7 +176,7 @@ class VersionObject:
     object_id: str
     digest: str
     version_index: int
-    created_at: str
+    created_at: datetime
 
 
 @attrs.frozen
@@ -231,52 +231,39 @@ class OpObject(VersionObject):
     code: str
 
 
-_MEMBERS: Mapping[ObjectKind, Mapping[str, Any]] = {
-    ObjectKind.DATASET: {},
-    ObjectKind.SCORER: {},
-    ObjectKind.MODEL: {"source_code": "", "attributes": None},
-    ObjectKind.EVALUATION: {
-        "dataset": "",
-        "scorers": (),
-        "trials": 1,
-        "evaluation_name": None,
-        "evaluate_op": None,
-        "predict_and_score_op": None,
-        "summarize_op": None,
-    },
+_CREATED: Mapping[ObjectKind, Any] = {
+    ObjectKind.SCORER: ScorerCreated,
+    ObjectKind.MODEL: ModelVersionCreated,
+    ObjectKind.EVALUATION: EvaluationCreated,
 }
-"""What a read shows of a version's content beside its name and description, and what stands for what it has not."""
-
-_REFS = {ObjectKind.SCORER: "scorer", ObjectKind.MODEL: "model_ref", ObjectKind.EVALUATION: "evaluation_ref"}
+"""What answers a creation with the reference of the new version; datasets and ops have none there."""
 
 
-def created_object(version: ObjectVersion) -> dict[str, Any]:
-    """The answer to the creation of a version, as plain JSON data."""
-    named = _REFS.get(version.kind)
-    ref = {} if named is None else {named: str(version.ref)}
-    return {"digest": version.digest, "object_id": version.object_id, "version_index": version.index, **ref}
+def created_object(version: ObjectVersion) -> VersionCreated:
+    """Answer the creation of a version."""
+    place, created = (version.digest, version.object_id, version.index), _CREATED.get(version.kind)
+    return VersionCreated(*place) if created is None else created(*place, str(version.ref))
 
 
-def version_object(version: ObjectVersion) -> dict[str, Any]:
-    """A version as plain JSON data, in the members of its kind's class."""
-    place = {
-        "object_id": version.object_id,
-        "digest": version.digest,
-        "version_index": version.index,
-        "created_at": wire_time(version.created_at),
-    }
-    content = version.content
+def version_object(version: ObjectVersion) -> VersionObject:
+    """Describe a version. A member that its content lacks is empty."""
+    place, content = (version.object_id, version.digest, version.index, version.created_at), version.content
     if version.kind is ObjectKind.OP:
-        return {**place, "code": content.get("source_code", "")}
-    shown = {"name": version.object_id, "description": None, **_MEMBERS[version.kind]}
-    members = {name: plain(content.get(name, default)) for name, default in shown.items()}
-    return {**place, **members, **_references(version)}
-
-
-def _references(version: ObjectVersion) -> dict[str, str]:
-    """The references without which no client takes an object of this kind."""
+        return OpObject(*place, content.get("source_code", ""))
+    named = (*place, content.get("name", version.object_id), content.get("description"))
     if version.kind is ObjectKind.DATASET:
-        return {"rows": str(version.rows_ref)}
+        return DatasetVersionObject(*named, str(version.rows_ref))
     if version.kind is ObjectKind.SCORER:
-        return {"score_op": version.content.get("score_op", str(version.ref))}
-    return {}
+        return ScorerObject(*named, content.get("score_op", str(version.ref)))
+    if version.kind is ObjectKind.MODEL:
+        return ModelVersionObject(*named, content.get("source_code", ""), content.get("attributes"))
+    return EvaluationObject(
+        *named,
+        dataset=content.get("dataset", ""),
+        scorers=content.get("scorers", ()),
+        trials=content.get("trials", 1),
+        evaluation_name=content.get("evaluation_name"),
+        evaluate_op=None,
+        predict_and_score_op=None,
+        summarize_op=None,
+    )

@@ -21,8 +21,6 @@ from modelyard.http.evaluations.prediction_schemas import (
     ScoreCreated,
     ScoreObject,
     parse_part_query,
-    prediction_object,
-    score_object,
 )
 from modelyard.http.evaluations.run_schemas import NumDeleted, Success, parse_ids, wire_places
 from modelyard.http.message import Response, json_response
@@ -42,20 +40,22 @@ def create_prediction(call: Call) -> Response:
         prediction = call.platform.evaluations.predictions.create(
             body.model, body.inputs, body.output, run_id=body.evaluation_run_id or None, spans=body.spans, **place
         )
-    return json_response({"prediction_id": prediction.id})
+    return json_response(PredictionCreated(prediction.id))
 
 
 def read_prediction(call: Call) -> Response:
     """Show a prediction."""
     found = call.platform.evaluations.predictions.get(call.params["prediction_id"], **place_of(call))
-    return json_response(prediction_object(found))
+    return json_response(PredictionObject.of(found))
 
 
 def list_predictions(call: Call) -> Response:
     """List predictions, one JSON object a line."""
     place = place_of(call)
     query = parse_part_query(call.query)
-    return lines_response(call.platform.evaluations.predictions.list(**place, **attrs.asdict(query)), prediction_object)
+    return lines_response(
+        call.platform.evaluations.predictions.list(**place, **attrs.asdict(query)), PredictionObject.of
+    )
 
 
 def finish_prediction(call: Call) -> Response:
@@ -63,14 +63,14 @@ def finish_prediction(call: Call) -> Response:
     place = place_of(call)
     body = optional_body(PredictionFinish, call)
     call.platform.evaluations.predictions.finish(call.params["prediction_id"], body.output, **place)
-    return json_response({"success": True})
+    return json_response(Success(True))
 
 
 def delete_predictions(call: Call) -> Response:
     """Delete predictions with their scores; those that do not exist are not counted."""
     place = place_of(call)
     ids = parse_ids(call.query, "prediction_ids")
-    return json_response({"num_deleted": call.platform.evaluations.predictions.delete(ids, **place)})
+    return json_response(NumDeleted(call.platform.evaluations.predictions.delete(ids, **place)))
 
 
 # ---- scores
@@ -84,26 +84,28 @@ def create_score(call: Call) -> Response:
         score = call.platform.evaluations.scores.create(
             body.prediction_id, body.scorer, body.value, run_id=body.evaluation_run_id or None, **place
         )
-    return json_response({"score_id": score.id})
+    return json_response(ScoreCreated(score.id))
 
 
 def read_score(call: Call) -> Response:
     """Show a score."""
-    return json_response(score_object(call.platform.evaluations.scores.get(call.params["score_id"], **place_of(call))))
+    return json_response(
+        ScoreObject.of(call.platform.evaluations.scores.get(call.params["score_id"], **place_of(call)))
+    )
 
 
 def list_scores(call: Call) -> Response:
     """List scores, one JSON object a line."""
     place = place_of(call)
     query = parse_part_query(call.query)
-    return lines_response(call.platform.evaluations.scores.list(**place, **attrs.asdict(query)), score_object)
+    return lines_response(call.platform.evaluations.scores.list(**place, **attrs.asdict(query)), ScoreObject.of)
 
 
 def delete_scores(call: Call) -> Response:
     """Delete scores; those that do not exist are not counted."""
     place = place_of(call)
     ids = parse_ids(call.query, "score_ids")
-    return json_response({"num_deleted": call.platform.evaluations.scores.delete(ids, **place)})
+    return json_response(NumDeleted(call.platform.evaluations.scores.delete(ids, **place)))
 
 
 _LISTING = (Parameter("evaluation_run_id", description="Only those of this run."), *WINDOW)

@@ -1,14 +1,14 @@
 """Predictions and scores as the clients of the evaluation interface know them (specification 4.5)."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.formats.constraints import Length
-from modelyard.http.evaluations.run_schemas import plain, wire_time
 from modelyard.http.query import Query
 
 _id = Length(1, 128)
@@ -93,7 +93,7 @@ class ScoreCreated:
     score_id: str
 
 
-@attrs.frozen
+@attrs.define
 class PredictionObject:
     """A prediction. Behind `wb_user_id` stand our additions: when, from where and for which row it came, which trial of
     it is, what went wrong, how long the model's call took and what it used (`cost` is USD, `price` USD per unit, both
@@ -107,8 +107,8 @@ class PredictionObject:
     evaluation_run_id: str | None
     wb_user_id: str | None
     genai_span_ref: tuple[GenaiSpanRef, ...] | None
-    started_at: str
-    finished_at: str | None
+    started_at: datetime
+    finished_at: datetime | None
     source: Source
     row_digest: str
     trial: int
@@ -121,8 +121,34 @@ class PredictionObject:
     checkpoint_step: int | None
     copied_from: str | None
 
+    @classmethod
+    def of(cls, prediction: Prediction) -> Self:
+        """Describe a prediction. Listings are long, so no member is looked up by its name."""
+        return cls(
+            prediction.id,
+            prediction.model,
+            prediction.inputs,
+            prediction.output.get("value"),
+            prediction.run_id,
+            prediction.user_id,
+            prediction.span.get("genai_span_ref"),
+            prediction.started_at,
+            prediction.finished_at,
+            prediction.source,
+            prediction.row_digest,
+            prediction.trial,
+            prediction.error,
+            prediction.latency,
+            prediction.prompt_tokens,
+            prediction.completion_tokens,
+            _usd(prediction.cost),
+            prediction.price,
+            prediction.checkpoint_step,
+            prediction.copied_from,
+        )
 
-@attrs.frozen
+
+@attrs.define
 class ScoreObject:
     """A score. Behind `wb_user_id` stand our additions: of which prediction it is, since when, what went wrong, and
     what a judge used (`judge_cost` is USD, as decimal text).
@@ -134,54 +160,28 @@ class ScoreObject:
     evaluation_run_id: str | None
     wb_user_id: str | None
     prediction_id: str
-    created_at: str
+    created_at: datetime
     error: str | None
     prompt_tokens: int | None
     completion_tokens: int | None
     judge_cost: str | None
 
-
-def prediction_object(prediction: Prediction) -> dict[str, Any]:
-    """A prediction as plain JSON data, in the members of `PredictionObject`."""
-    return {
-        "prediction_id": prediction.id,
-        "model": prediction.model,
-        "inputs": plain(prediction.inputs),
-        "output": plain(prediction.output.get("value")),
-        "evaluation_run_id": prediction.run_id,
-        "wb_user_id": prediction.user_id,
-        "genai_span_ref": plain(prediction.span.get("genai_span_ref")),
-        "started_at": wire_time(prediction.started_at),
-        "finished_at": prediction.finished_at and wire_time(prediction.finished_at),
-        "source": prediction.source.value,
-        "row_digest": prediction.row_digest,
-        "trial": prediction.trial,
-        "error": prediction.error,
-        "latency_seconds": prediction.latency,
-        "prompt_tokens": prediction.prompt_tokens,
-        "completion_tokens": prediction.completion_tokens,
-        "cost": _usd(prediction.cost),
-        "price": plain(prediction.price),
-        "checkpoint_step": prediction.checkpoint_step,
-        "copied_from": prediction.copied_from,
-    }
-
-
-def score_object(score: Score) -> dict[str, Any]:
-    """A score as plain JSON data, in the members of `ScoreObject`."""
-    return {
-        "score_id": score.id,
-        "scorer": score.scorer,
-        "value": plain(score.value.get("value")),
-        "evaluation_run_id": score.run_id,
-        "wb_user_id": score.user_id,
-        "prediction_id": score.prediction_id,
-        "created_at": wire_time(score.created_at),
-        "error": score.error,
-        "prompt_tokens": score.prompt_tokens,
-        "completion_tokens": score.completion_tokens,
-        "judge_cost": _usd(score.judge_cost),
-    }
+    @classmethod
+    def of(cls, score: Score) -> Self:
+        """Describe a score. Listings are long, so no member is looked up by its name."""
+        return cls(
+            score.id,
+            score.scorer,
+            score.value.get("value"),
+            score.run_id,
+            score.user_id,
+            score.prediction_id,
+            score.created_at,
+            score.error,
+            score.prompt_tokens,
+            score.completion_tokens,
+            _usd(score.judge_cost),
+        )
 
 
 def _usd(cost: Decimal | None) -> str | None:

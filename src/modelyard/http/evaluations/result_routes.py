@@ -1,17 +1,17 @@
 """The route of results joined by row (specification 4.5)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from modelyard.formats.converter import structure
 from modelyard.http.evaluations.common import FIRST_LINES, evaluation_route, place_of
 from modelyard.http.evaluations.result_schemas import (
     EvalResults,
+    EvalResultsEvaluation,
     EvalResultsQuery,
+    EvalResultsRow,
+    EvalResultsSummary,
     result_query,
-    row_object,
-    summary_object,
 )
 from modelyard.http.evaluations.run_schemas import wire_places
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
@@ -26,32 +26,32 @@ def query_results(call: Call) -> Response:
     query = result_query(body)
     with wire_places():
         results = call.platform.evaluations.results(query, **place)
-    rest = _rest(results, body)
-    if not body.include_rows:
-        return json_response({"rows": [], **rest})
-    shown = (row_object(row, results.names, body) for row in results.rows)
-    first = list(islice(shown, FIRST_LINES))
+    shown = (EvalResultsRow.of(row, results.names, body) for row in (results.rows if body.include_rows else ()))
+    first = tuple(islice(shown, FIRST_LINES))
+    whole = _whole(results, first if len(first) < FIRST_LINES else (), body)
     if len(first) < FIRST_LINES:
-        return json_response({"rows": first, **rest})
-    return Response(200, [JSON_HEADER], _stream(first, shown, rest))
+        return json_response(whole)
+    return Response(200, [JSON_HEADER], _stream(first, shown, dump(whole)))
 
 
-def _rest(results: Results, body: EvalResultsQuery) -> Mapping[str, Any]:
+def _whole(results: Results, rows: tuple[EvalResultsRow, ...], body: EvalResultsQuery) -> EvalResults:
     summary = None
     if body.include_summary:
-        summary = summary_object(results.summary, results.summary_rows, results.runs, body)
-    warnings = [f"there is no evaluation run {run_id!r} here" for run_id in results.missing]
-    return {"total_rows": results.total_rows, "summary": summary, "warnings": warnings}
+        summaries = (
+            EvalResultsEvaluation.of(one, results.runs[one.run_id], body.include_costs) for one in results.summary
+        )
+        summary = EvalResultsSummary(results.summary_rows, tuple(summaries))
+    warnings = tuple(f"there is no evaluation run {run_id!r} here" for run_id in results.missing)
+    return EvalResults(rows, results.total_rows, summary, warnings)
 
 
-def _stream(
-    first: list[Mapping[str, Any]], others: Iterator[Mapping[str, Any]], rest: Mapping[str, Any]
-) -> Iterator[bytes]:
-    """The same object piece by piece."""
-    yield b'{"rows":[' + b",".join(map(dump, first))
+def _stream(first: tuple[EvalResultsRow, ...], others: Iterator[EvalResultsRow], whole: bytes) -> Iterator[bytes]:
+    """Write `whole`, which has no rows, piece by piece with these."""
+    begin, _, end = whole.partition(b"[]")
+    yield begin + b"[" + b",".join(map(dump, first))
     while some := list(islice(others, FIRST_LINES)):
         yield b"," + b",".join(map(dump, some))
-    yield b"]," + dump(rest)[1:]
+    yield b"]" + end
 
 
 ROUTES: tuple[Route, ...] = (

@@ -1,21 +1,21 @@
 """Results of evaluation runs joined by row, as the clients of the evaluation interface know them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import attrs
 
 from modelyard.domain.evaluation.filters import Expression, Field
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, Kind
-from modelyard.domain.evaluation.prediction import Score
 from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, ResultRow, RunSummary, Sort, tokens_of
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.http.evaluations.filter_schemas import parse_query
 from modelyard.http.evaluations.prediction_schemas import GenaiSpanRef
-from modelyard.http.evaluations.run_schemas import plain, wire_time
+from modelyard.http.message import answer_from
 
 # ---- what comes in -----------------------------------------------------------------------------------------------
 
@@ -97,8 +97,11 @@ def _filters(given: Sequence[EvalResultsFilter]) -> tuple[Filter, ...]:
 
 # ---- what goes out -----------------------------------------------------------------------------------------------
 
+Names = Mapping[str, Mapping[str, str]]
+"""For each run, what its scorers are called."""
 
-@attrs.frozen
+
+@attrs.define
 class EvalResultsTrial:
     """One trial. `scores` and `scorer_call_ids` go by the scorer's name. `error` and `scorer_errors` are our additions:
     why there is no output, or no score.
@@ -116,8 +119,29 @@ class EvalResultsTrial:
     error: str | None
     scorer_errors: Mapping[str, str]
 
+    @classmethod
+    def of(cls, trial: FullScoredPrediction, names: Mapping[str, str], body: EvalResultsQuery) -> Self:
+        """Describe a trial, its scores by the names of their scorers."""
+        prediction, scores = trial
+        children = body.include_predict_and_score_children
+        # The scorer of a score that came after the names were read goes by its reference.
+        named = [(names.get(score.scorer, score.scorer), score) for score in scores]
+        return cls(
+            predict_and_score_call_id=prediction.id,
+            predict_call_id=prediction.id if children else None,
+            model_output=prediction.output.get("value"),
+            scores={name: score.value["value"] for name, score in named if score.value},
+            model_latency_seconds=prediction.latency,
+            total_tokens=tokens_of(trial),
+            total_cost=_usd(prediction.cost) if body.include_costs else None,
+            scorer_call_ids={name: score.id for name, score in named} if children else {},
+            genai_span_ref=prediction.span.get("genai_span_ref"),
+            error=prediction.error,
+            scorer_errors={name: score.error for name, score in named if score.error is not None},
+        )
 
-@attrs.frozen
+
+@attrs.define
 class EvalResultsRowEvaluation:
     """A row in one run."""
 
@@ -125,13 +149,23 @@ class EvalResultsRowEvaluation:
     trials: tuple[EvalResultsTrial, ...]
 
 
-@attrs.frozen
+@attrs.define
 class EvalResultsRow:
     """A row in the runs that have it."""
 
     row_digest: str
     raw_data_row: object
     evaluations: tuple[EvalResultsRowEvaluation, ...]
+
+    @classmethod
+    def of(cls, row: ResultRow[FullScoredPrediction], names: Names, body: EvalResultsQuery) -> Self:
+        """Describe a row in the runs that have it."""
+        first = next(iter(row.runs.values()))[0][0]
+        evaluations = (
+            EvalResultsRowEvaluation(run_id, tuple(EvalResultsTrial.of(trial, names[run_id], body) for trial in trials))
+            for run_id, trials in row.runs.items()
+        )
+        return cls(row.digest, first.inputs if body.include_raw_data_rows else None, tuple(evaluations))
 
 
 @attrs.frozen
@@ -149,6 +183,11 @@ class EvalResultsScorerStats:
     pass_rate: float | None
     pass_signal_coverage: float
 
+    @classmethod
+    def of(cls, stats: LeafStats) -> Self:
+        """Describe a leaf."""
+        return answer_from(cls, stats)
+
 
 @attrs.frozen
 class EvalResultsEvaluation:
@@ -163,7 +202,23 @@ class EvalResultsEvaluation:
     model_ref: str
     display_name: None
     trace_id: str
-    started_at: str
+    started_at: datetime
+
+    @classmethod
+    def of(cls, summary: RunSummary, run: EvaluationRun, include_costs: bool) -> Self:
+        """Describe a run in short."""
+        return cls(
+            evaluation_call_id=run.id,
+            trial_count=summary.trial_count,
+            scorer_stats=tuple(map(EvalResultsScorerStats.of, summary.stats)),
+            predict_total_tokens=summary.tokens,
+            predict_total_cost=_usd(summary.cost) if include_costs else None,
+            evaluation_ref=run.evaluation,
+            model_ref=run.model,
+            display_name=None,
+            trace_id=run.id,
+            started_at=run.started_at,
+        )
 
 
 @attrs.frozen
@@ -184,80 +239,6 @@ class EvalResults:
     warnings: tuple[str, ...]
 
 
-Names = Mapping[str, Mapping[str, str]]
-"""For each run, what its scorers are called."""
-
-
-def row_object(row: ResultRow[FullScoredPrediction], names: Names, body: EvalResultsQuery) -> Mapping[str, Any]:
-    """A row as plain JSON data, in the members of `EvalResultsRow`."""
-    trials = next(iter(row.runs.values()))
-    return {
-        "row_digest": row.digest,
-        "raw_data_row": plain(trials[0][0].inputs) if body.include_raw_data_rows else None,
-        "evaluations": [
-            {"evaluation_call_id": run_id, "trials": [_trial(trial, names[run_id], body) for trial in trials]}
-            for run_id, trials in row.runs.items()
-        ],
-    }
-
-
-def _trial(trial: FullScoredPrediction, names: Mapping[str, str], body: EvalResultsQuery) -> Mapping[str, Any]:
-    prediction, scores = trial
-    children = body.include_predict_and_score_children
-    return {
-        "predict_and_score_call_id": prediction.id,
-        "predict_call_id": prediction.id if children else None,
-        "model_output": plain(prediction.output.get("value")),
-        "scores": {name: plain(score.value["value"]) for name, score in _named(scores, names) if score.value},
-        "model_latency_seconds": prediction.latency,
-        "total_tokens": tokens_of(trial),
-        "total_cost": _usd(prediction.cost) if body.include_costs else None,
-        "scorer_call_ids": {name: score.id for name, score in _named(scores, names)} if children else {},
-        "genai_span_ref": plain(prediction.span.get("genai_span_ref")),
-        "error": prediction.error,
-        "scorer_errors": {name: score.error for name, score in _named(scores, names) if score.error is not None},
-    }
-
-
-def _named(scores: Sequence[Score], names: Mapping[str, str]) -> Iterator[tuple[str, Score]]:
-    """Scores by the names of their scorers; of one that came after the names were told, by its reference."""
-    return ((names.get(score.scorer, score.scorer), score) for score in scores)
-
-
 def _usd(cost: Decimal | None) -> float | None:
     """The client of this interface reads costs as numbers."""
     return None if cost is None else float(cost)
-
-
-def summary_object(
-    summaries: Sequence[RunSummary], rows: int, runs: Mapping[str, EvaluationRun], body: EvalResultsQuery
-) -> Mapping[str, Any]:
-    """Summaries as plain JSON data, in the members of `EvalResultsSummary`."""
-    return {
-        "row_count": rows,
-        "evaluations": [_summary(summary, runs[summary.run_id], body.include_costs) for summary in summaries],
-    }
-
-
-def _summary(summary: RunSummary, run: EvaluationRun, include_costs: bool) -> Mapping[str, Any]:
-    return {
-        "evaluation_call_id": run.id,
-        "trial_count": summary.trial_count,
-        "scorer_stats": [_stats(stats) for stats in summary.stats],
-        "predict_total_tokens": summary.tokens,
-        "predict_total_cost": _usd(summary.cost) if include_costs else None,
-        "evaluation_ref": run.evaluation,
-        "model_ref": run.model,
-        "display_name": None,
-        "trace_id": run.id,
-        "started_at": wire_time(run.started_at),
-    }
-
-
-def _stats(stats: LeafStats) -> Mapping[str, Any]:
-    return {
-        **attrs.asdict(stats, recurse=False),
-        "value_type": stats.value_type.value,
-        "pass_rate": stats.pass_rate,
-        "pass_signal_coverage": stats.pass_signal_coverage,
-    }

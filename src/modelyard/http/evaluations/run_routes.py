@@ -24,10 +24,8 @@ from modelyard.http.evaluations.run_schemas import (
     NumDeleted,
     RunLineageObject,
     Success,
-    lineage_object,
     parse_ids,
     parse_run_query,
-    run_object,
     wire_places,
 )
 from modelyard.http.message import Response, json_response
@@ -42,19 +40,19 @@ def create_run(call: Call) -> Response:
     body = body_with_references(EvaluationRunCreate, call, evaluation=EVALUATION_KINDS, model=MODEL_KINDS)
     with wire_places():
         run = call.platform.evaluations.create(body.evaluation, body.model, body.source_evaluation_run_id, **place)
-    return json_response({"evaluation_run_id": run.id})
+    return json_response(EvaluationRunCreated(run.id))
 
 
 def read_run(call: Call) -> Response:
     """Show a run."""
-    return json_response(run_object(call.platform.evaluations.get(call.params["run_id"], **place_of(call))))
+    return json_response(EvaluationRunObject.of(call.platform.evaluations.get(call.params["run_id"], **place_of(call))))
 
 
 def list_runs(call: Call) -> Response:
     """List runs, one JSON object a line."""
     place = place_of(call)
     query = parse_run_query(call.query)
-    return lines_response(call.platform.evaluations.list(**place, **attrs.asdict(query)), run_object)
+    return lines_response(call.platform.evaluations.list(**place, **attrs.asdict(query)), EvaluationRunObject.of)
 
 
 def finish_run(call: Call) -> Response:
@@ -63,7 +61,7 @@ def finish_run(call: Call) -> Response:
     body = optional_body(EvaluationRunFinish, call)
     with wire_places():
         call.platform.evaluations.finish(call.params["run_id"], body.summary, **place)
-    return json_response({"success": True})
+    return json_response(Success(True))
 
 
 def cancel_run(call: Call) -> Response:
@@ -82,13 +80,13 @@ def _stop(call: Call, stop: Callable[..., EvaluationRun]) -> Response:
     reason = {} if body.reason is None else {"reason": body.reason}
     with wire_places():
         stop(call.params["run_id"], **reason, **place)
-    return json_response({"success": True})
+    return json_response(Success(True))
 
 
 def delete_runs(call: Call) -> Response:
     """Delete runs; those that do not exist are not counted."""
     place = place_of(call)
-    return json_response({"num_deleted": call.platform.evaluations.delete(parse_ids(call.query), **place)})
+    return json_response(NumDeleted(call.platform.evaluations.delete(parse_ids(call.query), **place)))
 
 
 _LISTING = (
@@ -104,7 +102,9 @@ _LISTING = (
 
 def read_lineage(call: Call) -> Response:
     """Show what a run was made from, what was made of it, and the checkpoint that it judged."""
-    return json_response(lineage_object(call.platform.evaluations.lineage(call.params["run_id"], **place_of(call))))
+    return json_response(
+        RunLineageObject.of(call.platform.evaluations.lineage(call.params["run_id"], **place_of(call)))
+    )
 
 
 ROUTES: tuple[Route, ...] = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import attrs
 
@@ -11,6 +11,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.job import JobKind
 from modelyard.domain.lineage import CheckpointLineage, RunLineage, TrainedStep
 from modelyard.errors import InvalidInput, Problem
+from modelyard.http.message import answer_from
 from modelyard.http.query import Query
 
 # ---- what comes in
@@ -114,13 +115,18 @@ class EvaluationRunObject:
     evaluation: str
     model: str
     status: Literal["running", "completed", "failed"]
-    started_at: str
-    finished_at: str | None
+    started_at: datetime
+    finished_at: datetime | None
     summary: Mapping[str, Any] | None
     source_evaluation_run_id: str | None
     state: RunState
     reason: str | None
     source_known: bool | None
+
+    @classmethod
+    def of(cls, run: EvaluationRun) -> Self:
+        """Describe a run."""
+        return answer_from(cls, run, evaluation_run_id=run.id)
 
 
 @attrs.frozen
@@ -137,35 +143,6 @@ class NumDeleted:
     num_deleted: int
 
 
-def run_object(run: EvaluationRun) -> dict[str, Any]:
-    """A run as plain JSON data, in the members of `EvaluationRunObject`."""
-    return {
-        "evaluation_run_id": run.id,
-        "evaluation": run.evaluation,
-        "model": run.model,
-        "status": run.status,
-        "started_at": wire_time(run.started_at),
-        "finished_at": None if run.finished_at is None else wire_time(run.finished_at),
-        "summary": plain(run.summary),
-        "source_evaluation_run_id": run.source_evaluation_run_id,
-        "state": run.state.value,
-        "reason": run.reason,
-        "source_known": run.source_known,
-    }
-
-
-def plain(value: Any) -> Any:
-    """JSON data with dicts and lists in the place of what a record keeps frozen."""
-    if isinstance(value, Mapping):
-        return {name: plain(member) for name, member in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def wire_time(moment: datetime) -> str:
-    """A time as this interface writes it."""
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 @attrs.frozen
 class TrainedStepObject:
     """How one checkpoint came to be; of one that was `deleted` only the step is known."""
@@ -178,6 +155,11 @@ class TrainedStepObject:
     data_url: str | None
     deleted: bool
 
+    @classmethod
+    def of(cls, step: TrainedStep) -> Self:
+        """Describe a step."""
+        return answer_from(cls, step)
+
 
 @attrs.frozen
 class CheckpointLineageObject:
@@ -188,6 +170,12 @@ class CheckpointLineageObject:
     step: int
     steps: tuple[TrainedStepObject, ...]
     aliases: tuple[str, ...]
+
+    @classmethod
+    def of(cls, lineage: CheckpointLineage) -> Self:
+        """Describe the lineage of a checkpoint."""
+        checkpoint, steps = lineage.checkpoint, tuple(map(TrainedStepObject.of, lineage.steps))
+        return cls(lineage.model.id, checkpoint.id, checkpoint.step, steps, lineage.aliases)
 
 
 @attrs.frozen
@@ -201,28 +189,14 @@ class RunLineageObject:
     checkpoint: CheckpointLineageObject | None
     has_more: bool
 
-
-def lineage_object(lineage: RunLineage) -> Mapping[str, Any]:
-    """A lineage as plain JSON data, in the members of `RunLineageObject`."""
-    return {
-        "run": run_object(lineage.run),
-        "sources": [run_object(run) for run in lineage.sources],
-        "missing_source": lineage.missing_source,
-        "derived": [run_object(run) for run in lineage.derived],
-        "checkpoint": None if lineage.checkpoint is None else _checkpoint(lineage.checkpoint),
-        "has_more": lineage.more,
-    }
-
-
-def _checkpoint(lineage: CheckpointLineage) -> Mapping[str, Any]:
-    return {
-        "model_id": lineage.model.id,
-        "checkpoint_id": lineage.checkpoint.id,
-        "step": lineage.checkpoint.step,
-        "steps": [_step(step) for step in lineage.steps],
-        "aliases": list(lineage.aliases),
-    }
-
-
-def _step(step: TrainedStep) -> Mapping[str, Any]:
-    return {**attrs.asdict(step), "kind": step.kind and step.kind.value}
+    @classmethod
+    def of(cls, lineage: RunLineage) -> Self:
+        """Describe the lineage of a run."""
+        return cls(
+            run=EvaluationRunObject.of(lineage.run),
+            sources=tuple(map(EvaluationRunObject.of, lineage.sources)),
+            missing_source=lineage.missing_source,
+            derived=tuple(map(EvaluationRunObject.of, lineage.derived)),
+            checkpoint=None if lineage.checkpoint is None else CheckpointLineageObject.of(lineage.checkpoint),
+            has_more=lineage.more,
+        )
