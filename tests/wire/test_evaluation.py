@@ -17,6 +17,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure, unstructure
 from modelyard.http.evaluations.object_schemas import dataset_request, dataset_rows
+from modelyard.http.evaluations.route import problems_in_request
 from modelyard.http.evaluations.run_schemas import (
     EvaluationRunCreate,
     EvaluationRunFinish,
@@ -24,7 +25,6 @@ from modelyard.http.evaluations.run_schemas import (
     RunQuery,
     parse_ids,
     parse_run_query,
-    wire_places,
 )
 from modelyard.http.message import dump
 
@@ -150,7 +150,7 @@ def test_a_summary_is_an_object(summary: Any) -> None:
 
 
 def test_the_problems_of_a_use_case_are_told_where_the_client_put_the_values() -> None:
-    with pytest.raises(InvalidInput) as refused, wire_places():
+    with pytest.raises(InvalidInput) as refused, problems_in_request():
         raise InvalidInput([Problem(("project",), "no"), Problem(("model",), "no", "reference"), Problem((), "no")])
     assert [(problem.loc, problem.type) for problem in refused.value.problems] == [
         (("path", "project"), "value_error"),

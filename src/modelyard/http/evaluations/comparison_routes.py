@@ -1,4 +1,4 @@
-"""The routes that compare runs and hand out their rows (specification 4.5)."""
+"""The routes that compare runs and export their rows (specification 4.5)."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -8,13 +8,12 @@ from modelyard import flow
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.formats.converter import structure
-from modelyard.http.evaluations.common import evaluation_route, place_of
 from modelyard.http.evaluations.comparison_schemas import (
     ComparisonObject,
     ComparisonRequest,
     ExportedPrediction,
 )
-from modelyard.http.evaluations.run_schemas import wire_places
+from modelyard.http.evaluations.route import evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Call, Parameter
 
@@ -24,18 +23,18 @@ _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 def compare_runs(call: Call) -> Flow[Response]:
     """Compare two runs, row by row."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     body = structure(ComparisonRequest, call.body, "body")
 
     def answer() -> Response:
-        with wire_places():
+        with problems_in_request():
             report = call.platform.evaluations.compare(
                 baseline=body.baseline,
                 candidate=body.candidate,
                 reducer=body.reducer,
                 cluster_by=body.cluster_by,
                 confidence=body.confidence,
-                **place,
+                **namespace,
             )
         return json_response(ComparisonObject.of(report.comparison))
 
@@ -44,31 +43,31 @@ def compare_runs(call: Call) -> Flow[Response]:
 
 def export_run(call: Call) -> Flow[Response]:
     """Read every prediction of a run with its scores, as JSON Lines or CSV."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     wanted = _format(call)
 
     def answer() -> Response:
-        pieces = call.platform.evaluations.export(call.params["run_id"], wanted, **place)
+        pieces = call.platform.evaluations.export(call.params["run_id"], wanted, **namespace)
         name = f'attachment; filename="evaluation-run.{wanted}"'
-        return Response(200, [("content-type", _MEDIA[wanted]), ("content-disposition", name)], _begun(pieces))
+        return Response(200, [("content-type", _MEDIA[wanted]), ("content-disposition", name)], _started(pieces))
 
     return cast(Response, (yield flow.Call(answer)))
 
 
-def _begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same pieces, the first of them read: what fails there fails the request."""
+def _started(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Read the first piece, so that an error in it fails the request."""
     return chain([next(pieces, b"")], pieces)
 
 
 def _format(call: Call) -> Format:
-    asked = call.one("format") or "jsonl"
+    named = call.one("format") or "jsonl"
     for known in get_args(Format):
-        if asked == known:
+        if named == known:
             return cast(Format, known)
     raise InvalidInput.at("query", "format", msg="must be jsonl or csv", type="literal_error")
 
 
-_FORMAT = Parameter("format", {"enum": list(get_args(Format))}, "What to make of the rows; jsonl when absent.")
+_FORMAT = Parameter("format", {"enum": list(get_args(Format))}, "The format of the rows; jsonl when absent.")
 
 ROUTES = (
     evaluation_route(

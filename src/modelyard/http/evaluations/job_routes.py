@@ -1,4 +1,4 @@
-"""The routes of evaluations that workers do (specification 4.5)."""
+"""The routes of evaluations that workers run (specification 4.5)."""
 
 from functools import partial
 
@@ -6,7 +6,6 @@ import attrs
 
 from modelyard.errors import NotFound
 from modelyard.formats.converter import structure
-from modelyard.http.evaluations.common import WINDOW, Where, evaluation_route, lines_response, place_of
 from modelyard.http.evaluations.job_schemas import (
     EvaluateModel,
     EvaluationEventObject,
@@ -20,6 +19,7 @@ from modelyard.http.evaluations.job_schemas import (
     status_answer,
 )
 from modelyard.http.evaluations.object_schemas import parse_object_query
+from modelyard.http.evaluations.route import WINDOW, Namespace, evaluation_route, lines_response, namespace_of
 from modelyard.http.evaluations.run_routes import RUNS
 from modelyard.http.evaluations.run_schemas import Success
 from modelyard.http.listing import problems_at
@@ -30,20 +30,20 @@ from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_
 def evaluate_model(call: Call) -> Response:
     """Have a worker evaluate a model as a published evaluation says."""
     body = structure(EvaluateModel, call.body, "body")
-    place = _place(call, body.project_id)
+    namespace = _namespace(call, body.project_id)
     check_references(body)
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
-        run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **place)
+        run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **namespace)
     return json_response(EvaluationQueued(run.id))
 
 
 def rescore(call: Call) -> Response:
-    """Have a worker score the outputs of a run anew, in a new run."""
+    """Have a worker score the outputs of a run again, in a new run."""
     body = structure(Rescore, call.body, "body")
-    place = _place(call, body.project_id)
+    namespace = _namespace(call, body.project_id)
     check_references(body)
-    source = call.platform.evaluations.get(body.source_evaluation_run_id, **place)
+    source = call.platform.evaluations.get(body.source_evaluation_run_id, **namespace)
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
@@ -51,32 +51,32 @@ def rescore(call: Call) -> Response:
 
 
 def resume_run(call: Call) -> Response:
-    """Have a worker go on with a run that failed; no row that was stored is asked again."""
-    run = call.platform.evaluations.get(call.params["run_id"], **place_of(call))
+    """Have a worker resume a run that failed; rows that were stored are not run again."""
+    run = call.platform.evaluations.get(call.params["run_id"], **namespace_of(call))
     call.platform.jobs.require_worker("evaluation")
     call.platform.evaluations.submit_resume(run.id)
     return json_response(Success(True))
 
 
 def list_events(call: Call) -> Response:
-    """List what has happened so far to a run that the engine works on, one JSON object a line."""
-    place, window = place_of(call), parse_object_query(call.query)
-    events = call.platform.evaluations.history(call.params["run_id"], **place, **attrs.asdict(window))
+    """List the events so far of a run that a worker runs, one JSON object a line."""
+    namespace, window = namespace_of(call), parse_object_query(call.query)
+    events = call.platform.evaluations.history(call.params["run_id"], **namespace, **attrs.asdict(window))
     return lines_response(events, EvaluationEventObject.of)
 
 
 def show_status(call: Call) -> Response:
-    """Show how far a run has come; one that is not here is told as such."""
+    """Show how far a run has come; for one that does not exist the status is `not_found`."""
     body = structure(StatusOf, call.body, "body")
-    place = _place(call, body.project_id)
+    namespace = _namespace(call, body.project_id)
     try:
-        return json_response(status_answer(call.platform.evaluations.status(body.call_id, **place)))
+        return json_response(status_answer(call.platform.evaluations.status(body.call_id, **namespace)))
     except NotFound:
         return json_response(StatusAnswer(StatusNotFound("not_found")))
 
 
-def _place(call: Call, project_id: str) -> Where:
-    """The entity and project, which the caller must have."""
+def _namespace(call: Call, project_id: str) -> Namespace:
+    """Return the entity and project of a body. Raises `Forbidden`."""
     entity, _, project = project_id.partition("/")
     call.principal.require(entity, project)
     return {"entity": entity, "project": project}

@@ -8,14 +8,6 @@ import attrs
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind
 from modelyard.formats.json_stream import file_chunks
-from modelyard.http.evaluations.common import (
-    TEXTS,
-    WINDOW,
-    body_with_references,
-    evaluation_route,
-    lines_response,
-    place_of,
-)
 from modelyard.http.evaluations.object_schemas import (
     DatasetCreate,
     DatasetVersionObject,
@@ -39,7 +31,16 @@ from modelyard.http.evaluations.object_schemas import (
     parse_object_query,
     version_object,
 )
-from modelyard.http.evaluations.run_schemas import NumDeleted, wire_places
+from modelyard.http.evaluations.route import (
+    TEXTS,
+    WINDOW,
+    body_with_references,
+    evaluation_route,
+    lines_response,
+    namespace_of,
+    problems_in_request,
+)
+from modelyard.http.evaluations.run_schemas import NumDeleted
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Call, Parameter, Route
 
@@ -47,37 +48,37 @@ Handler = Callable[[Call], Response]
 
 
 def create_dataset(call: Call) -> Response:
-    """Keep the next version of a dataset; equal content is the version that has it."""
-    place = place_of(call)
+    """Store the next version of a dataset; equal content is the version that has it."""
+    namespace = namespace_of(call)
     with call.open_data() as file:
         body = dataset_request(file_chunks(file))
         file.seek(0)
         content = {"description": body.description}
-        return _publish(call, ObjectKind.DATASET, body.name, content, dataset_rows(file_chunks(file)), **place)
+        return _publish(call, ObjectKind.DATASET, body.name, content, dataset_rows(file_chunks(file)), **namespace)
 
 
 def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> Handler:
     def create(call: Call) -> Response:
-        place = place_of(call)
+        namespace = namespace_of(call)
         body = body_with_references(cls, call, **references)
-        return _publish(call, kind, body.name, content_of(body), None, **place)
+        return _publish(call, kind, body.name, content_of(body), None, **namespace)
 
     return create
 
 
 def _publish(
-    call: Call, kind: ObjectKind, name: str, content: Mapping[str, Any], rows: Iterator[Any] | None, **place: Any
+    call: Call, kind: ObjectKind, name: str, content: Mapping[str, Any], rows: Iterator[Any] | None, **namespace: Any
 ) -> Response:
-    with wire_places():
-        version = call.platform.evaluations.objects.publish(kind, name, content, rows, **place)
+    with problems_in_request():
+        version = call.platform.evaluations.objects.publish(kind, name, content, rows, **namespace)
     return json_response(created_object(version))
 
 
 def _lister(kind: ObjectKind) -> Handler:
     def list_versions(call: Call) -> Response:
-        place = place_of(call)
+        namespace = namespace_of(call)
         query = parse_object_query(call.query)
-        found = call.platform.evaluations.objects.list(kind, **place, **attrs.asdict(query))
+        found = call.platform.evaluations.objects.list(kind, **namespace, **attrs.asdict(query))
         return lines_response(found, version_object)
 
     return list_versions
@@ -92,25 +93,25 @@ def _reader(kind: ObjectKind) -> Handler:
 
 def _version(call: Call, kind: ObjectKind) -> ObjectVersion:
     object_id, version = call.params["object_id"], call.params["version"]
-    return call.platform.evaluations.objects.get(kind, object_id, version, **place_of(call))
+    return call.platform.evaluations.objects.get(kind, object_id, version, **namespace_of(call))
 
 
 def _deleter(kind: ObjectKind) -> Handler:
     def delete(call: Call) -> Response:
-        place = place_of(call)
+        namespace = namespace_of(call)
         digests = parse_digests(call.query)
-        deleted = call.platform.evaluations.objects.delete(kind, call.params["object_id"], digests, **place)
+        deleted = call.platform.evaluations.objects.delete(kind, call.params["object_id"], digests, **namespace)
         return json_response(NumDeleted(deleted))
 
     return delete
 
 
-_EAGER = Parameter("eager", {"type": "boolean"}, "Taken and without effect: the code is always shown.")
+_EAGER = Parameter("eager", {"type": "boolean"}, "Accepted without effect: the code is always shown.")
 _DIGESTS = Parameter("digests", TEXTS, "Which versions to delete; all when absent.")
 
 
 def _routes(kind: ObjectKind, create: Handler, request: type, created: type, shown: type, body: Body) -> list[Route]:
-    """The four routes of one kind of object."""
+    """Declare the four routes of one kind of object."""
     word = kind.value
     one, version = f"/{word}s/{{object_id}}", f"/{word}s/{{object_id}}/versions/{{version}}"
     article = "an" if word[0] in "aeiou" else "a"
@@ -122,7 +123,7 @@ def _routes(kind: ObjectKind, create: Handler, request: type, created: type, sho
             body=body,
             request=request,
             response=created,
-            summary=f"Keep the next version of {article} {word}; equal content is the version that has it.",
+            summary=f"Store the next version of {article} {word}; equal content is the version that has it.",
         ),
         evaluation_route(
             "GET",

@@ -3,15 +3,6 @@
 import attrs
 
 from modelyard.domain.evaluation.references import MODEL_KINDS
-from modelyard.http.evaluations.common import (
-    TEXTS,
-    WINDOW,
-    body_with_references,
-    evaluation_route,
-    lines_response,
-    optional_body,
-    place_of,
-)
 from modelyard.http.evaluations.prediction_schemas import (
     PredictionCreate,
     PredictionCreated,
@@ -22,7 +13,17 @@ from modelyard.http.evaluations.prediction_schemas import (
     ScoreObject,
     parse_part_query,
 )
-from modelyard.http.evaluations.run_schemas import NumDeleted, Success, parse_ids, wire_places
+from modelyard.http.evaluations.route import (
+    TEXTS,
+    WINDOW,
+    body_with_references,
+    evaluation_route,
+    lines_response,
+    namespace_of,
+    optional_body,
+    problems_in_request,
+)
+from modelyard.http.evaluations.run_schemas import NumDeleted, Success, parse_ids
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Call, Parameter, Route
 
@@ -33,56 +34,56 @@ PREDICTIONS, SCORES = "/predictions", "/scores"
 
 
 def create_prediction(call: Call) -> Response:
-    """Keep what a model answered, in a running run or without one."""
-    place = place_of(call)
+    """Store the output of a model, in a running run or without one."""
+    namespace = namespace_of(call)
     body = body_with_references(PredictionCreate, call, model=MODEL_KINDS)
-    with wire_places():
+    with problems_in_request():
         prediction = call.platform.evaluations.predictions.create(
-            body.model, body.inputs, body.output, run_id=body.evaluation_run_id or None, spans=body.spans, **place
+            body.model, body.inputs, body.output, run_id=body.evaluation_run_id or None, spans=body.spans, **namespace
         )
     return json_response(PredictionCreated(prediction.id))
 
 
 def read_prediction(call: Call) -> Response:
     """Show a prediction."""
-    found = call.platform.evaluations.predictions.get(call.params["prediction_id"], **place_of(call))
+    found = call.platform.evaluations.predictions.get(call.params["prediction_id"], **namespace_of(call))
     return json_response(PredictionObject.of(found))
 
 
 def list_predictions(call: Call) -> Response:
     """List predictions, one JSON object a line."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     query = parse_part_query(call.query)
     return lines_response(
-        call.platform.evaluations.predictions.list(**place, **attrs.asdict(query)), PredictionObject.of
+        call.platform.evaluations.predictions.list(**namespace, **attrs.asdict(query)), PredictionObject.of
     )
 
 
 def finish_prediction(call: Call) -> Response:
     """Finish a prediction; again with an equal output, or without one, changes nothing."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     body = optional_body(PredictionFinish, call)
-    call.platform.evaluations.predictions.finish(call.params["prediction_id"], body.output, **place)
+    call.platform.evaluations.predictions.finish(call.params["prediction_id"], body.output, **namespace)
     return json_response(Success(True))
 
 
 def delete_predictions(call: Call) -> Response:
     """Delete predictions with their scores; those that do not exist are not counted."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     ids = parse_ids(call.query, "prediction_ids")
-    return json_response(NumDeleted(call.platform.evaluations.predictions.delete(ids, **place)))
+    return json_response(NumDeleted(call.platform.evaluations.predictions.delete(ids, **namespace)))
 
 
 # ---- scores
 
 
 def create_score(call: Call) -> Response:
-    """Keep what a scorer says of a prediction."""
-    place = place_of(call)
+    """Store the score of a prediction."""
+    namespace = namespace_of(call)
     body = body_with_references(ScoreCreate, call, scorer=MODEL_KINDS)
-    with wire_places():
+    with problems_in_request():
         score = call.platform.evaluations.scores.create(
-            body.prediction_id, body.scorer, body.value, run_id=body.evaluation_run_id or None, **place
+            body.prediction_id, body.scorer, body.value, run_id=body.evaluation_run_id or None, **namespace
         )
     return json_response(ScoreCreated(score.id))
 
@@ -90,22 +91,22 @@ def create_score(call: Call) -> Response:
 def read_score(call: Call) -> Response:
     """Show a score."""
     return json_response(
-        ScoreObject.of(call.platform.evaluations.scores.get(call.params["score_id"], **place_of(call)))
+        ScoreObject.of(call.platform.evaluations.scores.get(call.params["score_id"], **namespace_of(call)))
     )
 
 
 def list_scores(call: Call) -> Response:
     """List scores, one JSON object a line."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     query = parse_part_query(call.query)
-    return lines_response(call.platform.evaluations.scores.list(**place, **attrs.asdict(query)), ScoreObject.of)
+    return lines_response(call.platform.evaluations.scores.list(**namespace, **attrs.asdict(query)), ScoreObject.of)
 
 
 def delete_scores(call: Call) -> Response:
     """Delete scores; those that do not exist are not counted."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     ids = parse_ids(call.query, "score_ids")
-    return json_response(NumDeleted(call.platform.evaluations.scores.delete(ids, **place)))
+    return json_response(NumDeleted(call.platform.evaluations.scores.delete(ids, **namespace)))
 
 
 _LISTING = (Parameter("evaluation_run_id", description="Only those of this run."), *WINDOW)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from itertools import islice
 
 from modelyard.formats.converter import structure
-from modelyard.http.evaluations.common import FIRST_LINES, evaluation_route, place_of
 from modelyard.http.evaluations.result_schemas import (
     EvalResults,
     EvalResultsEvaluation,
@@ -13,19 +12,19 @@ from modelyard.http.evaluations.result_schemas import (
     EvalResultsSummary,
     result_query,
 )
-from modelyard.http.evaluations.run_schemas import wire_places
+from modelyard.http.evaluations.route import FIRST_LINES, evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
 from modelyard.http.route import Body, Call, Route
 from modelyard.platform.evaluations.query import Results
 
 
 def query_results(call: Call) -> Response:
-    """Show the rows of runs, joined by their digests: filtered, sorted, in pages and in short."""
-    place = place_of(call)
+    """Show the rows of runs, joined by their digests: filtered, sorted, in pages and summed up."""
+    namespace = namespace_of(call)
     body = structure(EvalResultsQuery, call.body, "body")
     query = result_query(body)
-    with wire_places():
-        results = call.platform.evaluations.results(query, **place)
+    with problems_in_request():
+        results = call.platform.evaluations.results(query, **namespace)
     shown = (EvalResultsRow.of(row, results.names, body) for row in (results.rows if body.include_rows else ()))
     first = tuple(islice(shown, FIRST_LINES))
     whole = _whole(results, first if len(first) < FIRST_LINES else (), body)

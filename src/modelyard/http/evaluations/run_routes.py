@@ -6,14 +6,15 @@ import attrs
 
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.http.evaluations.common import (
+from modelyard.http.evaluations.route import (
     TEXTS,
     WINDOW,
     body_with_references,
     evaluation_route,
     lines_response,
+    namespace_of,
     optional_body,
-    place_of,
+    problems_in_request,
 )
 from modelyard.http.evaluations.run_schemas import (
     EvaluationRunCreate,
@@ -26,7 +27,6 @@ from modelyard.http.evaluations.run_schemas import (
     Success,
     parse_ids,
     parse_run_query,
-    wire_places,
 )
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Call, Parameter, Route
@@ -36,36 +36,38 @@ RUNS = "/evaluation_runs"
 
 def create_run(call: Call) -> Response:
     """Create a run."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     body = body_with_references(EvaluationRunCreate, call, evaluation=EVALUATION_KINDS, model=MODEL_KINDS)
-    with wire_places():
-        run = call.platform.evaluations.create(body.evaluation, body.model, body.source_evaluation_run_id, **place)
+    with problems_in_request():
+        run = call.platform.evaluations.create(body.evaluation, body.model, body.source_evaluation_run_id, **namespace)
     return json_response(EvaluationRunCreated(run.id))
 
 
 def read_run(call: Call) -> Response:
     """Show a run."""
-    return json_response(EvaluationRunObject.of(call.platform.evaluations.get(call.params["run_id"], **place_of(call))))
+    return json_response(
+        EvaluationRunObject.of(call.platform.evaluations.get(call.params["run_id"], **namespace_of(call)))
+    )
 
 
 def list_runs(call: Call) -> Response:
     """List runs, one JSON object a line."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     query = parse_run_query(call.query)
-    return lines_response(call.platform.evaluations.list(**place, **attrs.asdict(query)), EvaluationRunObject.of)
+    return lines_response(call.platform.evaluations.list(**namespace, **attrs.asdict(query)), EvaluationRunObject.of)
 
 
 def finish_run(call: Call) -> Response:
     """Complete a run; again with an equal summary, or without one, changes nothing."""
-    place = place_of(call)
+    namespace = namespace_of(call)
     body = optional_body(EvaluationRunFinish, call)
-    with wire_places():
-        call.platform.evaluations.finish(call.params["run_id"], body.summary, **place)
+    with problems_in_request():
+        call.platform.evaluations.finish(call.params["run_id"], body.summary, **namespace)
     return json_response(Success(True))
 
 
 def cancel_run(call: Call) -> Response:
-    """End a running run because nobody wants it."""
+    """End a running run that is no longer wanted."""
     return _stop(call, call.platform.evaluations.cancel)
 
 
@@ -75,18 +77,18 @@ def fail_run(call: Call) -> Response:
 
 
 def _stop(call: Call, stop: Callable[..., EvaluationRun]) -> Response:
-    place = place_of(call)
+    namespace = namespace_of(call)
     body = optional_body(EvaluationRunStop, call)
     reason = {} if body.reason is None else {"reason": body.reason}
-    with wire_places():
-        stop(call.params["run_id"], **reason, **place)
+    with problems_in_request():
+        stop(call.params["run_id"], **reason, **namespace)
     return json_response(Success(True))
 
 
 def delete_runs(call: Call) -> Response:
     """Delete runs; those that do not exist are not counted."""
-    place = place_of(call)
-    return json_response(NumDeleted(call.platform.evaluations.delete(parse_ids(call.query), **place)))
+    namespace = namespace_of(call)
+    return json_response(NumDeleted(call.platform.evaluations.delete(parse_ids(call.query), **namespace)))
 
 
 _LISTING = (
@@ -101,9 +103,9 @@ _LISTING = (
 
 
 def read_lineage(call: Call) -> Response:
-    """Show what a run was made from, what was made of it, and the checkpoint that it judged."""
+    """Show what a run was made from, what was made from it, and the checkpoint that it evaluated."""
     return json_response(
-        RunLineageObject.of(call.platform.evaluations.lineage(call.params["run_id"], **place_of(call)))
+        RunLineageObject.of(call.platform.evaluations.lineage(call.params["run_id"], **namespace_of(call)))
     )
 
 

@@ -1,7 +1,6 @@
 """Evaluation runs as the clients of the evaluation interface know them (specification 4.5, 7)."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self
 
@@ -10,7 +9,6 @@ import attrs
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.job import JobKind
 from modelyard.domain.lineage import CheckpointLineage, RunLineage, TrainedStep
-from modelyard.errors import InvalidInput, Problem
 from modelyard.http.message import answer_from
 from modelyard.http.query import Query
 
@@ -77,22 +75,6 @@ def parse_ids(parameters: Mapping[str, Sequence[str]], name: str = "evaluation_r
     ids = query.texts(name, required=True)
     query.check()
     return ids
-
-
-_IN_PATH = {("entity",), ("project",)}
-
-
-@contextmanager
-def wire_places() -> Iterator[None]:
-    """Give the problems of a use case the places where a client put the values: the path or the body."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise InvalidInput([_moved(problem) for problem in error.problems]) from error
-
-
-def _moved(problem: Problem) -> Problem:
-    return attrs.evolve(problem, loc=("path" if problem.loc in _IN_PATH else "body", *problem.loc))
 
 
 # ---- what goes out

@@ -1,22 +1,24 @@
-"""What the routes of the evaluation interface have in common: a place in the path, references, lists as JSON Lines."""
+"""Routes of the evaluation interface: the namespace in the path, references in bodies, lists as JSON Lines."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypedDict, TypeVar
+
+import attrs
 
 from modelyard.domain.evaluation.references import RefKind, RefMode, reference_problem
 from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure
-from modelyard.http.evaluations.run_schemas import wire_places
 from modelyard.http.message import Response, dump
 from modelyard.http.route import Auth, Call, Handler, Interface, Parameter, Route, documented_route
 
 T = TypeVar("T")
 
-PLACE = "/v2/{entity}/{project}"
+NAMESPACE = "/v2/{entity}/{project}"
 FIRST_LINES = 1000
-"""So many lines are read before the status is sent; what fails among them fails the request."""
+"""How many lines are read before the status is sent, so that an error among them fails the request."""
 
 TEXTS = {"type": "array", "items": {"type": "string"}}
 COUNT = {"type": "integer", "minimum": 0}
@@ -26,30 +28,46 @@ WINDOW = (
 )
 
 
-class Where(TypedDict):
-    """The arguments that name a place."""
+_IN_PATH = {("entity",), ("project",)}
+
+
+@contextmanager
+def problems_in_request() -> Iterator[None]:
+    """Locate the problems that a use case raises where the client put the values: in the path or the body."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput([_moved(problem) for problem in error.problems]) from error
+
+
+def _moved(problem: Problem) -> Problem:
+    return attrs.evolve(problem, loc=("path" if problem.loc in _IN_PATH else "body", *problem.loc))
+
+
+class Namespace(TypedDict):
+    """The arguments that name an entity and a project."""
 
     entity: str
     project: str
 
 
-def place_of(call: Call) -> Where:
-    """The path's entity and project. A caller who lacks them hears so before the rest of the request is looked at."""
+def namespace_of(call: Call) -> Namespace:
+    """Return the entity and project of the path. Raises `Forbidden` before anything else of the request is checked."""
     entity, project = call.params["entity"], call.params["project"]
     call.principal.require(entity, project)
-    with wire_places():
+    with problems_in_request():
         return {"entity": check_name(entity, "entity"), "project": check_name(project, "project")}
 
 
 def optional_body(cls: type[T], call: Call) -> T:
-    """The body of a request that may come without one. Raises `InvalidInput`."""
+    """Read a body that may be left out. Raises `InvalidInput`."""
     return structure(cls, {} if call.body is None else call.body, "body")
 
 
 def body_with_references(cls: type[T], call: Call, **kinds: frozenset[RefKind]) -> T:
-    """The body of a request, some of whose members are references. Raises `InvalidInput`.
+    """Read a body whose members named in `kinds` are references. Raises `InvalidInput`.
 
-    The references at fault in a body that does not fit anyway are told too, so that all problems are told at once.
+    A body that does not fit is refused with its wrong references too, so that all problems are reported at once.
     """
     try:
         return structure(cls, call.body, "body")
@@ -74,7 +92,7 @@ def _wrong_references(
 
 
 def lines_response(items: Iterator[T], shown: Callable[[T], object]) -> Response:
-    """A list, one JSON object a line."""
+    """Return a list, one JSON object a line."""
     first = list(islice(items, FIRST_LINES))
     body = _lines(first, shown) if len(first) < FIRST_LINES else _stream(first, items, shown)
     return Response(200, [("content-type", "application/jsonl")], body)
@@ -91,5 +109,5 @@ def _lines(items: Iterable[T], shown: Callable[[T], object]) -> bytes:
 
 
 def evaluation_route(method: str, path: str, handler: Handler, **more: Any) -> Route:
-    """A route of this interface, below the place in its path, summed up by its handler's docstring."""
-    return documented_route(Interface.BASE, Auth.BASIC, method, PLACE + path, handler, **more)
+    """Declare a route of this interface below a namespace, described as `documented_route` does."""
+    return documented_route(Interface.BASE, Auth.BASIC, method, NAMESPACE + path, handler, **more)
