@@ -14,7 +14,7 @@ from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, 
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import RateWindow
 from modelyard.flow import Await, Call, CallerDisconnected, Emit, Flow, OnEmit, Transact, aiterate, arun, iterate, run
-from modelyard.platform.chat.effects import Close, Open, Pull
+from modelyard.platform.chat.backend_stream import Close, Open, Pull
 from modelyard.protocols import ServedModel, Snapshot, Tx
 from modelyard.stores.memory import MemoryStore
 

@@ -13,7 +13,7 @@ from modelyard.domain.paging import Order, Page, check_limit
 from modelyard.errors import NotFound, RecordNotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage
-from modelyard.platform.chat.pipeline import CompletionResult, run_completion
+from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
 from modelyard.platform.chat.request import CompletionOptions, build_request
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
@@ -41,7 +41,7 @@ class Chat:
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> Completion:
-        """The whole answer. Raises as `modelyard.platform.chat.pipeline.run_completion` does."""
+        """The whole answer. Raises as `CompletionPipeline.flow` does."""
         return run(self._flow(request, team, project, options, streamed=False)).completion
 
     async def acomplete(
@@ -83,7 +83,7 @@ class Chat:
     def _pipeline(
         self, request: CompletionRequest, attribution: Attribution, *, details: bool = False
     ) -> Flow[CompletionResult]:
-        return run_completion(self._runtime, self._principal, request, attribution, details)
+        return CompletionPipeline(self._runtime, self._principal, request, attribution, details).flow()
 
     def completions(
         self,

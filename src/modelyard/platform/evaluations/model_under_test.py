@@ -17,7 +17,7 @@ from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.capability_checks import check_supported
-from modelyard.platform.chat.pipeline import backend_of, run_completion
+from modelyard.platform.chat.pipeline import CompletionPipeline, backend_of
 from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
 from modelyard.platform.evaluations.references import find_version, is_trained
 from modelyard.platform.evaluations.row import Reply, Retries, ScoreResult, call_with_retries, lacking, verdict_of
@@ -75,7 +75,7 @@ class CompletionModel:
         """Its completion of a row's `messages` or `prompt`, with this seed where it takes one."""
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
         request = self.request.asking(_messages(row), sampling, self.request.max_tokens)
-        given = yield from run_completion(self.runtime, self.principal, request, self.attribution)
+        given = yield from CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow()
         usage = given.completion.usage
         spent = cost(usage, given.entry.pricing)
         return Reply(given.completion.text, usage.prompt_tokens, usage.completion_tokens, spent)

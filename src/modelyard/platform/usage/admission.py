@@ -30,7 +30,7 @@ _NOTHING = Decimal(0)
 # ---- admission -------------------------------------------------------------------------------------------------
 
 
-def admitted(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admission | None]:
+def reserve(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admission | None]:
     """Let a request in. Returns what it holds, or None where it holds nothing.
 
     `admission` says who asks and what may be spent at most. What a dead process left behind is given back when the
@@ -42,10 +42,10 @@ def admitted(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Adm
         try:
             held = yield Transact(store, lambda tx: admit(tx, admission, limits, now), durable=False)
         except (RateLimited, BudgetExceeded):
-            left = yield Call(lambda: left_behind(runtime, admission.entity), store.blocking)
+            left = yield Call(lambda: stale_admissions(runtime, admission.entity), store.blocking)
             if not left:
                 raise
-            held = yield Transact(store, lambda tx: _admit_instead(tx, left, admission, limits, now), durable=False)
+            held = yield Transact(store, lambda tx: _readmit(tx, left, admission, limits, now), durable=False)
     except BaseException:
         runtime.cache.running.discard(admission.id)
         raise
@@ -143,12 +143,12 @@ def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompl
         return
     _count(tx, entry)
     if held is not None:
-        release(tx, held, entry.cost)
+        settle(tx, held, entry.cost)
     if stored is not None:
         tx.add(stored)
 
 
-def release(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
+def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
     """Give back what a request held, having spent so much. Again, it gives back nothing."""
     try:
         tx.remove(Admission, held.id)
@@ -173,7 +173,7 @@ def _count(tx: Tx, entry: LedgerEntry) -> None:
 # ---- what the dead left behind ------------------------------------------------------------------------------------
 
 
-def left_behind(runtime: Runtime, entity: str) -> list[Admission]:
+def stale_admissions(runtime: Runtime, entity: str) -> list[Admission]:
     """Admissions of other processes that this platform has watched for longer than `STILL`."""
     found = runtime.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", entity, limit=_WATCHED))
     others = {admission.id: admission for admission in found if admission.id not in runtime.cache.running}
@@ -182,9 +182,7 @@ def left_behind(runtime: Runtime, entity: str) -> list[Admission]:
     return [others[id_] for id_, still in seconds.items() if still > STILL]
 
 
-def _admit_instead(
-    tx: Tx, left: Sequence[Admission], admission: Admission, limits: Limits, now: float
-) -> Admission | None:
+def _readmit(tx: Tx, left: Sequence[Admission], admission: Admission, limits: Limits, now: float) -> Admission | None:
     for held in left:
-        release(tx, held)
+        settle(tx, held)
     return admit(tx, admission, limits, now)

@@ -1,12 +1,12 @@
-"""What a backend gives, piece by piece: one kind of stream over both kinds of backend."""
+"""The stream of deltas from a backend: one class for both kinds of backend, and the effects that use it."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.flow import settled
+from modelyard.flow import AsyncDriver, Driver, settled
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
@@ -16,8 +16,8 @@ class BackendStream:
     """An open stream of deltas, of a backend of one kind or the other.
 
     A synchronous one has `begin`, called at the first pull, so that all of a backend runs where it may block; `deltas`
-    is what it gave, and `blocking` says that getting them may wait. An asynchronous one has `adeltas`; `runner` drives
-    them where no event loop runs.
+    is what it returned, and `blocking` tells whether getting them may wait. An asynchronous one has `adeltas`; `runner`
+    drives them where no event loop runs.
     """
 
     blocking: bool
@@ -35,7 +35,7 @@ class BackendStream:
 
     @classmethod
     def of(cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel) -> "BackendStream":
-        """For blocking calls: an asynchronous backend gets an event loop of its own.
+        """Open a stream for blocking calls: an asynchronous backend gets an event loop of its own.
 
         Raises RuntimeError for such a backend where an event loop runs already.
         """
@@ -50,7 +50,7 @@ class BackendStream:
     def on_loop(
         cls, backend: Backend | AsyncBackend, request: CompletionRequest, model: ServedModel
     ) -> "BackendStream":
-        """For an event loop: asynchronous where the backend can be."""
+        """Open a stream for an event loop: asynchronous where the backend can be."""
         if hasattr(backend, "astream"):
             return cls(False, adeltas=backend.astream(request, model))
         return cls._synchronous(backend, request, model)
@@ -60,7 +60,7 @@ class BackendStream:
         return cls(backend.blocking, lambda: iter(backend.stream(request, model)))
 
     def pull(self, take: Callable[[Delta], bool]) -> bool:
-        """Hand deltas to `take` until it returns True or the source is to stop; False at the end."""
+        """Hand deltas to `take` until it returns True or the stream is to stop. Returns False at the end."""
         if self.runner is not None:
             return self.runner.run(self.apull(take))
         if self.deltas is None:
@@ -72,7 +72,7 @@ class BackendStream:
         return False
 
     async def apull(self, take: Callable[[Delta], bool]) -> bool:
-        """The same on an event loop."""
+        """Hand deltas to `take`, on an event loop, until it returns True. Returns False at the end."""
         assert self.adeltas is not None
         async for delta in self.adeltas:
             if take(delta):
@@ -100,7 +100,7 @@ class BackendStream:
                 self.runner.close()
 
     async def aclose(self) -> None:
-        """Stop the backend's work on an event loop, in the executor where the backend may block."""
+        """Stop the backend's work on an event loop, in the executor where the backend may block. Idempotent."""
         if self.closed:
             return
         if self.adeltas is None:
@@ -122,7 +122,7 @@ _STOPPING = "a backend failed while it was stopped"
 
 
 def _nothing() -> None:
-    """How to close what was never begun, or cannot be closed."""
+    pass
 
 
 def _on_event_loop() -> bool:
@@ -131,3 +131,76 @@ def _on_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+# ---- effects -------------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Open:
+    """Answered with a `BackendStream` of the backend's deltas, which the driver closes when the flow has ended."""
+
+    backend: Backend | AsyncBackend
+    request: CompletionRequest
+    model: ServedModel
+
+    @property
+    def waits(self) -> bool:
+        """Whether it opens otherwise on an event loop; nothing is requested of the backend yet in either way."""
+        return hasattr(self.backend, "astream")
+
+    def perform(self, driver: "Driver[Any]") -> BackendStream:
+        """Open it. Raises RuntimeError for an asynchronous backend where an event loop runs already."""
+        return _opened(driver, BackendStream.of(self.backend, self.request, self.model))
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> BackendStream:
+        """Open it asynchronously, where the backend can."""
+        return _opened(driver, BackendStream.on_loop(self.backend, self.request, self.model))
+
+
+def _opened(driver: Driver[Any], stream: BackendStream) -> BackendStream:
+    driver.opened.append(stream)
+    return stream
+
+
+@attrs.define(eq=False)
+class Pull:
+    """Hands deltas to `take` until that returns True. Answered with whether it did; False is the end of the stream."""
+
+    stream: BackendStream
+    take: Callable[[Delta], bool]
+
+    @property
+    def waits(self) -> bool:
+        """As the stream declares."""
+        return self.stream.waits
+
+    def perform(self, driver: "Driver[Any]") -> bool:
+        """Pull in this thread."""
+        return self.stream.pull(self.take)
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> bool:
+        """Pull on the loop, or in one hand-over to the executor for a backend that blocks."""
+        if self.stream.adeltas is not None:
+            return await self.stream.apull(self.take)
+        return await driver.in_thread(lambda: self.stream.pull(self.take), self.stream.stop)
+
+
+@attrs.define(eq=False)
+class Close:
+    """Stops the stream's work now; answered with None."""
+
+    stream: BackendStream
+
+    @property
+    def waits(self) -> bool:
+        """As the stream declares."""
+        return self.stream.waits
+
+    def perform(self, driver: "Driver[Any]") -> None:
+        """Close it in this thread."""
+        self.stream.close()
+
+    async def aperform(self, driver: "AsyncDriver[Any]") -> None:
+        """Close it on the loop, or in the executor."""
+        await driver.close(self.stream)
