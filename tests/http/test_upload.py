@@ -392,7 +392,7 @@ def test_what_is_another_s_looks_as_if_it_did_not_exist(client: Any, uploader: U
         ):
             answer = other.send(operation, **variables)
             said = answer.json["errors"][0]["message"].replace(id, "")
-            assert (answer.status, said) == (404, "Upload '' not found; begin it anew")
+            assert (answer.status, said) == (404, "Upload '' not found; begin it again")
 
 
 @pytest.mark.parametrize("entity", ["rival", "nobody"])

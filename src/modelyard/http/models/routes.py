@@ -49,7 +49,7 @@ _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def create_model(call: Call) -> Response:
-    """Create a model, or return the one that has its name."""
+    """Create a model, or return the one of that name."""
     body = structure(ModelCreate, call.body, "body")
     with problems_at("body"):
         model = call.platform.models.create(
@@ -76,8 +76,8 @@ def show_model(call: Call) -> Response:
 
 def delete_model(call: Call) -> Response:
     """Delete a model with its checkpoints, logs and files; its jobs end, and stay readable."""
-    gone = call.platform.models.delete(call.params["model_id"])
-    return json_response(ModelDeleted.of(gone))
+    deleted = call.platform.models.delete(call.params["model_id"])
+    return json_response(ModelDeleted.of(deleted))
 
 
 def list_base_models(call: Call) -> Response:
@@ -95,11 +95,11 @@ def list_checkpoints(call: Call) -> Response:
 
 
 def delete_checkpoints(call: Call) -> Response:
-    """Delete checkpoints of a model, all that are named or none."""
+    """Delete checkpoints of a model: all of the named ones, or none."""
     body = structure(CheckpointsDelete, call.body, "body")
     with problems_at("body"):
-        gone = call.platform.models.delete_checkpoints(call.params["model_id"], body.steps)
-    return json_response(CheckpointsDeleted.of(gone))
+        deleted = call.platform.models.delete_checkpoints(call.params["model_id"], body.steps)
+    return json_response(CheckpointsDeleted.of(deleted))
 
 
 def list_files(call: Call) -> Response:
@@ -148,7 +148,7 @@ class FileBody:
 
 
 def log_to_model(call: Call) -> Response:
-    """Keep trajectory groups of a split, such as "val", with their rewards and metrics."""
+    """Store trajectory groups of a split, such as "val", with their rewards and metrics."""
     model = call.platform.models.get(call.params["model_id"])
     with groups_body(call) as (rest, stored):
         request = structure(LogCreate, rest, "body")
@@ -173,28 +173,28 @@ def list_aliases(call: Call) -> Response:
 
 
 def promote(call: Call) -> Response:
-    """Let an alias point to a checkpoint, if that meets what is required; again, nothing changes."""
+    """Point an alias to a checkpoint, if that meets the requirement. Idempotent."""
     body = promotion_request(call.body)
     with problems_at("path"):
         alias = check_alias(call.params["alias"])
     with problems_at("body", "require"):
         require = None if body.require is None else body.require.not_worse()
-        made = call.platform.models.promote(call.params["model_id"], body.step, alias, require=require)
-    return json_response(PromotionObject.of(made))
+        change = call.platform.models.promote(call.params["model_id"], body.step, alias, require=require)
+    return json_response(PromotionObject.of(change))
 
 
 def roll_back(call: Call) -> Response:
-    """Let an alias point to where it pointed before."""
+    """Point an alias to the checkpoint that it pointed to before."""
     with problems_at("path"):
-        made = call.platform.models.rollback(call.params["model_id"], call.params["alias"])
-    return json_response(PromotionObject.of(made))
+        change = call.platform.models.rollback(call.params["model_id"], call.params["alias"])
+    return json_response(PromotionObject.of(change))
 
 
 def remove_alias(call: Call) -> Response:
-    """Let an alias point to nothing; its history stays."""
+    """Remove an alias; its history stays."""
     with problems_at("path"):
-        made = call.platform.models.unalias(call.params["model_id"], call.params["alias"])
-    return json_response(PromotionObject.of(made))
+        change = call.platform.models.unalias(call.params["model_id"], call.params["alias"])
+    return json_response(PromotionObject.of(change))
 
 
 def list_promotions(call: Call) -> Response:

@@ -47,7 +47,7 @@ class LogCreate:
 
 @attrs.frozen
 class Runs:
-    """The ids of two runs: of the checkpoint, and of what the alias points to."""
+    """The ids of two runs: of the checkpoint, and of the one that the alias points to."""
 
     candidate: str = attrs.field(validator=Length(1, 128))
     baseline: str = attrs.field(validator=Length(1, 128))
@@ -55,7 +55,7 @@ class Runs:
 
 @attrs.frozen
 class Requirement:
-    """That the checkpoint is not shown to be worse than what the alias points to, on an evaluation or by two runs."""
+    """What must hold: an evaluation, or two runs, do not show the checkpoint to be worse than that of the alias."""
 
     evaluation: str | None = attrs.field(default=None, validator=Length(1, 1000))
     runs: Runs | None = None
@@ -64,7 +64,7 @@ class Requirement:
     confidence: float = attrs.field(default=CONFIDENCE, validator=Within(0.5, 0.9999))
 
     def not_worse(self) -> NotWorse:
-        """The requirement. Raises `InvalidInput`."""
+        """Return the requirement as a value of the domain. Raises `InvalidInput`."""
         runs: PromotionRuns | None = None
         if self.runs is not None:
             runs = {"baseline": self.runs.baseline, "candidate": self.runs.candidate}
@@ -73,23 +73,24 @@ class Requirement:
 
 @attrs.frozen
 class PromotionCreate:
-    """The body that lets an alias point to the checkpoint of a step, if that meets what is required."""
+    """The body that points an alias to the checkpoint of a step, if that meets the requirement."""
 
     step: int = attrs.field(validator=Within(0))
     require: Requirement | None = None
 
 
 def promotion_request(value: object) -> PromotionCreate:
-    """What a body asks for. Raises `InvalidInput`, also for a member that is not known: a requirement that is misspelt
-    must not be a promotion without one.
+    """Read the body of a promotion.
+
+    Raises `InvalidInput`, also for a member that is not known: a misspelt requirement must not promote without one.
     """
-    asked = structure(PromotionCreate, value, "body")
+    request = structure(PromotionCreate, value, "body")
     problems = _unknown(PromotionCreate, value, "body")
-    if asked.require is not None and isinstance(value, Mapping):
+    if request.require is not None and isinstance(value, Mapping):
         problems += _unknown(Requirement, value["require"], "body", "require")
     if problems:
         raise InvalidInput(problems)
-    return asked
+    return request
 
 
 def _unknown(cls: type[attrs.AttrsInstance], value: object, *loc: str) -> list[Problem]:
@@ -129,7 +130,7 @@ class TrainableModel:
 
 @attrs.frozen
 class ModelDeleted:
-    """What went with a model."""
+    """What was deleted with a model."""
 
     model_id: str
     deleted_checkpoints: int
@@ -158,7 +159,7 @@ class CheckpointObject:
 
 @attrs.frozen
 class CheckpointsDeleted:
-    """How many checkpoints went, and which of the steps there were not."""
+    """How many checkpoints were deleted, and which of the steps do not exist."""
 
     deleted_count: int
     not_found_steps: tuple[int, ...]
@@ -199,12 +200,12 @@ class CheckpointFiles:
 
 @attrs.frozen
 class Logged:
-    """The answer to a log: nothing."""
+    """The answer to a log, which is empty."""
 
 
 @attrs.frozen
 class AliasObject:
-    """An alias; its id is its name. `previous_step` is where a rollback leads."""
+    """An alias; its id is its name. A rollback leads to `previous_step`."""
 
     id: str
     object: Literal["alias"]

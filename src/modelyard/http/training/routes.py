@@ -100,15 +100,15 @@ def cancel_job(call: Call) -> Response:
 
 
 def upload_dataset(call: Call) -> Response:
-    """Keep examples, one JSON object a line, as the next version of a dataset."""
+    """Store examples, one JSON object a line, as the next version of a dataset."""
     with call.open_data() as file, problems_at("query"):
-        project, name = _needed(call, "project"), _needed(call, "name")
+        project, name = _required(call, "project"), _required(call, "name")
         with _rows_in_body():
             dataset = call.platform.training.upload(project, name, read_examples(file), entity=call.one("entity"))
     return json_response(DatasetObject.of(dataset))
 
 
-def _needed(call: Call, name: str) -> str:
+def _required(call: Call, name: str) -> str:
     value = call.one(name)
     if value is None:
         raise InvalidInput.at(name, msg="is required", type="missing")
@@ -117,7 +117,7 @@ def _needed(call: Call, name: str) -> str:
 
 @contextmanager
 def _rows_in_body() -> Iterator[None]:
-    """Problems of rows are problems of the body, those of names stay what they are."""
+    """Locate the problems of rows in the body, and leave those of names where they are."""
     try:
         yield
     except InvalidInput as wrong:

@@ -22,7 +22,7 @@ EventType = Literal["training_started", "gradient_step", "training_ended", "trai
 
 @attrs.frozen
 class RLOptions:
-    """How an RL job trains; every option may be null. Options beside these are accepted where they change nothing."""
+    """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
 
     learning_rate: float | None = None
     ppo: bool | None = None
@@ -73,12 +73,12 @@ class SFTJobCreate:
 
 
 _WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
-_NEUTRAL_WORDS = {"kl_penalty_source": "current_learner"}
+_NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 
 
 def rl_request(body: Any) -> RLJobCreate:
-    """The RL job that is asked for. Raises `InvalidInput` naming every problem, options that we lack among them."""
-    problems = _unhonoured(body, "experimental_config", RLOptions)
+    """Read the body of an RL job. Raises `InvalidInput` naming every problem and unsupported option."""
+    problems = _unsupported(body, "experimental_config", RLOptions)
     request = _structured(RLJobCreate, body, problems)
     with problems_at("body", "experimental_config"):
         RLConfig.resolve(options_of(request.experimental_config))
@@ -86,8 +86,8 @@ def rl_request(body: Any) -> RLJobCreate:
 
 
 def sft_request(body: Any) -> SFTJobCreate:
-    """The SFT job that is asked for. Raises `InvalidInput` naming every problem, options that we lack among them."""
-    problems = [*_unhonoured(body, "config", SFTOptions), *_unhonoured(body, "experimental_config")]
+    """Read the body of an SFT job. Raises `InvalidInput` naming every problem and unsupported option."""
+    problems = [*_unsupported(body, "config", SFTOptions), *_unsupported(body, "experimental_config")]
     request = _structured(SFTJobCreate, body, problems)
     with problems_at("body", "config"):
         SFTConfig.resolve(options_of(request.config))
@@ -95,7 +95,7 @@ def sft_request(body: Any) -> SFTJobCreate:
 
 
 def options_of(options: RLOptions | SFTOptions | None) -> dict[str, Any]:
-    """The options that were given, by name."""
+    """Return the options that were given, by name."""
     given = attrs.asdict(options, recurse=False) if options is not None else {}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -110,13 +110,13 @@ def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
     return request
 
 
-def _unhonoured(body: Any, name: str, honoured: type | None = None) -> list[Problem]:
-    """The options that would have to change something, but cannot."""
+def _unsupported(body: Any, name: str, supported: type | None = None) -> list[Problem]:
+    """Find the options that are not supported and would change the training."""
     options = body.get(name) if isinstance(body, dict) else None
     if not isinstance(options, dict):
         return []
-    known = {field.name for field in attrs.fields(honoured)} if honoured is not None else set()
-    message = "is not supported here; leave it out, because without it something else would be trained than was asked"
+    known = {field.name for field in attrs.fields(supported)} if supported is not None else set()
+    message = "is not supported; leave it out to train without it"
     return [
         Problem(("body", name, option), message, "unsupported_option")
         for option, value in options.items()
@@ -127,7 +127,7 @@ def _unhonoured(body: Any, name: str, honoured: type | None = None) -> list[Prob
 def _is_neutral(option: str, value: Any) -> bool:
     if option == "kl_ref_adapter_path":
         return value is None
-    return option in _WITHOUT_EFFECT or value in (None, 0) or value == _NEUTRAL_WORDS.get(option)
+    return option in _WITHOUT_EFFECT or value in (None, 0) or value == _NEUTRAL_VALUES.get(option)
 
 
 # ---- responses

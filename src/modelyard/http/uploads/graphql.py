@@ -1,4 +1,4 @@
-"""The operations of an artifact's upload: the closed set that the W&B client's upload consists of."""
+"""The GraphQL operations that the W&B client uploads an artifact with; there are no others."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from modelyard.http.uploads.schemas import (
 V = TypeVar("V")
 
 FILE, MANIFEST = "/uploads/files/{file}", "/uploads/manifests/{manifest}"
-"""Where the parts of an upload are put. The one parameter is the secret, named for the part that it opens."""
+"""Where the parts of an upload are put. The one parameter is a secret, named after the part that it gives access to."""
 
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
@@ -47,76 +47,76 @@ def _run(call: Call, run: RunVariables) -> Data:
 
 
 def _entity(call: Call, run: RunVariables) -> str:
-    """The entity that is meant. Raises `Forbidden` unless the caller may use it and the project."""
+    """Return the entity of a run. Raises `Forbidden` unless the caller may use it and the project."""
     entity = call.principal.entity if run.entity is None else run.entity
     call.principal.require(entity, run.project)
     return entity
 
 
-def _run_files(_: Call, asked: RunFilesVariables) -> Data:
-    return answer.run_files(asked.run, asked.files)
+def _run_files(_: Call, variables: RunFilesVariables) -> Data:
+    return answer.run_files(variables.run, variables.files)
 
 
 # ---- an artifact on its way ----------------------------------------------------------------------------------------
 
 
-def _begin(call: Call, asked: ArtifactCreateVariables) -> Data:
-    wanted = asked.input
+def _begin(call: Call, variables: ArtifactCreateVariables) -> Data:
+    wanted = variables.input
     return answer.begun(
         call.platform.uploads.begin(wanted.projectName, wanted.artifactCollectionName, entity=wanted.entityName)
     )
 
 
-def _expect_manifest(call: Call, asked: ManifestVariables) -> Data:
-    if not asked.includeUpload:
-        return answer.manifest_expected(asked.artifactID, None)
-    secret = call.platform.uploads.expect_manifest(asked.artifactID)
-    return answer.manifest_expected(asked.artifactID, _base(call) + MANIFEST.format(manifest=secret))
+def _expect_manifest(call: Call, variables: ManifestVariables) -> Data:
+    if not variables.includeUpload:
+        return answer.manifest_expected(variables.artifactID, None)
+    secret = call.platform.uploads.expect_manifest(variables.artifactID)
+    return answer.manifest_expected(variables.artifactID, _base(call) + MANIFEST.format(manifest=secret))
 
 
-def _expect_file(call: Call, asked: FilesVariables) -> Data:
-    (file,) = asked.artifactFiles
+def _expect_file(call: Call, variables: FilesVariables) -> Data:
+    (file,) = variables.artifactFiles
     secret = call.platform.uploads.expect_file(file.artifactID, file.md5)
     url = None if secret is None else _base(call) + FILE.format(file=secret)
     return answer.file_expected(file.artifactID, file.name, url)
 
 
-def _commit(call: Call, asked: CommitVariables) -> Data:
-    call.platform.uploads.commit(asked.artifactID)
-    return answer.committed(asked.artifactID)
+def _commit(call: Call, variables: CommitVariables) -> Data:
+    call.platform.uploads.commit(variables.artifactID)
+    return answer.committed(variables.artifactID)
 
 
 def _base(call: Call) -> str:
-    """Where this very caller reaches the platform: the client takes whole URLs only. Raises `MalformedRequest`."""
+    """Return the URL at which this caller reaches the platform. Raises `MalformedRequest`."""
     host = call.headers.get("host", "")
     if not _AUTHORITY.fullmatch(host):
-        raise MalformedRequest("this needs a header Host that says where the server is reached")
+        raise MalformedRequest("this needs a header Host with the address of the server")
     return f"{call.request.scheme}://{host}{quote(call.request.root.rstrip('/'))}"
 
 
 # ---- an artifact that is there -------------------------------------------------------------------------------------
 
 
-def _artifact(call: Call, asked: ArtifactVariables) -> Data:
-    return answer.artifact(asked.id, call.platform.uploads.dataset(asked.id))
+def _artifact(call: Call, variables: ArtifactVariables) -> Data:
+    return answer.artifact(variables.id, call.platform.uploads.dataset(variables.id))
 
 
-def _named_artifact(call: Call, asked: NamedArtifactVariables) -> Data:
-    return answer.named_artifact(call.platform.uploads.find(asked.project, asked.name, entity=asked.entity))
+def _named_artifact(call: Call, variables: NamedArtifactVariables) -> Data:
+    return answer.named_artifact(call.platform.uploads.find(variables.project, variables.name, entity=variables.entity))
 
 
-# ---- by their names, or by the one field that they ask for -----------------------------------------------------------
+# ---- by their names, or by their one field -------------------------------------------------------------------------
 
 Operation = Callable[[Call, Mapping[str, Any]], Data]
 
 
 def _with(cls: type[V], perform: Callable[[Call, V], Data]) -> Operation:
-    """An operation whose variables are read as `cls`. Raises `InvalidInput`."""
+    """Make an operation whose variables are read as `cls`. Raises `InvalidInput`."""
     return lambda call, variables: perform(call, structure(cls, variables, "variables"))
 
 
 def _always(data: Data) -> Operation:
-    """An operation that is answered alike to everyone."""
+    """Make an operation with the same answer for every caller."""
     return lambda call, variables: data
 
 
@@ -139,7 +139,7 @@ _OPERATIONS: Mapping[str, Operation] = {
 
 
 def operation(request: GraphQLRequest) -> Operation:
-    """The operation that is asked for. Raises `MalformedRequest` when there is no such one here."""
+    """Find the operation of a request. Raises `MalformedRequest` for an unknown one."""
     name, field = names_of(request)
     found = _OPERATIONS.get(name) or _OPERATIONS.get(field)
     if found is None:

@@ -1,6 +1,6 @@
-"""Datasets that arrive in several calls: begun, sent to an address that holds its own secret, and committed.
+"""Datasets that are uploaded in several calls: begun, sent to an address that contains a secret, and committed.
 
-All that is known between the calls lies in the store, so any process over the same store can go on with an upload.
+Everything between the calls is in the store, so any process over the same store can continue an upload.
 """
 
 import base64
@@ -29,11 +29,11 @@ LIFE = timedelta(hours=1)
 """How long an upload may take from its announcement to its commit; its addresses live no longer."""
 
 SECRET_BYTES = 32
-SWEPT_AT_ONCE = 20
+REMOVED_AT_ONCE = 20
 
 
 class Uploads:
-    """The uploads that a principal may see. What is another's looks as if it did not exist."""
+    """The uploads that a principal may see. Those of others look as if they did not exist."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
@@ -41,7 +41,7 @@ class Uploads:
     # ---- the calls of an upload, in their order
 
     def begin(self, project: str, name: str, *, entity: str | None = None) -> Upload:
-        """Announce the next version of a dataset. Expired uploads go on this occasion.
+        """Announce the next version of a dataset. Some expired uploads are removed.
 
         Raises `InvalidInput`, `Forbidden`.
         """
@@ -51,23 +51,23 @@ class Uploads:
         self._principal.require(entity, project)
         now = self._runtime.clock.now()
         upload = Upload(self._runtime.ids(), entity, project, name, now, now + LIFE)
-        swept = self._runtime.store.transact(lambda tx: _begin(tx, upload))
-        for old in swept:
+        removed = self._runtime.store.transact(lambda tx: _begin(tx, upload))
+        for old in removed:
             if old.artifact is not None:
                 self._runtime.artifacts.remove(old.artifact)
         return upload
 
     def expect_file(self, upload_id: str, md5: str) -> str | None:
-        """The secret of the address for a file with this MD5, in base64; None when that file is here already.
+        """Return the secret of an address for the file with this MD5, in base64; None when that file has come already.
 
-        An address given out before is no longer good. Raises `NotFound`, and `Conflict` when another file is here.
+        An earlier address becomes invalid. Raises `NotFound`, and `Conflict` when another file has come.
         """
         secret = self._new_secret()
         step = partial(self._expect_file, upload_id, md5, secret_digest(secret), self._runtime.clock.now())
         return secret if self._runtime.store.transact(step) else None
 
     def expect_manifest(self, upload_id: str) -> str:
-        """The secret of the address for the list of files. Raises `NotFound`."""
+        """Return the secret of an address for the list of files. Raises `NotFound`."""
         secret = self._new_secret()
         now = self._runtime.clock.now()
 
@@ -78,11 +78,12 @@ class Uploads:
         return secret
 
     def receive(self, secret: str, raw: StoredArtifact) -> None:
-        """Keep the file that came to an address, as rows where it can be read as examples; the job that it is for says
-        why it cannot. The same file again changes nothing. `raw` stays the caller's. Raises `InvalidInput`,
-        `Forbidden`.
+        """Store the file that came to an address, as rows where it can be read as examples. Idempotent.
+
+        A file that cannot is stored as it is, and the job that uses it reports why. `raw` stays the caller's to remove.
+        Raises `InvalidInput`, `Forbidden`.
         """
-        upload = self._behind("file", secret)
+        upload = self._upload_at("file", secret)
         with self._runtime.artifacts.open(raw.name) as file:
             if _md5(file) != upload.md5:
                 raise InvalidInput.at(
@@ -99,11 +100,11 @@ class Uploads:
             self._runtime.artifacts.remove(stored.name)
 
     def check_manifest(self, secret: str, digests: list[str | None]) -> None:
-        """Compare the list of files that came to an address, by their MD5, with what is here.
+        """Compare the list of files that came to an address, by their MD5, with the file that came.
 
         Raises `InvalidInput`, `Forbidden`.
         """
-        upload = self._behind("manifest", secret)
+        upload = self._upload_at("manifest", secret)
         if not upload.received or digests != [upload.md5]:
             raise InvalidInput.at("body", "contents", msg="must name the one file that was uploaded, and nothing else")
 
@@ -121,19 +122,19 @@ class Uploads:
     # ---- reading
 
     def authenticate(self, part: str, secret: str) -> Principal:
-        """Who stands behind an address for a part, "file" or "manifest": one that holds its project alone.
+        """Return the principal of an address for a part, "file" or "manifest", who may use its project only.
 
         Raises `Forbidden`.
         """
-        upload = self._behind(part, secret)
+        upload = self._upload_at(part, secret)
         return Principal(f"upload {upload.id}", upload.entity, Scope(upload.entity, frozenset([upload.project])))
 
     def dataset(self, id: str) -> Dataset | None:
-        """The dataset that an upload became, by either's id."""
+        """Return the dataset of an upload, by the id of either, or None."""
         return self._runtime.store.read(lambda snapshot: self._dataset(snapshot, id))
 
     def find(self, project: str, name: str, *, entity: str | None = None) -> Dataset | None:
-        """A dataset by `<name>:v<N>` or `<name>:latest`. Raises `Forbidden`."""
+        """Return a dataset by `<name>:v<N>` or `<name>:latest`, or None. Raises `Forbidden`."""
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity, project)
         named = DatasetName.parse(f"modelyard:///{entity}/{project}/{name}")
@@ -148,7 +149,7 @@ class Uploads:
             or not self._principal.scope.covers(upload.entity, upload.project)
             or upload.expires_at <= now
         ):
-            raise NotFound("Upload", upload_id, "begin it anew")
+            raise NotFound("Upload", upload_id, "begin it again")
         return upload
 
     def _expect_file(self, upload_id: str, md5: str, secret: str, now: datetime, tx: Tx) -> bool:
@@ -161,7 +162,7 @@ class Uploads:
         return True
 
     def _receive(self, secret: str, stored: StoredArtifact, rows: int, now: datetime, tx: Tx) -> bool:
-        """Whether the stored file is now the upload's own."""
+        """Record the stored file; False when the upload has one already."""
         upload = _addressed(tx, "file", secret, now)
         if upload.received:
             return False
@@ -169,7 +170,7 @@ class Uploads:
         return True
 
     def _commit(self, tx: Tx, upload_id: str, new_id: str, now: datetime) -> tuple[Dataset, str | None]:
-        """The dataset, and the artifact that is not needed beside it."""
+        """Return the dataset, and the artifact that is no longer needed."""
         upload = self._open(tx, upload_id, now)
         if upload.dataset_id is not None:
             return tx.get(Dataset, upload.dataset_id), None
@@ -193,7 +194,7 @@ class Uploads:
     def _new_secret(self) -> str:
         return self._runtime.randomness(SECRET_BYTES).hex()
 
-    def _behind(self, part: str, secret: str) -> Upload:
+    def _upload_at(self, part: str, secret: str) -> Upload:
         now = self._runtime.clock.now()
         return self._runtime.store.read(lambda snapshot: _addressed(snapshot, part, secret, now))
 
@@ -208,7 +209,7 @@ class Uploads:
 
 def _begin(tx: Tx, upload: Upload) -> list[Upload]:
     """Add an upload and remove old ones, which it answers."""
-    old = tx.page(Upload, "by_age", limit=SWEPT_AT_ONCE)
+    old = tx.page(Upload, "by_age", limit=REMOVED_AT_ONCE)
     gone = [other for other in old if other.expires_at <= upload.created_at]
     for other in gone:
         tx.remove(Upload, other.id)
@@ -217,7 +218,7 @@ def _begin(tx: Tx, upload: Upload) -> list[Upload]:
 
 
 def _addressed(snapshot: Snapshot, part: str, secret: str, now: datetime) -> Upload:
-    """The upload that an address is for: one answer whether it never was, was replaced, or has expired."""
+    """Find the upload of an address. The error is the same for one that never was, was replaced or has expired."""
     upload = snapshot.find(Upload, part, secret_digest(secret))
     if upload is None or upload.expires_at <= now:
         raise Forbidden("this upload address is not valid, or no longer; ask for a new one")
@@ -225,7 +226,7 @@ def _addressed(snapshot: Snapshot, part: str, secret: str, now: datetime) -> Upl
 
 
 def _md5(file: BinaryIO) -> str:
-    """The MD5 of a file in base64, which clients announce it by; nothing is trusted for it. The file is rewound."""
+    """Return the MD5 of a file in base64, by which clients announce it, and rewind the file."""
     summed = hashlib.md5(usedforsecurity=False)
     for chunk in file_chunks(file):
         summed.update(chunk)
