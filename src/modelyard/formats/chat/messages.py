@@ -7,7 +7,9 @@ import attrs
 
 from modelyard.domain.completion import Message, Part, Role, ToolCall
 from modelyard.errors import InvalidInput
+from modelyard.formats.chat.plain import plain_messages
 from modelyard.formats.constraints import Length
+from modelyard.formats.converter import structure
 
 _NAME = Length(0, 1024)
 
@@ -136,8 +138,13 @@ ChatMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 # ---- read --------------------------------------------------------------------------------------------------------
 
 
-def read_message(message: ChatMessage) -> Message:
-    """Return the message that was described."""
+def read_messages(raw: Any) -> tuple[Message, ...]:
+    """Read a list of messages. Raises `InvalidInput`."""
+    plain = plain_messages(raw)
+    return tuple([_read_message(one) for one in structure(tuple[ChatMessage, ...], raw)]) if plain is None else plain
+
+
+def _read_message(message: ChatMessage) -> Message:
     return Message(
         Role(message.role),
         read_content(message.content),

@@ -1,70 +1,78 @@
 """The bounds of a chat request's numbers, and a quick reader of the requests that have little else.
 
-Most requests are a model, messages of a role and a string, and a few numbers. Reading them here costs a fraction of
-structuring them, and loads neither the converter nor the classes of `modelyard.formats.chat.request`.
+Most requests are a model, messages of a role and a string, and a few numbers and flags. Reading them here costs a
+fraction of structuring them, and loads neither the converter nor the classes of `modelyard.formats.chat.request`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from modelyard.domain.completion import SAMPLING_PARAMETERS, CompletionRequest, Message, Role, Sampling
-from modelyard.formats.constraints import Length, Within
 
-MODEL_NAME = Length(1, 1024)
-_TOKENS = Within(1, 2**31)
+LONGEST_MODEL_NAME = 1024
+MAX_TOKENS = 2**31
 
-NUMBERS: Mapping[str, Within] = {
-    "temperature": Within(0, 2),
-    "top_p": Within(0, 1, above=True),
-    "top_k": Within(-1, 2**31),
-    "min_p": Within(0, 1),
-    "frequency_penalty": Within(-2, 2),
-    "presence_penalty": Within(-2, 2),
-    "repetition_penalty": Within(0, 100, above=True),
-    "seed": Within(-(2**63), 2**63 - 1),
-    "n": Within(1, 128),
-    "max_tokens": _TOKENS,
-    "max_completion_tokens": _TOKENS,
+NUMBERS: Mapping[str, tuple[float, float, bool]] = {
+    "temperature": (0, 2, False),
+    "top_p": (0, 1, True),
+    "top_k": (-1, 2**31, False),
+    "min_p": (0, 1, False),
+    "frequency_penalty": (-2, 2, False),
+    "presence_penalty": (-2, 2, False),
+    "repetition_penalty": (0, 100, True),
+    "seed": (-(2**63), 2**63 - 1, False),
+    "n": (1, 128, False),
+    "max_tokens": (1, MAX_TOKENS, False),
+    "max_completion_tokens": (1, MAX_TOKENS, False),
 }
-"""The bounds of the parameters that are numbers and depend on no other."""
+"""The parameters that are numbers: the least and the most that each may be, and whether it must be above the least."""
 
 _INTEGERS = frozenset({"top_k", "seed", "n", "max_tokens", "max_completion_tokens"})
-_PLAIN = frozenset({"model", "messages", "stream", *NUMBERS})
+_FLAGS = frozenset({"logprobs", "return_token_ids", "parallel_tool_calls", "store"})
+_BARE = frozenset({"model", "messages", "stream"})
+_PLAIN = _BARE | NUMBERS.keys() | _FLAGS
 _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is not Role.TOOL}
 
 
 def plain_request(body: Any) -> CompletionRequest | None:
-    """Read a body that has nothing but a model, plain messages, numbers, and perhaps `stream`.
+    """Read a body that has nothing but a model, plain messages, numbers and flags.
 
     Returns None for any other body, and for one with a fault.
     """
     if type(body) is not dict or not body.keys() <= _PLAIN:
         return None
     model, streamed = body.get("model"), body.get("stream", False)
-    if type(model) is not str or type(streamed) is not bool or not _is_unicode(model):
+    if type(model) is not str or not 1 <= len(model) <= LONGEST_MODEL_NAME or not is_unicode(model):
         return None
     messages = plain_messages(body.get("messages"))
-    if not messages:
+    if not messages or type(streamed) is not bool:
         return None
-    try:
-        MODEL_NAME(None, None, model)
-        numbers = _plain_numbers(body)
-    except ValueError:
-        return None
-    return CompletionRequest(model, messages, streamed=streamed, **(number_fields(numbers) if numbers else {}))
+    fields = {} if body.keys() <= _BARE else _plain_fields(body)
+    return None if fields is None else CompletionRequest(model, messages, streamed=streamed, **fields)
 
 
-def _plain_numbers(body: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the numbers of a body. Raises ValueError for one that does not fit."""
-    numbers = {}
+def _plain_fields(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of numbers and flags; None where one does not fit."""
+    numbers, flags = {}, {}
     for name, value in body.items():
-        if name not in NUMBERS or value is None:
+        if value is None or name in _BARE:
             continue
-        if type(value) is not int and (name in _INTEGERS or type(value) is not float):
-            raise ValueError
-        NUMBERS[name](None, None, value)
-        numbers[name] = value if name in _INTEGERS else float(value)
-    return numbers
+        if name in _FLAGS:
+            if type(value) is not bool:
+                return None
+            flags[name] = value
+        elif _fits(name, value):
+            numbers[name] = value if name in _INTEGERS else float(value)
+        else:
+            return None
+    return flags | number_fields(numbers)
+
+
+def _fits(name: str, value: Any) -> bool:
+    if type(value) is not int and (name in _INTEGERS or type(value) is not float):
+        return False
+    least, most, above = NUMBERS[name]
+    return (value > least if above else value >= least) and value <= most
 
 
 def number_fields(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +108,7 @@ def plain_messages(raw: Any) -> tuple[Message, ...] | None:
         content, role = given.get("content"), given.get("role")
         if len(given) != 2 or type(content) is not str or type(role) is not str or role not in _PLAIN_ROLES:
             return None
-        if not _is_unicode(content):
+        if not is_unicode(content):
             return None
         messages.append(Message(_PLAIN_ROLES[role], content))
     return tuple(messages)
@@ -112,14 +120,14 @@ def _is_plain(message: Any) -> bool:
         and type(message.role) is Role
         and message.role is not Role.TOOL
         and type(message.content) is str
-        and _is_unicode(message.content)
+        and is_unicode(message.content)
         and message.name is None
         and not message.tool_calls
         and message.tool_call_id is None
     )
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Return whether the string can be written: one with half of a surrogate pair cannot."""
     if text.isascii():
         return True

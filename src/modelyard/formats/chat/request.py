@@ -1,9 +1,10 @@
 """A request in the chat-completion format: its shape and bounds, read strictly, and written for another server."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from json import JSONEncoder
-from typing import Any, Literal
+from math import isfinite
+from typing import Any, Literal, cast
 
 import attrs
 
@@ -22,8 +23,8 @@ from modelyard.domain.completion import (
     tool_choice_problems,
 )
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.chat.messages import ChatMessage, message_object, part_object, read_message, tool_call_object
-from modelyard.formats.chat.plain import MODEL_NAME, NUMBERS, number_fields, plain_request
+from modelyard.formats.chat.messages import ChatMessage, message_object, part_object, read_messages, tool_call_object
+from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, NUMBERS, is_unicode, number_fields, plain_request
 from modelyard.formats.chat.tools import (
     FunctionTool,
     JsonObjectFormat,
@@ -39,7 +40,7 @@ from modelyard.formats.chat.tools import (
 )
 from modelyard.formats.constraints import Length, Refused, Within
 from modelyard.formats.converter import structure
-from modelyard.formats.json import MAX_DEPTH, loads
+from modelyard.formats.json import INT64, MAX_DEPTH, loads
 
 _SHORT = Length(0, 1024)
 
@@ -51,6 +52,10 @@ class StreamOptions:
     """Options of a stream. `include_usage` adds a last chunk with the usage."""
 
     include_usage: bool = False
+
+
+def _bounds(name: str) -> Within:
+    return Within(*NUMBERS[name])
 
 
 def _check_stop(instance: object, attribute: Any, value: str | tuple[str, ...] | None) -> None:
@@ -76,20 +81,20 @@ def _check_metadata(instance: object, attribute: Any, value: Mapping[str, str] |
 class ChatRequest:
     """The body of a request (specification 2.2). Null means the same as leaving a parameter out."""
 
-    model: str = attrs.field(validator=MODEL_NAME)
-    messages: tuple[ChatMessage, ...] = attrs.field(validator=Length(1))
-    temperature: float | None = attrs.field(default=None, validator=NUMBERS["temperature"])
-    top_p: float | None = attrs.field(default=None, validator=NUMBERS["top_p"])
-    top_k: int | None = attrs.field(default=None, validator=NUMBERS["top_k"])
-    min_p: float | None = attrs.field(default=None, validator=NUMBERS["min_p"])
-    frequency_penalty: float | None = attrs.field(default=None, validator=NUMBERS["frequency_penalty"])
-    presence_penalty: float | None = attrs.field(default=None, validator=NUMBERS["presence_penalty"])
-    repetition_penalty: float | None = attrs.field(default=None, validator=NUMBERS["repetition_penalty"])
+    model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
+    messages: tuple[ChatMessage, ...] = attrs.field(validator=Length(1), metadata={"parser": read_messages})
+    temperature: float | None = attrs.field(default=None, validator=_bounds("temperature"))
+    top_p: float | None = attrs.field(default=None, validator=_bounds("top_p"))
+    top_k: int | None = attrs.field(default=None, validator=_bounds("top_k"))
+    min_p: float | None = attrs.field(default=None, validator=_bounds("min_p"))
+    frequency_penalty: float | None = attrs.field(default=None, validator=_bounds("frequency_penalty"))
+    presence_penalty: float | None = attrs.field(default=None, validator=_bounds("presence_penalty"))
+    repetition_penalty: float | None = attrs.field(default=None, validator=_bounds("repetition_penalty"))
     logit_bias: Mapping[str, float] | None = attrs.field(default=None, validator=_check_bias)
-    seed: int | None = attrs.field(default=None, validator=NUMBERS["seed"])
-    n: int | None = attrs.field(default=None, validator=NUMBERS["n"])
-    max_tokens: int | None = attrs.field(default=None, validator=NUMBERS["max_tokens"])
-    max_completion_tokens: int | None = attrs.field(default=None, validator=NUMBERS["max_completion_tokens"])
+    seed: int | None = attrs.field(default=None, validator=_bounds("seed"))
+    n: int | None = attrs.field(default=None, validator=_bounds("n"))
+    max_tokens: int | None = attrs.field(default=None, validator=_bounds("max_tokens"))
+    max_completion_tokens: int | None = attrs.field(default=None, validator=_bounds("max_completion_tokens"))
     stop: str | tuple[str, ...] | None = attrs.field(default=None, validator=_check_stop)
     logprobs: bool | None = None
     top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
@@ -129,7 +134,7 @@ _EXTRAS = (
     *("safety_identifier", "service_tier", "reasoning_effort", "verbosity"),
     *("prompt_cache_key", "prompt_cache_retention"),
 )
-_FLAT = (*_AS_GIVEN, *NUMBERS, "logit_bias", *_EXTRAS)
+_FLAT = frozenset({*_AS_GIVEN, *NUMBERS, "logit_bias", *_EXTRAS})
 
 
 @attrs.frozen
@@ -150,13 +155,16 @@ def read_request(body: object, *loc: str | int, strict: bool = False, details: b
     """
     plain = plain_request(body)
     if plain is not None:
-        return ParsedRequest(plain, details, details, with_usage=False)
+        assert isinstance(body, dict)
+        with_logprobs = plain.logprobs or (details and body.get("logprobs") is not False)
+        return ParsedRequest(plain, with_logprobs, details or plain.return_token_ids, with_usage=False)
     parsed = structure(ChatRequest, body, *loc)
-    request = _request(parsed)
+    assert isinstance(body, dict)
+    request = _request(parsed, body)
     with_logprobs = details if parsed.logprobs is None else parsed.logprobs
     problems = [*_contradictions(parsed, with_logprobs), *tool_choice_problems(request.tool_choice, request.tools)]
     if strict:
-        problems += [unknown_parameter(name) for name in body if name not in PARAMETERS]  # type: ignore[attr-defined]
+        problems += [unknown_parameter(name) for name in body if name not in PARAMETERS]
     if problems:
         raise InvalidInput(problems).below(*loc)
     with_usage = parsed.stream_options is not None and parsed.stream_options.include_usage
@@ -178,8 +186,9 @@ def _contradictions(parsed: ChatRequest, with_logprobs: bool) -> list[Problem]:
     return problems
 
 
-def _request(parsed: ChatRequest) -> CompletionRequest:
-    given = {name: value for name in _FLAT if (value := getattr(parsed, name)) is not None}
+def _request(parsed: ChatRequest, names: Iterable[str]) -> CompletionRequest:
+    """Return the request of a body that has members of these names."""
+    given = {name: value for name in names if name in _FLAT and (value := getattr(parsed, name)) is not None}
     fields = {name: given[name] for name in _AS_GIVEN if name in given}
     if "logit_bias" in given:
         given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
@@ -195,7 +204,7 @@ def _request(parsed: ChatRequest) -> CompletionRequest:
     extras = {name: given[name] for name in _EXTRAS if name in given}
     return CompletionRequest(
         **fields,
-        messages=tuple([read_message(message) for message in parsed.messages]),
+        messages=cast("tuple[Message, ...]", parsed.messages),
         streamed=bool(parsed.stream),
         extras=extras,
     )
@@ -212,11 +221,29 @@ def read_values(body: Mapping[str, Any], details: bool) -> CompletionRequest:
 
 def _as_sent(name: str, value: Any) -> object:
     """Return the JSON data that a client would send for a parameter."""
+    if _is_data(value, MAX_DEPTH - 1):
+        return value
     try:
         raw = _ENCODER.encode(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput.at(name, msg=f"cannot be written as JSON: {error}", type="json_invalid") from None
     return loads(raw, at=(name,), max_depth=MAX_DEPTH - 1)
+
+
+def _is_data(value: Any, depth: int) -> bool:
+    """Return whether a value is what JSON could have been read as: then there is no need to write and read it."""
+    kind = type(value)
+    if kind is str:
+        return is_unicode(value)
+    if kind is dict:
+        return depth > 0 and all(
+            type(name) is str and is_unicode(name) and _is_data(value[name], depth - 1) for name in value
+        )
+    if kind is list:
+        return depth > 0 and all(_is_data(item, depth - 1) for item in value)
+    if kind is int:
+        return value in INT64
+    return value is None or kind is bool or (kind is float and isfinite(value))
 
 
 def _json_value(value: object) -> Any:
