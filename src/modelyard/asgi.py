@@ -34,10 +34,10 @@ def asgi_app(
     authenticator: Authenticator | None = None,
     executor: Executor | None = None,
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """An ASGI application of the host's platform; `worker` also runs training jobs while it is served, in
+    """Make an ASGI application of the host's platform; `worker` also runs training jobs while it is served, in
     `executor` or else in a thread.
 
-    `authenticator` says who calls; without one, the platform's API keys do.
+    `authenticator` identifies callers; without one, the platform's API keys do.
 
     Its lifespan syncs the store each second; mounted below another application it gets no lifespan. The platform stays
     the host's to close.
@@ -87,19 +87,19 @@ async def _answer(response: Response, incoming: RequestReceiver, send: Send) -> 
     incoming.watch()
     pieces = cast(AsyncGenerator[bytes, None], response.body)
 
-    async def say(piece: bytes) -> None:
+    async def send_piece(piece: bytes) -> None:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
 
-    turn = KeepAlive(say)
+    keep_alive = KeepAlive(send_piece)
     if EVENT_STREAM not in response.headers:
-        turn.stop()  # a comment would be data there
+        keep_alive.stop()  # a comment would be data there
     try:
         await send(start)
         async for piece in pieces:
-            async with asyncio.timeout(STALLED), turn:
-                await say(piece)
+            async with asyncio.timeout(STALLED), keep_alive:
+                await send_piece(piece)
             await asyncio.sleep(0)  # pieces that are ready all at once must not keep others waiting
     finally:
-        turn.stop()
+        keep_alive.stop()
         await pieces.aclose()
     await send({"type": "http.response.body", "body": b""})

@@ -1,6 +1,6 @@
 """The platform as a WSGI application: it carries bytes between a server and `modelyard.http`, and nothing more.
 
-A client that goes away in the middle of a stream is noticed at the next write.
+A client that disconnects in the middle of a stream is noticed at the next write.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,9 +31,9 @@ CHUNK = 2**16
 def wsgi_app(
     platform: Platform, interfaces: Iterable[Interface] = STANDARD, authenticator: Authenticator | None = None
 ) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
-    """A WSGI application of the host's platform, for servers with any number of threads.
+    """Make a WSGI application of the host's platform, for servers with any number of threads.
 
-    `authenticator` says who calls; without one, the platform's API keys do.
+    `authenticator` identifies callers; without one, the platform's API keys do.
     """
     endpoint = Endpoint(platform, interfaces, authenticator)
 
@@ -63,7 +63,7 @@ def _request(environ: Environ) -> Request:
 
 
 def _text(path: str) -> str:
-    """A decoded path as WSGI gives it: bytes in the guise of latin-1."""
+    """Decode a path, which WSGI passes as UTF-8 bytes decoded as latin-1."""
     return path.encode("latin-1").decode("utf-8", "replace")
 
 
@@ -76,10 +76,10 @@ def _headers(environ: Environ) -> Iterator[Header]:
 
 
 def _body(environ: Environ) -> Iterator[bytes]:
-    """The body up to its declared length, or to its end where the server marks that."""
+    """Yield the body up to its declared length, or to its end where the server marks that."""
     source, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH") or ""
     if declared and not (declared.isascii() and declared.isdigit()):
-        raise MalformedRequest("the header Content-Length is no number")
+        raise MalformedRequest("the header Content-Length is not a number")
     if not declared and environ.get("wsgi.input_terminated"):
         while chunk := source.read(CHUNK):
             yield chunk

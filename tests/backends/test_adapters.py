@@ -404,7 +404,7 @@ class TestRefusals:
     def test_a_list_that_is_none_is_an_error(self, folder):
         fake = FakeVllm(BACKEND)
         fake._answer = lambda exchange: exchange.answer_json({"data": 1})
-        with fake.serve() as url, pytest.raises(BackendError, match="is no list of models"):
+        with fake.serve() as url, pytest.raises(BackendError, match="is not a list of models"):
             served_once(LoraAdapters(url, folder), model_of(1))
 
 

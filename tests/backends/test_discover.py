@@ -59,7 +59,7 @@ def test_the_context_length_is_found_where_servers_say_it(canned: Any, said: Any
 
 
 def test_a_context_length_that_nobody_says_is_the_hosts_to_give(canned: Any) -> None:
-    with pytest.raises(InvalidInput, match="context_length: must be given: the server does not say that of 'm'"):
+    with pytest.raises(InvalidInput, match="context_length: must be given: the server does not report that of 'm'"):
         discover(canned(listing({"id": "m", "created": None})), pricing={"m": PRICE})
     (model,) = discover(canned(listing({"id": "m"})), pricing={"m": PRICE}, context_length=2048)
     assert model.entry.context_length == 2048

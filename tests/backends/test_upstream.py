@@ -651,7 +651,7 @@ class TestLife:
 
     def test_models_must_be_there_once_each(self) -> None:
         one = offer("m", context_length=10, pricing=FREE)
-        for models, says in (([], "at least one"), ([one, attrs.evolve(one)], "'m' is there twice")):
+        for models, says in (([], "at least one"), ([one, attrs.evolve(one)], "'m' is given twice")):
             with pytest.raises(InvalidInput, match=says):
                 UpstreamBackend("http://x/v1", models=models)
         with pytest.raises(InvalidInput, match="context_length"):

@@ -1,4 +1,4 @@
-"""What a client sends under ASGI: its body, in bounded time, and the news that it has gone."""
+"""What a client sends under ASGI: its body, in bounded time, and its disconnect."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,9 +17,9 @@ class ClientGone(Exception):
 
 
 class RequestReceiver:
-    """The one reader of a request's `receive`: of its body, and then of whether the client goes away.
+    """The only reader of a request's `receive`: of its body, and then of the client's disconnect.
 
-    When it goes, the request's own task is cancelled and `gone` says why. All this is set up when the request first
+    At that, the request's own task is cancelled and `gone` is True. All this is set up when the request first
     waits for anything, so one that never waits pays for none of it.
     """
 
@@ -38,7 +38,7 @@ class RequestReceiver:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next chunk. Raises `BodyTimeout`, `ClientGone`."""
+        """Return the next chunk. Raises `BodyTimeout`, `ClientGone`."""
         if self._complete:
             raise StopAsyncIteration
         self._reader = asyncio.current_task()
@@ -55,7 +55,7 @@ class RequestReceiver:
     def _taken(self, message: Message) -> bytes:
         if message["type"] != "http.request":
             self.gone = True
-            raise ClientGone("the client went away while it was sending")
+            raise ClientGone("the client disconnected while it was sending")
         chunk: bytes = message.get("body", b"")
         self._size += len(chunk)
         if not message.get("more_body", False):
@@ -63,20 +63,20 @@ class RequestReceiver:
         return chunk
 
     def watch(self) -> None:
-        """Read no more of the body, and look out for the client: now, or at the first look if that is yet to come."""
+        """Read no more of the body, and watch for the disconnect: now, or at the first look if that is yet to come."""
         if not self._complete and self._began is not None:
             self._timer.cancel()
             self._timer = self._loop.call_soon(self._look)
         self._complete = True
 
     def stop(self) -> None:
-        """Look out no longer."""
+        """Watch no longer."""
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
 
     def _look(self) -> None:
-        """The request waits: for its body, which has a time limit, or for something else."""
+        """Start the timer of the body, or watch for the disconnect: the request waits for one or the other."""
         if self._complete:
             self._watcher = self._loop.create_task(self._until_gone())
             return

@@ -31,7 +31,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def routes() -> tuple[Route, ...]:
-    """The route table of all interfaces."""
+    """Return the routes of all interfaces."""
     trained = (*models.ROUTES, *training.ROUTES)
     runs = (*evaluation.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*runs, *evaluation_job.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
@@ -47,11 +47,11 @@ def _table(interfaces: frozenset[Interface]) -> Router:
 
 
 class Endpoint:
-    """A platform behind HTTP.
+    """A platform over HTTP.
 
     `handle` and `ahandle` turn a `Request` into a `Response`; they raise nothing that a client could cause. `platform`
-    must be the host's own view. `interfaces` are those that are mounted. `authenticator` says who calls; without one,
-    the platform's API keys do.
+    must be the host's own view. `interfaces` are those that are mounted. `authenticator` identifies callers; without
+    one, the platform's API keys do.
 
         endpoint = Endpoint(platform, interfaces=[Interface.BASE])
         endpoint.handle(Request("GET", "/inference/analysis/partner/models", "", [], iter(()))).status  # 200
@@ -117,7 +117,7 @@ class Endpoint:
 
 
 async def offloaded(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The same pieces, each fetched by a thread of the loop's executor."""
+    """Yield pieces that are each fetched by a thread of the loop's executor."""
     try:
         while (piece := await in_executor(lambda: next(pieces, None))) is not None:
             yield piece

@@ -1,4 +1,4 @@
-"""One request and its answer, as a flow: authenticate, read, handle, and tell what failed."""
+"""One request and its answer, as a flow: authenticate, read, handle, and report what failed."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -20,10 +20,10 @@ from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
 
 ANYONE = Principal("anyone", "", Scope(""))
-"""Who calls a public route: a principal that holds nothing."""
+"""The caller of a public route: a principal with an empty scope."""
 
 LARGE = 2**18
-"""Bytes of JSON from which on parsing is kept off the event loop."""
+"""Bytes of JSON from which parsing is kept off the event loop."""
 
 _NO_STORE: Header = ("cache-control", "no-store")
 _MAX_QUERY_FIELDS = 1000
@@ -53,7 +53,7 @@ class Exchange:
     started: bool = False
 
     def flow(self) -> Flow[None]:
-        """Emits the response, and behind a response whose body is `STREAMED` the body's pieces."""
+        """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
         try:
             response = yield from self._answer()
         except CallerDisconnected:
@@ -67,7 +67,7 @@ class Exchange:
             yield Emit(response)
 
     def finished(self, response: Response) -> Response:
-        """The response with the headers that every answer has."""
+        """Return the response with the headers that every answer has."""
         self.started = True
         response.headers.append(("x-request-id", self.id))
         if self.match.auth is not Auth.PUBLIC:
@@ -117,7 +117,7 @@ class Exchange:
         return answer(call)
 
     def _with_data(self, answer: PlainHandler, call: Call) -> Response:
-        """Whatever comes of it, the raw body does not stay."""
+        """Answer, and remove the raw body in any case."""
         assert call.data is not None
         try:
             return answer(call)
@@ -129,7 +129,7 @@ class Exchange:
         return self.served.platform.blocking
 
     def _known_caller(self) -> Caller | None:
-        """The caller, where that needs no look into the store."""
+        """Return the caller, if that needs no read of the store."""
         auth = self.match.auth
         if auth is Auth.PUBLIC:
             return self.served.anyone
@@ -173,7 +173,7 @@ _NO_QUERY: Mapping[str, tuple[str, ...]] = {}
 
 
 def _query(text: str) -> Mapping[str, tuple[str, ...]]:
-    """The parameters of a query, in strict UTF-8. Raises `InvalidInput`."""
+    """Return the parameters of a query, in strict UTF-8. Raises `InvalidInput`."""
     try:
         text.encode("ascii")
         fields = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS)

@@ -1,4 +1,4 @@
-"""What runs while the platform is served: the store is synced each second, and a worker works where one is wanted."""
+"""What runs while the platform is served: the store is synced each second, and a worker runs if requested."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ async def lifespan(platform: Platform, worker: bool, executor: Executor | None, 
 
 @asynccontextmanager
 async def _served(platform: Platform, worker: bool, executor: Executor | None) -> AsyncIterator[None]:
-    """While served: the store is synced each second, and a worker runs when it was asked for."""
+    """Sync the store each second, and run a worker if requested."""
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
         await in_executor(working.__enter__)

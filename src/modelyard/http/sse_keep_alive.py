@@ -1,4 +1,4 @@
-"""Comments that keep an event stream open while nothing is said, so that no proxy takes it for dead."""
+"""Comments that keep an event stream open while it is silent, so that no proxy closes it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -42,10 +42,10 @@ class KeepAlive:
         if left <= 0:
             left = QUIET
             if not self._sending and self._comment is None:
-                self._comment = self._loop.create_task(self._speak())
+                self._comment = self._loop.create_task(self._send_comment())
         self._timer = self._loop.call_later(left, self._due)
 
-    async def _speak(self) -> None:
-        with suppress(Exception):  # the next piece meets it too, and tells
+    async def _send_comment(self) -> None:
+        with suppress(Exception):  # the next piece fails too, and raises it
             await self._send(COMMENT)
         self._comment = None

@@ -1,6 +1,6 @@
-"""Who has gone still, judged by what this platform itself has seen on its own monotonic clock.
+"""How long other processes have been idle, measured on this platform's own monotonic clock.
 
-No decision about another process compares wall clocks: a mark that grows while its owner lives is looked at again and
+No decision about another process compares wall clocks: a heartbeat that grows while its owner lives is read again and
 again, and the time since it last changed is what counts.
 """
 
@@ -13,13 +13,13 @@ import attrs
 
 @attrs.define
 class _Seen:
-    mark: Hashable
+    heartbeat: Hashable
     since: float
 
 
 @attrs.define(eq=False)
 class LivenessMonitor:
-    """Remembers marks of several groups, such as the beats of all workers. Thread-safe.
+    """Remembers the heartbeats of several groups, such as all workers. Thread-safe.
 
     >>> monitor = LivenessMonitor()
     >>> monitor.idle_seconds("workers", {"w": 7}, now=10.0), monitor.idle_seconds("workers", {"w": 7}, now=15.0)
@@ -29,14 +29,16 @@ class LivenessMonitor:
     _groups: dict[str, dict[Hashable, _Seen]] = attrs.field(factory=dict, init=False)
     _lock: Any = attrs.field(factory=threading.Lock, init=False)
 
-    def idle_seconds(self, group: str, marks: Mapping[str, Hashable], now: float) -> Mapping[str, float]:
-        """How long each mark has stood still. `marks` are all of the group: what is not among them is forgotten."""
+    def idle_seconds(self, group: str, heartbeats: Mapping[str, Hashable], now: float) -> Mapping[str, float]:
+        """Return how long each heartbeat has not changed. Those of the group that are not given are forgotten."""
         with self._lock:
             before = self._groups.get(group, {})
-            seen: dict[Hashable, _Seen] = {key: _looked_at(before.get(key), mark, now) for key, mark in marks.items()}
+            seen: dict[Hashable, _Seen] = {
+                key: _observed(before.get(key), heartbeat, now) for key, heartbeat in heartbeats.items()
+            }
             self._groups[group] = seen
-            return {key: max(0.0, now - seen[key].since) for key in marks}
+            return {key: max(0.0, now - seen[key].since) for key in heartbeats}
 
 
-def _looked_at(seen: _Seen | None, mark: Hashable, now: float) -> _Seen:
-    return seen if seen is not None and seen.mark == mark else _Seen(mark, now)
+def _observed(seen: _Seen | None, heartbeat: Hashable, now: float) -> _Seen:
+    return seen if seen is not None and seen.heartbeat == heartbeat else _Seen(heartbeat, now)

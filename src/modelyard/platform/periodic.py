@@ -1,4 +1,4 @@
-"""A thread of one's own for what must happen again and again."""
+"""A thread that repeats an action."""
 
 import threading
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from modelyard.protocols import Clock
 
 
 class Periodic:
-    """Does something every so many seconds, whatever it raises, as long as it is entered. It is entered once.
+    """Calls `action` every so many seconds while it is entered, even if it raises. It is entered once.
 
-    It ends by itself when the platform is closed under it.
+    It ends by itself when the platform is closed.
     """
 
     def __init__(self, clock: Clock, seconds: float, action: Callable[[], None], name: str) -> None:
@@ -21,15 +21,15 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to wait for the first time."""
+        """Start the thread, which first waits."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Do it now."""
+        """Call the action now."""
         self._wake.set()
 
     def stop(self, within: float | None = None) -> None:
-        """End after what is being done now; wait for that so many seconds at most. Idempotent."""
+        """End after the call that is under way; wait for that so many seconds at most. Idempotent."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive():

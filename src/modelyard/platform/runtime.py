@@ -1,4 +1,4 @@
-"""What a use case may touch: everything comes from here, nothing is discovered."""
+"""What the use cases run on: everything comes from here, nothing is discovered."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,11 +15,11 @@ from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids
 
 @attrs.frozen
 class Settings:
-    """What a host may turn. Times are in seconds, sizes in bytes.
+    """What a host may set. Times are in seconds, sizes in bytes.
 
-    `lease` is how long a worker may be still before its job is given to another; `poll` how often a worker looks for
+    `lease` is how long a worker may be idle before its job is given to another; `poll` how often a worker looks for
     work. `max_crashes` is how often a job may kill its worker without progress. `strict_parameters` refuses chat fields
-    that nobody knows; `reference_mode` says how strictly evaluation references are taken (`RefMode`). `spare_room` on
+    that are unknown; `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on
     the disk of the artifacts is for what runs: a new job, or data for one, is refused before it takes any of it.
     """
 
@@ -37,9 +37,9 @@ class Settings:
 
 @attrs.define(eq=False)
 class ProcessCache:
-    """What one platform remembers between calls. All of it can be found out again, so nothing is lost with it.
+    """What one platform remembers between calls. All of it can be computed again, so nothing is lost with it.
 
-    `offered` is what the backend offered last, and `offered_by_id` the same; `offers` counts how often that changed.
+    `offered` is what the backend offered last, and `offered_by_id` indexes it; `offers` counts how often that changed.
     `running` are the ids of the admissions that this platform holds.
     """
 
@@ -51,7 +51,7 @@ class ProcessCache:
 
 @attrs.frozen
 class Runtime:
-    """The world as the use cases see it. `liveness` is what this platform has seen of other processes.
+    """What the use cases run on. `liveness` is what this platform has seen of other processes.
 
     `job_types` are the kinds of jobs: the `JobTypes` of `platform.jobs.job_type`, which are above this.
 
@@ -74,7 +74,7 @@ class Runtime:
     cache: ProcessCache = attrs.field(factory=ProcessCache, eq=False, repr=False)
 
     def require_room(self) -> None:
-        """Raise `StorageFull` where new work would take the room in which running jobs keep their state."""
+        """Raise `StorageFull` if new work would take the space that running jobs need."""
         free, spare = self.artifacts.free(), self.settings.spare_room
         if free is not None and free < spare:
             raise StorageFull(
@@ -83,7 +83,7 @@ class Runtime:
             )
 
     def observe(self, event: object) -> None:
-        """Tell the host's observer. A fault in it is the host's: it is logged and changes nothing here."""
+        """Notify the host's observer. What it raises is logged and changes nothing here."""
         if self.observer is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Where a server is, and what whoever connects to it needs: checked, without a word of what may be secret."""
+"""Where a server is, and the options of a client that connects to it; its messages show nothing secret."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ except ImportError as error:
     raise MissingExtra("httpx", "upstream") from error
 
 __all__ = ["Address", "httpx"]
-"""httpx is an extra; whoever connects has it from here."""
+"""httpx is an extra; it is imported from here."""
 
 
 def _without_slash(url: str) -> str:
@@ -23,7 +23,7 @@ def _without_slash(url: str) -> str:
 
 @attrs.frozen
 class Address:
-    """The URL below which a server is asked, without a slash at its end, and the host's key. Raises `InvalidInput`."""
+    """The base URL of a server, without a slash at its end, and the host's key. Raises `InvalidInput`."""
 
     url: str = attrs.field(converter=_without_slash)
     api_key: str | None = attrs.field(repr=False)
@@ -39,13 +39,13 @@ class Address:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Those of an httpx client. The environment, with its proxies and certificates, is not asked."""
+        """Options of an httpx client. The environment, with its proxies and certificates, is not read."""
         verify = httpx.create_ssl_context(trust_env=False) if self.url.startswith("https:") else False
         return {"base_url": self.url, "headers": self._headers, "trust_env": False, "verify": verify}
 
     @property
     def _headers(self) -> Mapping[str, str]:
-        """What every request says. Nothing is compressed, so that tokens come as they are sent."""
+        """Headers of every request. Nothing is compressed, so that tokens come as they are sent."""
         headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "modelyard"}
         return headers if self.api_key is None else {**headers, "authorization": f"Bearer {self.api_key}"}
 

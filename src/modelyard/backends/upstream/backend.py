@@ -9,7 +9,7 @@ from modelyard.backends.upstream import address, transport
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
 from modelyard.backends.upstream.errors import RetryableError, refusal
 from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Transport, Upstream
-from modelyard.backends.upstream.models import COMMON, UpstreamModel, check_models, offered, read_list
+from modelyard.backends.upstream.models import COMMON, UpstreamModel, check_models, priced, read_list
 from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
@@ -154,7 +154,7 @@ def discover(
         raise failure.error from failure.__cause__
     finally:
         state.clients.close()
-    return offered(read_list(body), pricing, only, context_length, capabilities)
+    return priced(read_list(body), pricing, only, context_length, capabilities)
 
 
 def _listed(through: "transport.BlockingTransport", upstream: Upstream) -> bytes:

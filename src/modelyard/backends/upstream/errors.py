@@ -1,4 +1,4 @@
-"""What went wrong with a server, in the library's own errors, and whether it may be asked again."""
+"""Failures of a server as the library's own errors, and whether another attempt may succeed."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _TOO_LONG = "This model's maximum context length is"
 
 
 class RetryableError(Exception):
-    """An attempt that failed with `error`. `again` says that another one may succeed, after `wait` seconds if known."""
+    """A failed attempt, with its `error`. `again` is whether another may succeed, after `wait` seconds if known."""
 
     def __init__(self, error: ModelyardError, again: bool = False, wait: float | None = None) -> None:
         self.error, self.again, self.wait = error, again, wait
@@ -30,7 +30,7 @@ class RetryableError(Exception):
 
 @attrs.frozen
 class Head:
-    """The beginning of an answer: its status, and the headers that matter."""
+    """The start of an answer: its status, and the headers that are used."""
 
     status: int
     content_type: str = ""
@@ -39,8 +39,8 @@ class Head:
 
 
 @attrs.frozen
-class _Told:
-    """What a server says of a failure, in whichever of the usual shapes."""
+class _Report:
+    """What a server reports of a failure, in any of the usual shapes."""
 
     message: str
     param: str | None = None
@@ -48,43 +48,43 @@ class _Told:
 
 
 def refusal(head: Head, raw: bytes, secret: str | None, now: datetime) -> RetryableError:
-    """What an answer without success means. The server's words are shortened, and never show the key."""
-    return _setback(head.status, _told(_json(raw), raw, secret), retry_after(head.retry_after, now))
+    """Return the error that an answer without success means. The server's message is shortened, without the key."""
+    return _retryable(head.status, _parse_report(_json(raw), raw, secret), retry_after(head.retry_after, now))
 
 
 def failed_inside(answer: Mapping[str, Any], secret: str | None) -> RetryableError | None:
-    """What an error means that stands in the place of an answer, or of a chunk, under a status of success."""
+    """Return the error of an answer, or of a chunk, that reports one under a status of success."""
     if not answer.get("error") and answer.get("object") != "error":
         return None
-    told = _told(answer, b"", secret)
-    known = type(told.code) is int and 400 <= told.code < 600
-    return _setback(told.code if known else 500, told, None)
+    report = _parse_report(answer, b"", secret)
+    known = type(report.code) is int and 400 <= report.code < 600
+    return _retryable(report.code if known else 500, report, None)
 
 
-def _setback(status: int, told: _Told, wait: float | None) -> RetryableError:
-    words = f": {told.message}" if told.message else ""
+def _retryable(status: int, report: _Report, wait: float | None) -> RetryableError:
+    detail = f": {report.message}" if report.message else ""
     if status in _CALLERS:
-        return RetryableError(_invalid(told))
+        return RetryableError(_invalid(report))
     if status in _KEYS:
         return RetryableError(
             BackendError(f"the upstream server refuses this host's key ({status}); the host must give a valid api_key")
         )
     if status in _BUSY:
-        busy = Overloaded(f"the upstream server has no room now ({status}){words}", 1.0 if wait is None else wait)
+        busy = Overloaded(f"the upstream server has no room now ({status}){detail}", 1.0 if wait is None else wait)
         return RetryableError(busy, True, wait)
     if status == 404:
         return RetryableError(
-            BackendError(f"the upstream server does not know this model, or is not at this address{words}")
+            BackendError(f"the upstream server does not know this model, or is not at this address{detail}")
         )
     return RetryableError(
-        BackendError(f"the upstream server answered with status {status}{words}"), status in _AGAIN, wait
+        BackendError(f"the upstream server answered with status {status}{detail}"), status in _AGAIN, wait
     )
 
 
-def _invalid(told: _Told) -> InvalidInput:
-    place = told.param or "messages"
-    message = told.message.removeprefix(f"{place}: ") or "was refused by the upstream server"
-    if told.code == ContextLengthExceeded.code or message.startswith(_TOO_LONG):
+def _invalid(report: _Report) -> InvalidInput:
+    place = report.param or "messages"
+    message = report.message.removeprefix(f"{place}: ") or "was refused by the upstream server"
+    if report.code == ContextLengthExceeded.code or message.startswith(_TOO_LONG):
         return ContextLengthExceeded([Problem((place,), message, ContextLengthExceeded.code)])
     return InvalidInput.at(place, msg=message)
 
@@ -96,23 +96,23 @@ def _json(raw: bytes) -> Any:
         return None
 
 
-def _told(body: Any, raw: bytes, secret: str | None) -> _Told:
+def _parse_report(body: Any, raw: bytes, secret: str | None) -> _Report:
     inner = body.get("error", body) if isinstance(body, Mapping) else None
     if not isinstance(inner, Mapping):
-        return _Told(_shown(inner if isinstance(inner, str) else raw.decode(errors="replace"), secret))
+        return _Report(_shown(inner if isinstance(inner, str) else raw.decode(errors="replace"), secret))
     message = next((inner[name] for name in ("message", "detail", "error") if inner.get(name)), "")
     param, code = inner.get("param"), inner.get("code")
-    return _Told(_shown(str(message), secret), _shown(param, secret) if isinstance(param, str) else None, code)
+    return _Report(_shown(str(message), secret), _shown(param, secret) if isinstance(param, str) else None, code)
 
 
 def _shown(text: str, secret: str | None) -> str:
-    """A stranger's words on one line, without the key."""
+    """Return a server's text on one line, without the key."""
     safe = text.replace(secret, "***") if secret else text
     return " ".join("".join(letter if letter.isprintable() else " " for letter in safe[:_SHOWN]).split())
 
 
 def retry_after(header: str, now: datetime) -> float | None:
-    """The seconds that a `Retry-After` asks to wait, also where it names a date; None where it says nothing."""
+    """Return the seconds to wait that a `Retry-After` requests, also as a date; None for anything else."""
     try:
         seconds = float(header)
     except ValueError:

@@ -48,7 +48,7 @@ class Adapters(Protocol):
 
 
 class Transport(Protocol):
-    """Carries one request. Each method blocks, or on an event loop returns an awaitable of the same."""
+    """Carries one request. Each method blocks, or on an event loop returns an awaitable."""
 
     def enter(self, seconds: float) -> Any:
         """Wait for a place among the concurrent requests. Raises `Overloaded`."""

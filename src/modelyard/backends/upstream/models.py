@@ -1,4 +1,4 @@
-"""What a server offers to the catalogue: as the host says, or as the server itself lists it (specification 2.1)."""
+"""The models of a server: as the host declares them, or as the server itself lists them (specification 2.1)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def offer(
     quantization: Quantization = Quantization.BF16,
     created: int = 0,
 ) -> UpstreamModel:
-    """A text model of a server, whose answers may fill its whole context. `Pricing()` is free.
+    """Declare a text model of a server, whose answers may fill its whole context. `Pricing()` is free.
 
     >>> offer("Qwen/Qwen3-8B", context_length=32_768, pricing=Pricing()).entry.hub_id
     'Qwen/Qwen3-8B'
@@ -73,12 +73,12 @@ def offer(
 
 
 def check_models(models: Iterable[UpstreamModel]) -> tuple[UpstreamModel, ...]:
-    """The models. Raises `InvalidInput` for none at all, for an entry that cannot be listed, and for an id twice."""
+    """Return the models. Raises `InvalidInput` for none, for an entry that cannot be listed, and for a repeated id."""
     checked: dict[str, UpstreamModel] = {}
     for model in models:
         check_entry(model.entry)
         if checked.setdefault(model.entry.id, model) is not model:
-            raise InvalidInput.at("models", msg=f"{model.entry.id!r} is there twice")
+            raise InvalidInput.at("models", msg=f"{model.entry.id!r} is given twice")
     if not checked:
         raise InvalidInput.at("models", msg="must hold at least one model")
     return tuple(checked.values())
@@ -89,7 +89,7 @@ def check_models(models: Iterable[UpstreamModel]) -> tuple[UpstreamModel, ...]:
 
 @attrs.frozen
 class Listed:
-    """A model as a server lists it: `context_length` in tokens where it says so, `created` in Unix seconds."""
+    """A model as a server lists it: `context_length` in tokens if it reports one, `created` in Unix seconds."""
 
     id: str
     created: int = 0
@@ -97,7 +97,7 @@ class Listed:
 
 
 def read_list(body: Any) -> list[Listed]:
-    """The models of a server's list, without LoRA adapters, which have a parent. Raises `BackendError`."""
+    """Read the models of a server's list, without LoRA adapters, which have a parent. Raises `BackendError`."""
     try:
         cards = required(lambda data: each(mapping, data), mapping(body), "data")
         return [_listed(card) for card in cards if not card.get("parent")]
@@ -111,20 +111,20 @@ def _listed(card: Mapping[str, Any]) -> Listed:
 
 
 def _context(card: Mapping[str, Any]) -> int | None:
-    """Where vLLM and SGLang, hosted servers, and llama.cpp say it."""
+    """Read it where vLLM and SGLang, hosted servers, and llama.cpp report it."""
     meta = optional(mapping, card, "meta", {})
-    said = (card.get("max_model_len"), card.get("context_length"), meta.get("n_ctx"), meta.get("n_ctx_train"))
-    return next((natural(length) for length in said if length), None)
+    lengths = (card.get("max_model_len"), card.get("context_length"), meta.get("n_ctx"), meta.get("n_ctx_train"))
+    return next((natural(length) for length in lengths if length), None)
 
 
-def offered(
+def priced(
     listed: Sequence[Listed],
     pricing: Mapping[str, Pricing],
     only: Collection[str] | None,
     context_length: int | None,
     capabilities: Capabilities,
 ) -> tuple[UpstreamModel, ...]:
-    """The listed models with the host's prices. Raises `InvalidInput` naming every one that lacks something."""
+    """Return the listed models with the host's prices. Raises `InvalidInput` naming each one that lacks something."""
     names = {model.id for model in listed}
     problems = [Problem(("only",), f"the server does not list {name!r}") for name in only or () if name not in names]
     wanted = [model for model in listed if only is None or model.id in only]
@@ -133,7 +133,7 @@ def offered(
             problems.append(Problem(("pricing", model.id), "is missing; `Pricing()` is free, `only` names a choice"))
         if context_length is None and model.context_length is None:
             problems.append(
-                Problem(("context_length",), f"must be given: the server does not say that of {model.id!r}")
+                Problem(("context_length",), f"must be given: the server does not report that of {model.id!r}")
             )
     if problems:
         raise InvalidInput(problems)

@@ -6,7 +6,7 @@ from modelyard.clock import backoff
 from modelyard.errors import InvalidInput
 
 _LONGEST_PAUSE = 8.0
-"""Seconds between two attempts at most, where the server asks for no other pause."""
+"""Seconds between two attempts at most, where the server requests no other pause."""
 
 
 @attrs.frozen

@@ -274,7 +274,7 @@ def _meaning(error: httpx.HTTPError) -> Exception:
         return RetryableError(BackendError("the upstream server cannot be reached"), again=True)
     if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
         return RetryableError(BackendError("the upstream server broke the connection off"), again=True)
-    return RetryableError(BackendError(f"the upstream server cannot be asked ({type(error).__name__})"))
+    return RetryableError(BackendError(f"the upstream server cannot be reached ({type(error).__name__})"))
 
 
 def _no_turn(seconds: float) -> Overloaded:

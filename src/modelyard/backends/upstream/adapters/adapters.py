@@ -1,4 +1,4 @@
-"""LoRA adapters on a vLLM server: a checkpoint that is asked for is loaded there, and unloaded when others need room.
+"""LoRA adapters on a vLLM server: a requested checkpoint is loaded there, and unloaded when others need room.
 
     adapters = LoraAdapters("http://localhost:8000", "/srv/adapters", max_loaded=8)
     backend = UpstreamBackend("http://localhost:8000/v1", adapters=adapters)
@@ -31,8 +31,8 @@ class LoraAdapters:
     """The adapters of one vLLM server at `url`, with or without /v1, at most `max_loaded` at a time. Thread-safe.
 
     `folder` is this object's alone: an adapter's files lie there as long as the server holds it. Where the server sees
-    it under another path, say so in `path_seen_by_server`. Whoever needs an adapter waits at most `patience` seconds
-    for room; a call of the server may take `timeout` seconds. No thread is started and no connection kept.
+    it under another path, give that as `path_seen_by_server`. A request waits at most `patience` seconds for room; a
+    call of the server may take `timeout` seconds. No thread is started and no connection kept.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LoraAdapters:
             self._leave(claim)
 
     def lost(self, name: str) -> None:
-        """The server did not know the adapter of this name: it will be asked what it holds before it is trusted again.
+        """Note that the server did not know the adapter of this name: its list is read before it is trusted again.
 
         To be called while the adapter is served; then serve it again.
         """
@@ -98,12 +98,12 @@ class LoraAdapters:
         """Unload every adapter of ours but those of `models`, and load these, as many as there is room for, in order.
 
         Those in use are unloaded when they are so no more. Files of others are removed from the folder. To be called by
-        the host when a model or checkpoint was deleted, or to have adapters ready before they are asked for.
+        the host when a model or checkpoint was deleted, or to have adapters ready before they are requested.
         """
         run(self._reconcile(tuple(models)))
 
     async def areconcile(self, models: Iterable[ServedModel]) -> None:
-        """The same on an event loop."""
+        """Do what `reconcile` does, without blocking the event loop."""
         await arun(self._reconcile(tuple(models)))
 
     @property
@@ -169,7 +169,7 @@ class LoraAdapters:
     # ---- their steps
 
     def _do(self, step: slots.List | slots.Unload | slots.Wait, deadline: float) -> Flow[bool]:
-        """False when it is too late to wait."""
+        """Do a step, or return False when it is too late to wait."""
         if isinstance(step, slots.List):
             yield from self._list()
         elif isinstance(step, slots.Unload):
@@ -192,7 +192,7 @@ class LoraAdapters:
             self._slots.listed(found)
 
     def _load(self, slot: slots.Slot, model: ServedModel) -> Flow[None]:
-        """Afterwards the slot is there, or everyone who waits for it knows why not."""
+        """Load an adapter; in any case those who wait for it learn the outcome."""
         error: Exception | None
         try:
             error = yield Call(lambda: self._materialise(model))
@@ -225,7 +225,7 @@ class LoraAdapters:
     # ---- files; one at a time, so that none is removed that has just become wanted
 
     def _materialise(self, model: ServedModel) -> Exception | None:
-        """Have the files; returns what is wrong with them."""
+        """Write the files; return what is wrong with them."""
         with self._files:
             try:
                 materialise(model, self._folder / _name(model))
@@ -253,7 +253,7 @@ class LoraAdapters:
 
 
 def _has_weights(model: ServedModel) -> bool:
-    """Whether there is a checkpoint that is not just the untouched base."""
+    """Return whether there is a checkpoint that differs from the base."""
     return model.checkpoint is not None and bool(model.checkpoint.files)
 
 
@@ -262,18 +262,18 @@ def _name(model: ServedModel) -> str:
     return adapter_name(model.checkpoint)
 
 
-# ---- what the server says ------------------------------------------------------------------------------------------
+# ---- answers of the server ------------------------------------------------------------------------------------------
 
 
 def _adapters_in(answer: Answer) -> Mapping[str, str]:
-    """The adapters of ours that are listed, each with the path that the server loaded it from."""
+    """Return our adapters that are listed, each with the path that the server loaded it from."""
     if answer.status != 200:
         raise _refusal(answer, "")
     try:
         cards = json.loads(answer.body)["data"]
         return {card["id"]: str(card.get("root")) for card in cards if OURS.fullmatch(card["id"])}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BackendError(f"the server's {MODELS} is no list of models") from None
+        raise BackendError(f"the server's {MODELS} is not a list of models") from None
 
 
 def _is_loaded(answer: Answer) -> bool:
@@ -281,21 +281,21 @@ def _is_loaded(answer: Answer) -> bool:
 
 
 def _refusal(answer: Answer, path: str) -> BackendError:
-    said = _message(answer)
+    message = _message(answer)
     if answer.status == 401:
         hint = "give its api_key"
-    elif answer.status == 404 and said is None:
+    elif answer.status == 404 and message is None:
         hint = "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
     elif answer.status == 404:
         hint = f"it must be able to read {path}; if it sees the folder elsewhere, set path_seen_by_server"
     else:
-        hint = "it says why"
-    shown = f": {said[:500]}" if said else ""
+        hint = "see its message"
+    shown = f": {message[:500]}" if message else ""
     return BackendError(f"the server refused {answer.path} with status {answer.status}; {hint}{shown}")
 
 
 def _message(answer: Answer) -> str | None:
-    """What an error says, in the shape of newer and of older releases; None when it is no error of vLLM's own."""
+    """Return the message of an error, as newer or older releases send it; None for an error that is not vLLM's own."""
     try:
         body: Any = json.loads(answer.body)
         error = body.get("error", body)

@@ -22,15 +22,15 @@ _CHUNK = 2**20
 
 
 def adapter_name(checkpoint: Checkpoint) -> str:
-    """The name of a checkpoint's adapter: made from its digest, so equal weights share one."""
+    """Return the name of a checkpoint's adapter: made from its digest, so equal weights share one."""
     return PREFIX + hashlib.sha256(checkpoint.digest.encode()).hexdigest()[:32]
 
 
 def materialise(model: ServedModel, folder: Path) -> None:
-    """Have the adapter's files in `folder`: written aside, checked against their digests, then named.
+    """Write the adapter's files to `folder`: under another name, checked against their digests, then renamed.
 
     Files that are there already are checked as well, and written again when they differ. Raises `BackendError` for a
-    checkpoint that is no LoRA adapter, `ArtifactMissing`.
+    checkpoint that is not a LoRA adapter, `ArtifactMissing`.
     """
     assert model.checkpoint is not None
     digests = _digests(model.checkpoint)
@@ -52,7 +52,7 @@ def _digests(checkpoint: Checkpoint) -> dict[str, str]:
     missing = {CONFIG_FILE, WEIGHTS_FILE} - checkpoint.files.keys()
     if missing:
         raise BackendError(
-            f"checkpoint {checkpoint.id} is no LoRA adapter: it has no {' and no '.join(sorted(missing))}; "
+            f"checkpoint {checkpoint.id} is not a LoRA adapter: it has no {' and no '.join(sorted(missing))}; "
             "a model that this server serves needs a trainer that writes PEFT adapters"
         )
     return {name: checkpoint.files[name]["digest"] for name in (CONFIG_FILE, WEIGHTS_FILE)}
@@ -81,7 +81,7 @@ def _copy(model: ServedModel, name: str, to: Path, digest: str) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, if it is there; nobody sees half of it under its name."""
+    """Remove a folder, if it is there; half of it is never seen under its name."""
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
     try:
         folder.rename(aside)
@@ -91,7 +91,7 @@ def remove(folder: Path) -> None:
 
 
 def sweep(folder: Path, keep: Collection[str]) -> None:
-    """Remove what is left of adapters that are not to be kept, finished or not. Other files are left alone."""
+    """Remove adapters that are not to be kept, complete or not. Other files are left alone."""
     if not folder.is_dir():
         return
     for entry in list(folder.iterdir()):

@@ -1,13 +1,12 @@
-"""Which adapters a server holds, and what to do next: decided here, done elsewhere. No I/O, no clock, no threads.
+"""Which adapters a server holds, and what to do next: decisions only, without I/O, clock or threads.
 
-A slot is an adapter on the server, or on its way there or back. Whoever wants one makes a `Claim` and asks `next` until
-that says `Serve`; every other answer is something to be done, or to wait for. What is in use is pinned, and never
-unloaded. When all are in use and somebody waits, the one that was least recently asked for drains: it takes nobody new,
-and makes room when its last user has gone. So everyone who waits is served, in order, as long as answers come to an
-end.
+A slot is an adapter on the server, or being loaded or unloaded. A request makes a `Claim` and calls `next` until that
+returns `Serve`; every other result is something to do, or to wait for. What is in use is pinned, and never unloaded.
+When all are in use and a claim waits, the least recently used slot drains: it serves no new claim, and makes room when
+its last user has left. So every claim is served, in order, as long as answers end.
 
-What the server really holds is known only from its list. It is asked for first of all, and again whenever something
-speaks against what is believed (`suspect`): a name that it did not know, a call whose outcome is unknown.
+What the server really holds is known only from its list. It is read first of all, and again when something contradicts
+what is believed (`suspect`): a name that the server did not know, a call whose outcome is unknown.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -30,7 +29,7 @@ class State(Enum):
 class Slot:
     """An adapter by its `name`. `path` is the folder that the server was given; `used` counts up with each claim.
 
-    A `leftover` was found on the server, loaded in an earlier life of this process or by another one.
+    A `leftover` was found on the server, loaded earlier or by another process.
     """
 
     name: str
@@ -49,19 +48,19 @@ class Slot:
 
 @attrs.define(eq=False)
 class Waiter:
-    """Somebody who waits; `bell` rings when it is worth asking again."""
+    """One that waits; `bell` rings when it is worth trying again."""
 
     bell: "Future[None]" = attrs.field(factory=Future, init=False)
 
     def ring(self) -> None:
-        """Wake whoever waits."""
+        """Wake the one that waits."""
         with suppress(InvalidStateError):
             self.bell.set_result(None)
 
 
 @attrs.define(eq=False)
 class Claim(Waiter):
-    """Somebody who wants an adapter; `slot` is the one that was pinned for them, `error` why there will be none."""
+    """A request for an adapter; `slot` is the one that was pinned for it, `error` why there will be none."""
 
     name: str
     path: str
@@ -71,7 +70,7 @@ class Claim(Waiter):
 
 @attrs.define(eq=False)
 class Removal(Waiter):
-    """Somebody who wants adapters gone, those that `covers` says of what is there when it is first asked."""
+    """A request to unload adapters: those of the first look for which `covers` returns True."""
 
     covers: Callable[[str], bool]
     slots: list[Slot] | None = attrs.field(default=None, init=False)
@@ -86,19 +85,19 @@ class Serve:
 
 @attrs.frozen
 class List:
-    """Ask the server what it holds; then `listed` or `not_listed`."""
+    """List what the server holds; then call `listed` or `not_listed`."""
 
 
 @attrs.frozen
 class Load:
-    """Load it; then `loaded`, `refused` or `unsure`."""
+    """Load it; then call `loaded`, `refused` or `unsure`."""
 
     slot: Slot
 
 
 @attrs.frozen
 class Unload:
-    """Unload it; then `unloaded` or `unsure`."""
+    """Unload it; then call `unloaded` or `unsure`."""
 
     slot: Slot
 
@@ -129,7 +128,7 @@ class Slots:
     # ---- what next
 
     def next(self, claim: Claim) -> Serve | List | Load | Unload | Wait:
-        """What is to be done for a claim. Raises its error when its adapter was refused."""
+        """Return the next step for a claim. Raises its error when its adapter was refused."""
         if claim.error is not None:
             raise claim.error
         if claim.slot is not None:
@@ -139,7 +138,7 @@ class Slots:
         return self._look() or self._served(claim) or self._drained() or self._make(claim) or self._wait(claim)
 
     def next_removal(self, removal: Removal) -> List | Unload | Wait | Done:
-        """What is to be done to be rid of adapters; those in use drain first."""
+        """Return the next step to unload adapters; those in use drain first."""
         if removal not in self.waiting:
             self.waiting.append(removal)
         looking = self._look()
@@ -156,7 +155,7 @@ class Slots:
         return self._drained() or self._wait(removal)
 
     def _look(self) -> List | None:
-        """Look first, where what is believed may be wrong."""
+        """Read the list first, if what is believed may be wrong."""
         if not self.suspect or self._listing is not None:
             return None
         self.suspect = False
@@ -173,7 +172,7 @@ class Slots:
         return Serve(slot)
 
     def _drained(self) -> Unload | None:
-        """Unload what takes nobody new and has nobody left."""
+        """Unload what is draining and idle."""
         if self._listing is None:
             for slot in self.slots.values():
                 if slot.draining and slot.idle:
@@ -195,9 +194,9 @@ class Slots:
         return self._make_room(self.slots.values())
 
     def _adopt(self, slot: Slot, claim: Claim) -> Load | Unload | None:
-        """To load it again is harmless, and makes sure of its files; it must go when its files lie elsewhere.
+        """Load a leftover again, which ensures its files, or unload it when its files lie elsewhere.
 
-        Where an earlier life with more room has left too many, others go first.
+        Where an earlier process with more room has left too many, others are unloaded first.
         """
         if len(self.slots) > self.capacity:
             return self._make_room(other for other in self.slots.values() if other is not slot)
@@ -207,7 +206,7 @@ class Slots:
         return Load(slot)
 
     def _first(self) -> Waiter | None:
-        """Whose turn it is to get room: the first who waits for what is not there at all."""
+        """Return the claim whose turn it is to get room: the first whose adapter has no slot."""
         for waiter in self.waiting:
             if isinstance(waiter, Claim) and waiter.name not in self.slots:
                 return waiter
@@ -234,12 +233,12 @@ class Slots:
             waiter.bell = Future()
         return Wait(waiter.bell)
 
-    # ---- what came of it
+    # ---- outcomes
 
     def listed(self, found: Mapping[str, str]) -> None:
-        """The server holds these adapters of ours, by name, each with the folder that it was loaded from.
+        """Note what the server holds of our adapters, by name, each with the folder that it was loaded from.
 
-        What was on its way when the list was asked for may be told of in either way, and is left as it is.
+        What was being loaded or unloaded when the list was requested may or may not be in it, and is left as it is.
         """
         moving = self._listing or frozenset()
         self._listing = None
@@ -252,19 +251,19 @@ class Slots:
         self._changed()
 
     def not_listed(self) -> None:
-        """The server could not be asked."""
+        """Note that the list could not be read."""
         self._listing, self.suspect = None, True
         self._changed()
 
     def loaded(self, slot: Slot) -> None:
-        """It is there, and pinned for everyone who waits for it."""
+        """Note that it is loaded, and pin it for every claim that waits for it."""
         slot.state, slot.leftover = State.LOADED, False
         self._changed()
         for claim in self._claims(slot.name):
             self._pin(slot, claim)
 
     def refused(self, slot: Slot, error: Exception) -> None:
-        """It cannot be loaded: everyone who waits for it hears why. What was left over is there as before."""
+        """Note that it cannot be loaded: every claim for it gets the error. A leftover is there as before."""
         del self.slots[slot.name]
         self.suspect |= slot.leftover
         self._changed()
@@ -273,20 +272,20 @@ class Slots:
             self.waiting.remove(claim)
 
     def unloaded(self, slot: Slot) -> None:
-        """It is gone."""
+        """Note that it is unloaded."""
         del self.slots[slot.name]
         self._changed()
 
     def unsure(self, slot: Slot) -> None:
-        """Nobody knows whether it is there: the server must be asked before anything else is done."""
+        """Note that its state is unknown: the list must be read before anything else is done."""
         del self.slots[slot.name]
         self.suspect = True
         self._changed()
 
-    # ---- those who use them
+    # ---- users
 
     def release(self, slot: Slot) -> None:
-        """One user has gone."""
+        """Note that one user has left."""
         slot.pins -= 1
         if not slot.pins:
             self._changed()
