@@ -27,7 +27,6 @@ from modelyard.domain.evaluation.filters import Field
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.results import ResultQuery, Sort
-from modelyard.platform.evaluations.result import Rows
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.protocols import Tx
 from modelyard.report.evaluations.comparison import ComparisonReport
@@ -114,7 +113,7 @@ READ: dict[str, Callable[[Evaluations, Sequence[str]], object]] = {
     "report as HTML": lambda evaluations, runs: len(evaluations.report(runs[0]).html),
     "export as JSON Lines": lambda evaluations, runs: drained(evaluations.export(runs[0])),
     "export as CSV": lambda evaluations, runs: drained(evaluations.export(runs[0], "csv")),
-    "rows of a result": lambda evaluations, runs: sum(1 for _ in Rows(evaluations.runtime, evaluations.get(runs[0]))),
+    "rows of a result": lambda evaluations, runs: sum(1 for _ in evaluations.result(runs[0]).rows),
     "results of both, 100": lambda evaluations, runs: results(evaluations, runs, limit=100, summarise=False),
     "results of both, 100 with summary": lambda evaluations, runs: results(evaluations, runs, limit=100),
     "results of both, 100 by a score": lambda evaluations, runs: results(evaluations, runs, limit=100, sorts=BY_SCORE),
@@ -134,7 +133,7 @@ def read(name: str, path: str, *runs: str) -> dict[str, float]:
 def out_of_a_store(folder: Path, rows: int) -> dict[str, Any]:
     path = str(folder / "yard.db")
     with open_platform(path, durability="process") as platform:
-        runs = [platform.evaluations.create(MODEL, MODEL, project="bench").id for _ in range(2)]
+        runs = [platform.evaluations.runs.create(MODEL, MODEL, project="bench").id for _ in range(2)]
         for seed, run in enumerate(runs):
             fill(platform, judged(run, seed, rows))
     found = {}

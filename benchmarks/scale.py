@@ -313,7 +313,7 @@ def many_rows(folder: Path, size: int) -> dict[str, Any]:
         before = resident()
         with suppress(KeyboardInterrupt):
             evaluated(platform, size, show)
-        (run,) = platform.evaluations.list(project="bench")
+        (run,) = platform.evaluations.runs.list(project="bench")
         working = peak()
         backend.first, resumed = None, time.perf_counter()
         result = platform.evaluations.resume(run.id)

@@ -49,7 +49,7 @@ def add_run(
     platform: Platform, answers: Iterable[Answer], model: str = "support:step1", project: str = "demo"
 ) -> EvaluationRun:
     """A completed run of these answers."""
-    run = platform.evaluations.create(EVALUATION, f"weave:///local/demo/object/{model}", project=project)
+    run = platform.evaluations.runs.create(EVALUATION, f"weave:///local/demo/object/{model}", project=project)
     kept = list(answers)
 
     def step(tx: Tx) -> None:
@@ -60,7 +60,7 @@ def add_run(
                 tx.add(score)
 
     platform._runtime.store.transact(step)
-    return platform.evaluations.finish(run.id)
+    return platform.evaluations.runs.finish(run.id)
 
 
 def _prediction(run: EvaluationRun, at: int, answer: Answer) -> Prediction:

@@ -44,7 +44,7 @@ def test_a_kill_repeats_no_stored_row_and_at_most_as_many_calls_as_the_concurren
     killed = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=False, timeout=100)
     assert killed.returncode == -9
     with open_platform(path, durability="process", settings=Settings(lease=0.2, poll=0.02)) as platform:
-        (run,) = platform.evaluations.list(project="p")
+        (run,) = platform.evaluations.runs.list(project="p")
         assert run.state is RunState.RUNNING
         stored = {row.index for row in platform.evaluations.result(run.id).rows}
         before = [int(line) for line in log.read_text().split()]

@@ -107,7 +107,7 @@ def test_killed_at_any_moment_every_row_and_its_usage_are_there_once_or_not_at_a
     settings = Settings(lease=0.2, poll=0.02)
     backend = EchoBackend(pricing=PRICE)
     with open_platform(killed / f"{moment}.db", durability="process", backend=backend, settings=settings) as platform:
-        runs = list(platform.evaluations.list(project="p"))
+        runs = list(platform.evaluations.runs.list(project="p"))
         if moment in BEFORE_THE_RUN:
             assert (runs, booked(platform)) == ([], (0, 0, 0, 0))
             return
@@ -118,6 +118,6 @@ def test_killed_at_any_moment_every_row_and_its_usage_are_there_once_or_not_at_a
             result = platform.evaluations.resume(run.id)
             assert result.run.summary is not None
             assert result.run.summary["possibly_repeated"] == min(CONCURRENCY, ROWS - left)
-        assert platform.evaluations.get(run.id).state is RunState.COMPLETED
+        assert platform.evaluations.runs.get(run.id).state is RunState.COMPLETED
         assert check_sums(platform, run.id) == ROWS
         assert set(stored(platform, run.id)) == {(index, 0) for index in range(ROWS)}

@@ -255,7 +255,7 @@ def test_every_wrong_parameter_is_told_at_its_place(client: Evaluator) -> None:
 
 def many(client: Evaluator, platform: Platform, count: int) -> list[str]:
     view = platform.acting_as(platform.keys.create("acme").key.principal())
-    return [view.evaluations.create(EVALUATION, MODEL, project="capture").id for _ in range(count)]
+    return [view.evaluations.runs.create(EVALUATION, MODEL, project="capture").id for _ in range(count)]
 
 
 @pytest.mark.parametrize("count", [999, 1000, 1001, 2050])

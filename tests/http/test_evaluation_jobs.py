@@ -93,7 +93,7 @@ def test_a_model_is_evaluated_by_a_worker_and_followed_to_its_end(asker: Asker, 
     assert asker.status(call_id) == {"code": "running", "completed_rows": 0, "total_rows": 0}
     platform.worker().run_until_idle()
     status = asker.status(call_id)
-    run = platform.evaluations.get(call_id)
+    run = platform.evaluations.runs.get(call_id)
     assert (status["code"], status["output"]) == (
         "complete",
         json.loads(json.dumps(dict(run.summary or {}), default=dict)),
@@ -124,9 +124,9 @@ def test_the_outputs_of_a_run_are_scored_anew_in_a_new_run(asker: Asker, platfor
     assert made["call_id"] == made["evaluation_run_id"] != source.id
     platform.worker().run_until_idle()
     assert asker.status(made["call_id"])["code"] == "complete"
-    run = platform.evaluations.get(made["evaluation_run_id"])
+    run = platform.evaluations.runs.get(made["evaluation_run_id"])
     assert (run.source_evaluation_run_id, run.source_known) == (source.id, True)
-    assert platform.evaluations.lineage(run.id).sources == (source,)
+    assert platform.evaluations.runs.lineage(run.id).sources == (source,)
     assert {score.scorer for score in platform.evaluations.scores.list(run_id=run.id, **PLACE)} == {str(other.ref)}
 
 
@@ -149,7 +149,7 @@ def test_what_has_happened_to_a_run_is_listed_and_only_grows(asker: Asker, worke
     assert progress[-1]["data"] == told
     assert asker.events(call_id, "offset=1&limit=1") == seen[1:2]
     assert asker.events(call_id, "limit=0") == []
-    made = platform.evaluations.create(ECHO, ECHO, **PLACE)
+    made = platform.evaluations.runs.create(ECHO, ECHO, **PLACE)
     assert asker.events(made.id) == []
 
 
@@ -161,7 +161,7 @@ def failed_run(platform: Platform, scorers: Any = "exact_match") -> str:
 
     with pytest.raises(LookupError):
         platform.evaluations.run("e", "acme/capture/parrot", ROWS, scorers, concurrency=1, progress=shown, **PLACE)
-    return list(platform.evaluations.list(**PLACE))[-1].id
+    return list(platform.evaluations.runs.list(**PLACE))[-1].id
 
 
 def test_a_run_that_failed_is_resumed_by_a_worker_under_its_id(asker: Asker, platform: Platform) -> None:
@@ -193,7 +193,7 @@ def test_what_cannot_be_resumed_is_refused(asker: Asker, platform: Platform) -> 
 
     done = platform.evaluations.run("e", "acme/capture/parrot", ROWS, **PLACE).run.id
     assert refusal(done) == (400, "RUN_ALREADY_FINISHED")
-    assert refusal(platform.evaluations.create(ECHO, ECHO, **PLACE).id) == (400, "conflict")
+    assert refusal(platform.evaluations.runs.create(ECHO, ECHO, **PLACE).id) == (400, "conflict")
     assert refusal(failed_run(platform, lambda output, row: True)) == (400, "conflict")
     assert refusal("00000000-0000-7000-8000-000000000000") == (404, "not_found")
     assert refusal(done, place="acme/other") == (404, "not_found")
@@ -204,7 +204,7 @@ def test_what_cannot_be_resumed_is_refused(asker: Asker, platform: Platform) -> 
 def test_nothing_is_resumed_without_a_worker(alone: Asker, platform: Platform) -> None:
     run_id = failed_run(platform)
     assert alone.of_run(run_id, "resume").status == 503
-    assert platform.evaluations.get(run_id).state == "failed"
+    assert platform.evaluations.runs.get(run_id).state == "failed"
 
 
 def test_an_entry_of_the_catalogue_is_evaluated_by_its_own_reference(asker: Asker, platform: Platform) -> None:
@@ -215,29 +215,29 @@ def test_an_entry_of_the_catalogue_is_evaluated_by_its_own_reference(asker: Aske
         asked = asker.send("evaluate_model", evaluation_ref=evaluation, model_ref=ref)
         assert asked.status == 200, asked.raw
         platform.worker().run_until_idle()
-        run = platform.evaluations.get(asked.json["call_id"])
+        run = platform.evaluations.runs.get(asked.json["call_id"])
         assert (run.state, run.model) == ("completed", own)
     assert asker.refused("evaluate_model", evaluation_ref=evaluation, model_ref=f"{own}:v0") == (404, "model_not_found")
 
 
 def test_runs_of_clients_are_told_of_as_recorded(alone: Asker, platform: Platform) -> None:
-    run = platform.evaluations.create(ECHO, ECHO, **PLACE)
+    run = platform.evaluations.runs.create(ECHO, ECHO, **PLACE)
     for name, call_id in (("-2", "8ad52557-5293-4861-95cf-511c63042dd3"), ("-3", run.id)):
         capture = json.loads((CAPTURES / f"post-evaluations-status-200{name}.json").read_text())
         assert {"status": alone.status(call_id)} == capture["response"]["body"]
-    platform.evaluations.finish(run.id, {"judge": {"mean": 0.5}})
+    platform.evaluations.runs.finish(run.id, {"judge": {"mean": 0.5}})
     assert alone.status(run.id) == {"code": "complete", "output": {"judge": {"mean": 0.5}}}
-    for stop in (platform.evaluations.fail, platform.evaluations.cancel):
-        stopped = platform.evaluations.create(ECHO, ECHO, **PLACE)
+    for stop in (platform.evaluations.runs.fail, platform.evaluations.runs.cancel):
+        stopped = platform.evaluations.runs.create(ECHO, ECHO, **PLACE)
         stop(stopped.id, "it rained")
         assert alone.status(stopped.id) == {"code": "failed", "error": "it rained"}
-    bare = platform.evaluations.create(ECHO, ECHO, **PLACE)
-    platform.evaluations.finish(bare.id)
+    bare = platform.evaluations.runs.create(ECHO, ECHO, **PLACE)
+    platform.evaluations.runs.finish(bare.id)
     assert alone.status(bare.id) == {"code": "complete", "output": {}}
 
 
 def test_a_run_of_another_project_is_not_found(alone: Asker, platform: Platform) -> None:
-    run = platform.evaluations.create(ECHO, ECHO, project="q", entity="acme")
+    run = platform.evaluations.runs.create(ECHO, ECHO, project="q", entity="acme")
     assert alone.status(run.id) == {"code": "not_found"}
     assert alone.refused("rescore", source_evaluation_run_id=run.id, scorer_refs=[ECHO]) == (404, "not_found")
 
@@ -245,7 +245,7 @@ def test_a_run_of_another_project_is_not_found(alone: Asker, platform: Platform)
 def test_without_a_worker_nothing_is_queued(alone: Asker) -> None:
     evaluation = alone.published()
     assert alone.refused("evaluate_model", evaluation_ref=evaluation, model_ref=ECHO) == (503, "no_worker")
-    assert list(alone.evaluations.list(**PLACE)) == []
+    assert list(alone.evaluations.runs.list(**PLACE)) == []
 
 
 @pytest.mark.parametrize(
@@ -276,14 +276,14 @@ def test_what_does_not_fit_is_refused(asker: Asker, word: str, body: Any, refusa
 def test_a_model_that_is_not_here_and_a_source_that_runs_are_refused(asker: Asker, platform: Platform) -> None:
     missing = {"evaluation_ref": asker.published(), "model_ref": f"{ECHO}:nobody"}
     assert asker.refused("evaluate_model", **missing) == (404, "model_not_found")
-    running = platform.evaluations.create(ECHO, ECHO, **PLACE).id
+    running = platform.evaluations.runs.create(ECHO, ECHO, **PLACE).id
     scorer = str(platform.evaluations.objects.get("scorer", "found", **PLACE).ref)
     assert asker.refused("rescore", source_evaluation_run_id=running, scorer_refs=[scorer]) == (400, "conflict")
 
 
 def test_source_code_is_never_run_so_such_a_scorer_is_422(asker: Asker, platform: Platform) -> None:
-    run = platform.evaluations.create(ECHO, ECHO, **PLACE)
-    platform.evaluations.finish(run.id)
+    run = platform.evaluations.runs.create(ECHO, ECHO, **PLACE)
+    platform.evaluations.runs.finish(run.id)
     code = platform.evaluations.objects.publish("scorer", "evil", {"op_source_code": "def score(): ..."}, **PLACE)
     refused = asker.refused("rescore", source_evaluation_run_id=run.id, scorer_refs=[str(code.ref)])
     assert refused == (422, ["body.scorer_refs"])

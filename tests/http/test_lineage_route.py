@@ -23,9 +23,9 @@ def test_the_lineage_of_a_run_is_shown_with_the_checkpoint_that_it_judged(platfo
     model = platform.models.find("p", "m", entity="acme")
     assert model is not None
     platform.models.promote(model, 0)
-    first = platform.evaluations.create(EVALUATION, "weave:///acme/p/object/m:step0", project="p", entity="acme")
-    second = platform.evaluations.create(EVALUATION, first.model, first.id, project="p", entity="acme")
-    third = platform.evaluations.create(EVALUATION, first.model, second.id, project="p", entity="acme")
+    first = platform.evaluations.runs.create(EVALUATION, "weave:///acme/p/object/m:step0", project="p", entity="acme")
+    second = platform.evaluations.runs.create(EVALUATION, first.model, first.id, project="p", entity="acme")
+    third = platform.evaluations.runs.create(EVALUATION, first.model, second.id, project="p", entity="acme")
     answer = client.send("GET", f"/v2/acme/p/evaluation_runs/{second.id}/lineage", auth="Basic")
     assert answer.status == 200, answer.raw
     shown = answer.json
@@ -40,7 +40,7 @@ def test_the_lineage_of_a_run_is_shown_with_the_checkpoint_that_it_judged(platfo
 
 def test_the_lineage_of_a_run_that_is_not_here_is_404(platform: Platform, client_for: Any) -> None:
     client = client_for(platform)
-    run = platform.evaluations.create(EVALUATION, EVALUATION, project="q", entity="acme")
+    run = platform.evaluations.runs.create(EVALUATION, EVALUATION, project="q", entity="acme")
     for place, run_id in (("acme/p", run.id), ("acme/q", "none")):
         path = f"/v2/{place}/evaluation_runs/{run_id}/lineage"
         assert client.send("GET", path, auth="Basic").status == 404

@@ -65,11 +65,11 @@ def test_a_requirement_is_judged_and_its_numbers_are_told(client: Any, aliases: 
     runs = {}
     for step, value in ((1, 1.0), (2, 0.0)):
         model = f"weave:///acme/p/object/m:step{step}"
-        runs[step] = evaluations.create("weave:///acme/p/object/exam", model, **place).id
+        runs[step] = evaluations.runs.create("weave:///acme/p/object/exam", model, **place).id
         for number in range(8):
             made = evaluations.predictions.create(model, {"n": number}, "x", run_id=runs[step], **place)
             evaluations.scores.create(made.id, "weave:///acme/p/object/judge", value, **place)
-        evaluations.finish(runs[step])
+        evaluations.runs.finish(runs[step])
     client.send("PUT", f"{aliases}/prod", {"step": 1})
     require = {"evaluation": "exam", "confidence": 0.9}
     refused = client.send("PUT", f"{aliases}/prod", {"step": 2, "require": require})

@@ -61,7 +61,7 @@ def platform() -> Iterator[Platform]:
 @pytest.fixture(params=[False, True], ids=["sync", "async"])
 def asked(request: pytest.FixtureRequest, platform: Platform, client_for: Any) -> Asked:
     client = client_for(platform, asynchronous=request.param)
-    run = platform.evaluations.create(EVALUATION, MODEL, **PLACE)
+    run = platform.evaluations.runs.create(EVALUATION, MODEL, **PLACE)
     for number, output in enumerate(["0", "1", "wrong"]):
         answer(platform, run.id, number, output, float(output == str(number)))
     return Asked(client, run.id)
@@ -150,7 +150,7 @@ def test_a_null_is_as_good_as_absent_and_unknown_members_are_ignored(asked: Aske
 
 
 def test_errors_of_the_model_and_of_scorers_are_seen(asked: Asked, platform: Platform) -> None:
-    run = platform.evaluations.create(EVALUATION, MODEL, **PLACE)
+    run = platform.evaluations.runs.create(EVALUATION, MODEL, **PLACE)
     answer(platform, run.id, 1, "x", None)
     (prediction,) = platform.evaluations.predictions.list(run_id=run.id, **PLACE)
     (score,) = platform.evaluations.scores.list(run_id=run.id, **PLACE)
@@ -221,7 +221,7 @@ def test_rows_are_filtered_by_expressions(asked: Asked, expression: Any, questio
 
 
 def test_rows_are_sorted_and_compared_across_runs(asked: Asked, platform: Platform) -> None:
-    other = platform.evaluations.create(EVALUATION, MODEL, **PLACE).id
+    other = platform.evaluations.runs.create(EVALUATION, MODEL, **PLACE).id
     for number, value in ((0, 0.5), (1, 1.0), (2, 0.9)):
         answer(platform, other, number, "x", value)
     both = {"evaluation_run_ids": [asked.run_id, other]}

@@ -99,7 +99,7 @@ def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store:
     assert (shown["kind"], shown["status"], shown["subject"]) == ("rescore", "queued", rescored.id)
     assert rows("jobs", "show", "--store", store, judged.id)["progress"] == 3  # type: ignore[call-overload]
     with open_platform(store) as platform:
-        assert platform.evaluations.get(unwanted.id).state is RunState.CANCELLED
+        assert platform.evaluations.runs.get(unwanted.id).state is RunState.CANCELLED
 
 
 def test_a_checkpoint_is_promoted_and_rolled_back(store: Path) -> None:

@@ -122,7 +122,7 @@ def test_deleting_an_entity_leaves_no_record_and_no_file_of_it_and_all_of_the_ot
             view = platform.acting_as(principal)
             trained(view)
             view.chat.complete(model="echo", messages="hi", store=True)
-            view.evaluations.create("weave:///a/b/object/e:v0", "weave:///a/b/object/m:v0", project="p")
+            view.evaluations.runs.create("weave:///a/b/object/e:v0", "weave:///a/b/object/m:v0", project="p")
             view.training.upload("p", "data", DATA)
             platform.usage.set_budget(5, entity=principal.entity)
         files = len(list(platform._runtime.artifacts.names()))

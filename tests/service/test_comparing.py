@@ -38,12 +38,8 @@ def test_a_run_of_many_pages_is_read_as_a_whole(platform: Platform, judged_runs:
 
 def test_a_run_is_given_by_its_id_by_value_or_by_what_has_it(platform: Platform, judged_runs: Any) -> None:
     run = judged_runs.add(platform, judged_runs.questions([True]))
-
-    @attrs.frozen
-    class Result:
-        run: Any
-
-    for given in (run.id, run, Result(run)):
+    evaluations = platform.evaluations
+    for given in (run.id, run, evaluations.result(run.id), evaluations.report(run)):
         assert platform.evaluations.report(given).run == run
 
 

@@ -91,16 +91,16 @@ class World:
 
     runtime: Runtime
 
-    def runs(self, principal: Principal | None = None) -> Evaluations:
+    def evaluations(self, principal: Principal | None = None) -> Evaluations:
         return Evaluations(self.runtime, principal or host("acme"))
 
     def run(self, rows: Any, model: Any = "echo", scorers: Any = "exact_match", **options: Any) -> EvaluationResult:
-        result = self.runs().run("e", model, rows, scorers, project="red", **options)
+        result = self.evaluations().run("e", model, rows, scorers, project="red", **options)
         assert isinstance(result, EvaluationResult)
         return result
 
     def listed(self) -> list[EvaluationRun]:
-        return list(self.runs().list(project="red"))
+        return list(self.evaluations().runs.list(project="red"))
 
     def predictions(self, run_id: str) -> list[Prediction]:
         return self.runtime.store.read(lambda s: s.page(Prediction, "by_run", run_id, limit=10_000))
@@ -175,7 +175,7 @@ def test_a_model_is_asked_every_row_and_judged_by_exact_match(world: World) -> N
     assert result.score == pytest.approx(2 / 3)
     assert [(row.output, row.score) for row in result.rows] == [("one", 1.0), ("two", 0.0), ("three", 1.0)]
     assert list(result.errors) == []
-    run = world.runs().get(result.run.id)
+    run = world.evaluations().runs.get(result.run.id)
     assert run == result.run
     assert run.state is RunState.COMPLETED
     assert run.evaluation == "weave:///acme/red/object/e"
@@ -264,7 +264,7 @@ def test_an_output_that_no_store_can_keep_is_the_models_error(world: World, outp
 def test_without_rows_there_is_no_run(world: World) -> None:
     read = iter(ROWS)
     list(read)
-    empty = world.runs().objects.publish("dataset", "empty", {}, [], project="red")
+    empty = world.evaluations().objects.publish("dataset", "empty", {}, [], project="red")
     for rows in (read, [], empty, str(empty.ref)):
         with pytest.raises(InvalidInput, match="rows: there are none; an iterator that was read before has none left"):
             world.run(rows)
@@ -312,19 +312,19 @@ def test_an_entry_of_the_catalogue_is_named_by_its_reference_unless_that_stands_
     with pytest.raises(InvalidInput, match="reference of a model"):
         world.run(ROWS, own.replace("object", "call"))
     with pytest.raises(Forbidden):
-        world.runs(RED).run("e", own.replace("/red/", "/blue/"), ROWS, project="red")
+        world.evaluations(RED).run("e", own.replace("/red/", "/blue/"), ROWS, project="red")
 
 
 def test_a_model_that_was_published_as_source_code_is_never_run(world: World) -> None:
     trained(world)
-    code = world.runs().objects.publish("model", "support", {"source_code": "raise SystemExit"}, project="red")
+    code = world.evaluations().objects.publish("model", "support", {"source_code": "raise SystemExit"}, project="red")
     with pytest.raises(InvalidInput, match="never run"):
         world.run(ROWS, str(code.ref))
     latest = "weave:///acme/red/object/support"
     assert {world.run(ROWS, ref).run.model for ref in (latest, f"{latest}:latest", f"{latest}:step1")} == {
         f"{latest}:step1"
     }
-    other = world.runs().objects.publish("model", "echo", {"source_code": "raise SystemExit"}, project="red")
+    other = world.evaluations().objects.publish("model", "echo", {"source_code": "raise SystemExit"}, project="red")
     with pytest.raises(InvalidInput, match="never run"):
         world.run(ROWS, str(other.ref).rpartition(":")[0])
 
@@ -352,7 +352,7 @@ def test_training_that_ends_meanwhile_does_not_change_what_is_being_judged() -> 
 
 
 def test_several_models_in_one_call_make_several_runs(world: World) -> None:
-    results = world.runs().run("e", ["echo", lambda row: "no"], iter(numbered(3)), project="red")
+    results = world.evaluations().run_each("e", ["echo", lambda row: "no"], iter(numbered(3)), project="red")
     assert [result.score for result in results] == [1.0, 0.0]
     assert [run.model for run in world.listed()] == ["weave:///acme/red/object/echo", "weave:///acme/red/op/lambda"]
     assert world.files() == []
@@ -362,8 +362,8 @@ def test_several_models_in_one_call_make_several_runs(world: World) -> None:
     ("refusal", "arguments"),
     [
         (ModelNotFound, {"model": "unknown"}),
-        (ModelNotFound, {"model": ["echo", "unknown"]}),
-        (InvalidInput, {"model": []}),
+        (InvalidInput, {"model": ["echo"]}),
+        (InvalidInput, {"model": None}),
         (InvalidInput, {"evaluation": "two:words:here"}),
         (InvalidInput, {"evaluation": "weave:///acme/red/op/x"}),
         (InvalidInput, {"scorers": "unknown"}),
@@ -371,7 +371,7 @@ def test_several_models_in_one_call_make_several_runs(world: World) -> None:
         (InvalidInput, {"scorers": 5}),
         (InvalidInput, {"scorers": {"type": "regular_expression", "pattern": "("}}),
         (ModelNotFound, {"scorers": {"type": "llm_judge", "model": "unknown", "prompt": "?"}}),
-        (InvalidInput, {"temprature": 0}),
+        (TypeError, {"temprature": 0}),
         (InvalidInput, {"temperature": 3}),
         (InvalidInput, {"model": lambda row: "x", "temperature": 0}),
         (InvalidInput, {"trials": 0}),
@@ -389,9 +389,34 @@ def test_what_is_wrong_before_the_first_row_makes_no_run(
 ) -> None:
     given = {"evaluation": "e", "model": "echo", "rows": ROWS, "project": "red", **arguments}
     with pytest.raises(refusal):
-        world.runs().run(**given)
+        world.evaluations().run(**given)
     assert world.listed() == []
     assert world.files() == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "models"), [(ModelNotFound, ["echo", "unknown"]), (InvalidInput, []), (InvalidInput, "echo")]
+)
+def test_every_model_of_several_is_checked_before_the_first_row(
+    world: World, refusal: type[Exception], models: Any
+) -> None:
+    with pytest.raises(refusal):
+        world.evaluations().run_each("e", models, ROWS, project="red")
+    assert world.listed() == []
+    assert world.files() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("trails", "; did you mean 'trials'?"), ("temprature", "; did you mean 'temperature'?"), ("zzz", "")],
+)
+def test_an_unknown_option_is_a_type_error_that_names_the_nearest(world: World, option: str, hint: str) -> None:
+    message = f"run() got an unexpected keyword argument '{option}'{hint}"
+    given: Any = {option: 3, "project": "red"}
+    for act in (world.evaluations().run, world.evaluations().submit):
+        with pytest.raises(TypeError) as refused:
+            act("e", "echo", ROWS, **given)
+        assert str(refused.value) == message
 
 
 def test_an_option_that_the_model_cannot_honour_is_refused_before_the_first_row() -> None:
@@ -627,7 +652,7 @@ def test_resuming_repeats_no_row_that_was_stored_and_ends_as_if_nothing_had_happ
         assert (run.state, run.reason) == (RunState.FAILED, "interrupted")
         stored = {p.index for p in world.predictions(run.id)}
         before = list(model.asked)
-        result = world.runs().resume(run.id, model=model, scorers=length, progress=False)
+        result = world.evaluations().resume(run.id, model=model, scorers=length, progress=False)
         assert result.run.id == run.id
         again = Counter(model.asked[len(before) :])
         assert stored.isdisjoint(again)
@@ -649,12 +674,12 @@ def test_a_run_that_is_broken_off_keeps_its_rows_for_resuming_and_drops_them_the
     (run,) = world.listed()
     assert len(world.files()) == 1
     assert len(world.predictions(run.id)) == 4
-    result = world.runs().resume(run.id, model=Witness(), scorers=[length])
+    result = world.evaluations().resume(run.id, model=Witness(), scorers=[length])
     assert [row.index for row in result.rows] == list(range(9))
     assert world.files() == []
     assert [job.status for job in world.jobs(run.id)] == [JobStatus.FAILED, JobStatus.SUCCEEDED]
     with pytest.raises(RunAlreadyFinished):
-        world.runs().resume(run.id, model=Witness(), scorers=[length])
+        world.evaluations().resume(run.id, model=Witness(), scorers=[length])
 
 
 def test_what_the_callers_progress_raises_breaks_the_run_off(world: World) -> None:
@@ -683,17 +708,17 @@ def test_resuming_needs_the_functions_that_the_run_was_begun_with(
         world.run(numbered(3), Witness(1), length)
     (run,) = world.listed()
     with pytest.raises(InvalidInput) as refused:
-        world.runs().resume(run.id, **given)
+        world.evaluations().resume(run.id, **given)
     assert [problem.loc for problem in refused.value.problems] == [place]
-    assert world.runs().get(run.id).state is RunState.FAILED
+    assert world.evaluations().runs.get(run.id).state is RunState.FAILED
 
 
 def test_only_a_run_of_the_engine_in_the_callers_scope_can_be_resumed(world: World) -> None:
-    made = world.runs().create(EVALUATION, EVALUATION, project="blue")
+    made = world.evaluations().runs.create(EVALUATION, EVALUATION, project="blue")
     with pytest.raises(Conflict, match="not made by the engine"):
-        world.runs().resume(made.id)
+        world.evaluations().resume(made.id)
     with pytest.raises(NotFound):
-        world.runs(RED).resume(made.id)
+        world.evaluations(RED).resume(made.id)
 
 
 def test_a_run_that_somebody_works_on_is_not_taken_from_them() -> None:
@@ -735,7 +760,7 @@ class _Beating(ManualClock):
 
 def test_every_scorer_of_a_score_is_a_version_that_can_be_read(world: World) -> None:
     result = world.run(ROWS, scorers=[half, {"type": "contains", "name": "found"}])
-    objects = world.runs().objects
+    objects = world.evaluations().objects
     kept = {ref: objects.resolve("scorer", ref).content for ref in {s.scorer for s in world.scores(result.run.id)}}
     by_name = {content["name"]: content for content in kept.values()}
     assert by_name["found"]["scorer"]["type"] == "contains"
@@ -746,7 +771,7 @@ def test_every_scorer_of_a_score_is_a_version_that_can_be_read(world: World) -> 
 
 def published(world: World) -> str:
     """An evaluation with a dataset of three rows, a declarative scorer, and two trials."""
-    objects = world.runs().objects
+    objects = world.evaluations().objects
     dataset = objects.publish("dataset", "questions", {}, numbered(3), project="red")
     scorer = objects.publish("scorer", "found", {"scorer": {"type": "contains"}, "description": "x"}, project="red")
     content = {"dataset": str(dataset.ref), "scorers": [str(scorer.ref)], "trials": 2}
@@ -755,38 +780,38 @@ def published(world: World) -> str:
 
 def test_a_published_evaluation_says_rows_scorers_and_trials(world: World) -> None:
     evaluation = published(world)
-    result = world.runs().run(evaluation, "echo", project="red")
+    result = world.evaluations().run(evaluation, "echo", project="red")
     assert (len(result.rows), result.score, result.run.evaluation) == (6, 1.0, evaluation)
-    content = world.runs().objects.resolve("evaluation", evaluation).content
+    content = world.evaluations().objects.resolve("evaluation", evaluation).content
     assert {score.scorer for score in world.scores(result.run.id)} == set(content["scorers"])
-    run = world.runs().submit(evaluation, "echo", project="red")
-    assert world.runs().wait(run.id).score == 1.0
+    run = world.evaluations().submit(evaluation, "echo", project="red")
+    assert world.evaluations().wait(run.id).score == 1.0
     assert len(world.files()) == 1  # the dataset's own rows stay
     for name in ("quiz", "weave:///acme/red/object/quiz", "weave:///acme/red/object/quiz:v0"):
-        assert world.runs().run(name, "echo", project="red").run.evaluation == evaluation
+        assert world.evaluations().run(name, "echo", project="red").run.evaluation == evaluation
     with pytest.raises(NotFound, match="unheard"):
-        world.runs().run("unheard", "echo", project="red")
+        world.evaluations().run("unheard", "echo", project="red")
 
 
 def test_a_dataset_may_be_named_by_its_reference_and_a_scorer_too(world: World) -> None:
-    content = world.runs().objects.resolve("evaluation", published(world)).content
+    content = world.evaluations().objects.resolve("evaluation", published(world)).content
     result = world.run(content["dataset"], scorers=content["scorers"][0])
     assert (len(result.rows), result.score) == (3, 1.0)
 
 
 def test_rescoring_what_a_published_evaluation_judged_makes_a_version_of_it_with_the_new_scorers(world: World) -> None:
     evaluation = published(world)
-    source = world.runs().run(evaluation, "echo", project="red")
-    result = world.runs().rescore(source.run.id, "exact_match")
-    new = world.runs().objects.resolve("evaluation", result.run.evaluation).content
+    source = world.evaluations().run(evaluation, "echo", project="red")
+    result = world.evaluations().rescore(source.run.id, "exact_match")
+    new = world.evaluations().objects.resolve("evaluation", result.run.evaluation).content
     assert result.run.evaluation != evaluation
     assert set(new["scorers"]) == {score.scorer for score in world.scores(result.run.id)}
-    assert new["dataset"] == world.runs().objects.resolve("evaluation", evaluation).content["dataset"]
+    assert new["dataset"] == world.evaluations().objects.resolve("evaluation", evaluation).content["dataset"]
 
 
 def test_source_code_that_was_published_is_never_run(world: World) -> None:
     code = "def score(output): raise SystemExit"
-    scorer = world.runs().objects.publish("scorer", "evil", {"op_source_code": code}, project="red")
+    scorer = world.evaluations().objects.publish("scorer", "evil", {"op_source_code": code}, project="red")
     with pytest.raises(InvalidInput, match="never run"):
         world.run(ROWS, scorers=str(scorer.ref))
 
@@ -853,7 +878,7 @@ def test_a_worker_finishes_what_a_dead_owner_left_where_it_needs_no_functions(wo
     run = abandon(world, 4)
     before = {p.id for p in world.predictions(run.id)}
     lose_owner(world)
-    done = world.runs().get(run.id)
+    done = world.evaluations().runs.get(run.id)
     assert done.state is RunState.COMPLETED
     assert len(world.predictions(run.id)) == 10
     assert before <= {p.id for p in world.predictions(run.id)}
@@ -866,16 +891,16 @@ def test_a_run_that_needs_functions_fails_as_interrupted_when_its_owner_is_gone_
 ) -> None:
     run = abandon(world, 4, scorers=half)
     lose_owner(world)
-    failed = world.runs().get(run.id)
+    failed = world.evaluations().runs.get(run.id)
     assert (failed.state, failed.reason) == (RunState.FAILED, "interrupted")
-    result = world.runs().resume(run.id, scorers=half)
+    result = world.evaluations().resume(run.id, scorers=half)
     assert (len(result.rows), result.score) == (10, 0.5)
 
 
 def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease(world: World) -> None:
     run = abandon(world, 4, scorers=half)
     begun = world.runtime.clock.monotonic()
-    result = world.runs().resume(run.id, scorers=half)
+    result = world.evaluations().resume(run.id, scorers=half)
     assert world.runtime.clock.monotonic() - begun >= world.runtime.settings.lease
     assert (len(result.rows), result.score) == (10, 0.5)
 
@@ -923,7 +948,7 @@ def test_a_run_within_its_budget_completes_and_one_that_stopped_goes_on_without_
         world.run(numbered(20), failing, half, error_budget=2, concurrency=1)
     run = world.listed()[-1]
     with pytest.raises(JobFailed):
-        world.runs().resume(run.id, model=failing, scorers=half)
+        world.evaluations().resume(run.id, model=failing, scorers=half)
     assert all(p.possibly_repeated == 0 for p in world.predictions(run.id))
 
 
@@ -931,7 +956,7 @@ def test_a_run_that_failed_by_its_budget_completes_when_the_cause_is_gone(world:
     with pytest.raises(JobFailed, match="then resume the run: these rows stay as they are, and as many more may fail"):
         world.run(numbered(20), failing, half, error_budget=2, concurrency=1)
     (run,) = world.listed()
-    result = world.runs().resume(run.id, model=lambda row: "x", scorers=half)
+    result = world.evaluations().resume(run.id, model=lambda row: "x", scorers=half)
     assert (result.run.state, len(result.rows), len(result.errors)) == (RunState.COMPLETED, 20, 3)
 
 
@@ -945,8 +970,8 @@ def test_what_was_forgiven_stays_so_when_the_run_is_broken_off_again(world: Worl
         world.run(numbered(20), failing, half, error_budget=2, concurrency=1)
     (run,) = world.listed()
     with pytest.raises(KeyboardInterrupt):
-        world.runs().resume(run.id, model=broken, scorers=half)
-    result = world.runs().resume(run.id, model=lambda row: "x", scorers=half)
+        world.evaluations().resume(run.id, model=broken, scorers=half)
+    result = world.evaluations().resume(run.id, model=lambda row: "x", scorers=half)
     assert (result.run.state, len(result.errors)) == (RunState.COMPLETED, 3)
     assert [p.index for p in world.predictions(run.id) if p.possibly_repeated] == [10]
 
@@ -958,17 +983,17 @@ def test_cancelling_keeps_what_is_done_and_ends_the_run(world: World) -> None:
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         if done == 4:
             (run,) = world.listed()
-            assert world.runs().cancel(run.id, "enough").state is RunState.RUNNING
+            assert world.evaluations().runs.cancel(run.id, "enough").state is RunState.RUNNING
 
     with pytest.raises(JobFailed, match="enough"):
         world.run(numbered(20), progress=shown, concurrency=2)
     (run,) = world.listed()
     assert (run.state, run.reason) == (RunState.CANCELLED, "enough")
     assert 4 <= len(world.predictions(run.id)) <= 6
-    assert [row.index for row in world.runs().result(run.id).rows][:4] == [0, 1, 2, 3]
+    assert [row.index for row in world.evaluations().result(run.id).rows][:4] == [0, 1, 2, 3]
     assert world.files() == []
     with pytest.raises(RunAlreadyFinished):
-        world.runs().resume(run.id)
+        world.evaluations().resume(run.id)
 
 
 def test_to_a_run_that_is_deleted_meanwhile_nothing_is_added(world: World) -> None:
@@ -976,7 +1001,7 @@ def test_to_a_run_that_is_deleted_meanwhile_nothing_is_added(world: World) -> No
         if done == 4:
             (run,) = world.listed()
             deleted.append(run.id)
-            assert world.runs().delete([run.id], project="red") == 1
+            assert world.evaluations().runs.delete([run.id], project="red") == 1
 
     deleted: list[str] = []
     with pytest.raises(NotFound):
@@ -987,19 +1012,19 @@ def test_to_a_run_that_is_deleted_meanwhile_nothing_is_added(world: World) -> No
 
 
 def test_a_queued_run_is_cancelled_at_once(world: World) -> None:
-    run = world.runs().submit("e", "echo", numbered(3), project="red")
-    assert world.runs().cancel(run.id).state is RunState.CANCELLED
+    run = world.evaluations().submit("e", "echo", numbered(3), project="red")
+    assert world.evaluations().runs.cancel(run.id).state is RunState.CANCELLED
     assert world.files() == []
     world.worker().run_until_idle()
     assert world.predictions(run.id) == []
 
 
 def test_what_the_engine_works_on_is_not_finished_or_failed_by_others_and_can_be_deleted(world: World) -> None:
-    run = world.runs().submit("e", "echo", numbered(3), project="red")
-    for end in (world.runs().finish, world.runs().fail):
+    run = world.evaluations().submit("e", "echo", numbered(3), project="red")
+    for end in (world.evaluations().runs.finish, world.evaluations().runs.fail):
         with pytest.raises(Conflict, match="the engine works on"):
             end(run.id)
-    assert world.runs().delete([run.id], project="red") == 1
+    assert world.evaluations().runs.delete([run.id], project="red") == 1
     world.worker().run_until_idle()
     assert world.predictions(run.id) == []
     assert world.files() == []
@@ -1009,50 +1034,50 @@ def test_what_the_engine_works_on_is_not_finished_or_failed_by_others_and_can_be
 
 
 def test_a_submitted_run_is_done_by_a_worker(world: World) -> None:
-    run = world.runs().submit("e", "echo", ROWS, ["exact_match", {"type": "contains"}], project="red", trials=2)
+    run = world.evaluations().submit("e", "echo", ROWS, ["exact_match", {"type": "contains"}], project="red", trials=2)
     assert (run.state, world.predictions(run.id)) == (RunState.RUNNING, [])
     world.worker().run_until_idle()
-    result = world.runs().result(run.id)
+    result = world.evaluations().result(run.id)
     assert (result.run.state, result.score, len(result.rows)) == (RunState.COMPLETED, pytest.approx(2 / 3), 6)
 
 
 def test_waiting_without_a_worker_does_the_work_here_and_events_tell_of_it(world: World) -> None:
-    run = world.runs().submit("e", "echo", ROWS, project="red")
-    events = list(world.runs().events(run.id))
+    run = world.evaluations().submit("e", "echo", ROWS, project="red")
+    events = list(world.evaluations().events(run.id))
     assert [event.type for event in events] == ["evaluation_started", "evaluation_progress", "evaluation_ended"]
-    assert list(world.runs().events(run.id, after=events[0].id)) == events[1:]
-    assert world.runs().wait(run.id).score == pytest.approx(2 / 3)
+    assert list(world.evaluations().events(run.id, after=events[0].id)) == events[1:]
+    assert world.evaluations().wait(run.id).score == pytest.approx(2 / 3)
 
 
 def test_functions_cannot_be_submitted_to_workers(world: World) -> None:
     with pytest.raises(InvalidInput, match="worker"):
-        world.runs().submit("e", "echo", ROWS, half, project="red")
+        world.evaluations().submit("e", "echo", ROWS, half, project="red")
     assert (world.listed(), world.files()) == ([], [])
 
 
 def test_a_job_of_a_key_that_was_revoked_is_not_done(world: World) -> None:
     key = Keys(world.runtime, host()).create("acme", ["red"]).key
-    run = world.runs(key.principal()).submit("e", "echo", ROWS, project="red")
+    run = world.evaluations(key.principal()).submit("e", "echo", ROWS, project="red")
     Keys(world.runtime, host()).revoke(key.id)
     world.worker().run_until_idle()
-    failed = world.runs().get(run.id)
+    failed = world.evaluations().runs.get(run.id)
     assert failed.state is RunState.FAILED
     assert "no longer valid" in str(failed.reason)
-    assert world.runs().submit_resume(run.id).state is RunState.RUNNING
+    assert world.evaluations().submit_resume(run.id).state is RunState.RUNNING
     world.worker().run_until_idle()
-    assert world.runs().get(run.id).state is RunState.COMPLETED
+    assert world.evaluations().runs.get(run.id).state is RunState.COMPLETED
 
 
 @pytest.mark.parametrize("key_id", ["", "session-7"])
 def test_a_job_acts_for_whoever_asked_with_no_more_than_they_had(world: World, key_id: str) -> None:
     """Nobody but the host is everybody, whoever let them in; what they have no right to is not there for their job."""
     asker = attrs.evolve(RED, key_id=key_id, limits=KeyLimits(5, 2))
-    run = world.runs(asker).submit("e", "echo", ROWS, project="red")
+    run = world.evaluations(asker).submit("e", "echo", ROWS, project="red")
     (job,) = world.runtime.store.read(lambda snapshot: snapshot.page(Job, "of_lane", run.id))
     assert requester_principal(world.runtime, job) == asker
     world.worker().run_until_idle()
-    assert world.runs().get(run.id).state is RunState.COMPLETED
-    everyone = world.runs().submit("e", "echo", ROWS, project="red")
+    assert world.evaluations().runs.get(run.id).state is RunState.COMPLETED
+    everyone = world.evaluations().submit("e", "echo", ROWS, project="red")
     (job,) = world.runtime.store.read(lambda snapshot: snapshot.page(Job, "of_lane", everyone.id))
     assert requester_principal(world.runtime, job) == host("acme")
 
@@ -1072,9 +1097,9 @@ def test_rescoring_makes_a_new_run_that_shares_outputs_and_never_touches_the_sou
     world = world_on(backend=ScriptedBackend(answer))
     source = world.run(numbered(3), "scripted")
     before = (source.run, world.predictions(source.run.id), world.scores(source.run.id))
-    result = world.runs().rescore(source.run.id, [half, {"type": "contains"}])
+    result = world.evaluations().rescore(source.run.id, [half, {"type": "contains"}])
     assert (source.run, world.predictions(source.run.id), world.scores(source.run.id)) == before
-    assert world.runs().get(source.run.id) == source.run
+    assert world.evaluations().runs.get(source.run.id) == source.run
     assert len(asked) == 3
     assert result.run.id != source.run.id
     assert (result.run.source_evaluation_run_id, result.run.source_known) == (source.run.id, True)
@@ -1092,7 +1117,7 @@ def test_rescoring_makes_a_new_run_that_shares_outputs_and_never_touches_the_sou
 
 def test_a_rescoring_can_be_rescored_submitted_and_resumed(world: World) -> None:
     source = world.run(numbered(6))
-    run = world.runs().submit_rescore(source.run.id, {"type": "contains"})
+    run = world.evaluations().submit_rescore(source.run.id, {"type": "contains"})
     world.worker().run_until_idle()
 
     calls = 0
@@ -1105,16 +1130,16 @@ def test_a_rescoring_can_be_rescored_submitted_and_resumed(world: World) -> None
         return 0.25
 
     with pytest.raises(KeyboardInterrupt):
-        world.runs().rescore(run.id, breaks, concurrency=1)
+        world.evaluations().rescore(run.id, breaks, concurrency=1)
     broken = world.listed()[-1]
     assert broken.source_evaluation_run_id == run.id
     assert len(world.predictions(broken.id)) == 3
-    result = world.runs().resume(broken.id, scorers=breaks)
+    result = world.evaluations().resume(broken.id, scorers=breaks)
     assert (result.score, len(result.rows), calls) == (0.25, 6, 7)
 
 
 def test_a_run_of_a_clients_own_predictions_can_be_rescored(world: World) -> None:
-    made = world.runs().create(EVALUATION, EVALUATION, project="red")
+    made = world.evaluations().runs.create(EVALUATION, EVALUATION, project="red")
 
     def add(tx: Any) -> None:
         for at in range(3):
@@ -1125,9 +1150,9 @@ def test_a_run_of_a_clients_own_predictions_can_be_rescored(world: World) -> Non
 
     world.runtime.store.transact(add)
     with pytest.raises(Conflict, match="still running"):
-        world.runs().rescore(made.id, "exact_match")
-    world.runs().finish(made.id)
-    assert world.runs().rescore(made.id, "exact_match").score == 1.0
+        world.evaluations().rescore(made.id, "exact_match")
+    world.evaluations().runs.finish(made.id)
+    assert world.evaluations().rescore(made.id, "exact_match").score == 1.0
 
 
 # ---- judges ----

@@ -25,7 +25,7 @@ async def arun(platform: Platform, model: Any, scorers: Any = "exact_match", **o
 
 
 def runs(platform: Platform) -> list[EvaluationRun]:
-    return list(platform.evaluations.list(project="red"))
+    return list(platform.evaluations.runs.list(project="red"))
 
 
 def test_rows_are_asked_together_on_the_callers_loop() -> None:

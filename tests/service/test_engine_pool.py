@@ -55,7 +55,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[Any], Platform]]:
 
     def open_with(backend: Any) -> Platform:
         platforms.append(open_platform(tmp_path / "yard.db", durability="process", backend=backend))
-        platforms[0].runtime = attrs.evolve(platforms[0].runtime, store=Counting(platforms[0].runtime.store))
+        platforms[0]._runtime = attrs.evolve(platforms[0]._runtime, store=Counting(platforms[0]._runtime.store))
         return platforms[0]
 
     yield open_with
@@ -113,7 +113,7 @@ def test_an_interrupt_books_what_was_produced_and_makes_no_row(opened: Callable[
     with pytest.raises(KeyboardInterrupt):
         run(platform, 4, "scripted", concurrency=4)
     assert brought(platform) == [(2, 0)]
-    (stopped,) = platform.evaluations.list(project="p")
+    (stopped,) = platform.evaluations.runs.list(project="p")
     assert (stopped.state, stopped.reason) == ("failed", "interrupted")
 
 

@@ -18,6 +18,7 @@ from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RunAlreadyFinished
+from modelyard.platform.evaluations.runs import Runs
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Backend, Store
@@ -39,9 +40,12 @@ class World:
     runtime: Runtime
     clock: ManualClock
 
-    def runs(self, principal: Principal | None = None, mode: str | None = None) -> Evaluations:
+    def evaluations(self, principal: Principal | None = None, mode: str | None = None) -> Evaluations:
         runtime = self.runtime if mode is None else attrs.evolve(self.runtime, settings=Settings(reference_mode=mode))
         return Evaluations(runtime, principal or host("acme"))
+
+    def runs(self, principal: Principal | None = None, mode: str | None = None) -> Runs:
+        return self.evaluations(principal, mode).runs
 
     def create(self, project: str = "red", **arguments: Any) -> EvaluationRun:
         """A run that starts a second after the one before."""
@@ -144,7 +148,7 @@ PUBLISHED = "weave:///acme/red/object/published"
 
 def trained(world: World, entity: str = "acme", project: str = "red", name: str = "support") -> Model:
     """A trained model with a checkpoint at steps 0 and 1, beside an evaluation."""
-    world.runs().objects.publish("evaluation", "published", {"dataset": EVALUATION}, project="red")
+    world.evaluations().objects.publish("evaluation", "published", {"dataset": EVALUATION}, project="red")
     model = Model(f"model-{entity}-{project}", entity, project, name, "echo", START, last_step=1)
 
     def step(tx: Any) -> None:
@@ -205,7 +209,7 @@ def test_the_strict_mode_refuses_an_unknown_source(world: World) -> None:
 
 def test_the_strict_mode_takes_objects_that_were_published_until_they_are_deleted(world: World) -> None:
     trained(world)
-    runs, objects = world.runs(mode="resolve"), world.runs().objects
+    runs, objects = world.runs(mode="resolve"), world.evaluations().objects
     model = objects.publish("model", "coded", {"source_code": "pass"}, project="red")
     op = objects.publish("op", "predict", {"source_code": "pass"}, project="red")
     for ref in (model.ref, op.ref, attrs.evolve(model.ref, version="v0"), attrs.evolve(model.ref, version=None)):
@@ -222,6 +226,7 @@ def test_the_strict_mode_takes_objects_that_were_published_until_they_are_delete
 
 def test_a_scope_that_the_caller_lacks_is_forbidden_in_every_use(world: World) -> None:
     blue, runs = world.create("blue"), world.runs(RED)
+    evaluations = world.evaluations(RED)
     for place in ({"project": "blue"}, {"project": "red", "entity": "other"}):
         for act in (
             lambda place: runs.create(EVALUATION, MODEL, **place),
@@ -230,7 +235,7 @@ def test_a_scope_that_the_caller_lacks_is_forbidden_in_every_use(world: World) -
             lambda place: runs.delete([blue.id], **place),
             lambda place: runs.finish(blue.id, **place),
             lambda place: runs.cancel(blue.id, **place),
-            lambda place: runs.run("e", "echo", [], **place),
+            lambda place: evaluations.run("e", "echo", [], **place),
         ):
             with pytest.raises(Forbidden):
                 act(place)

@@ -35,7 +35,7 @@ class Stored:
 
 def left_of(stored: Stored, told: Any, trials: int, total: int, width: int) -> tuple[RemainingRows, RunningTotals]:
     tally = RunningTotals({"s": "ref"})
-    tally.go_on(told)
+    tally.restore(told)
     places = lambda first: (divmod(number, trials) for number in range(first, total))  # noqa: E731 - it is short
     return remaining_rows(stored, "run", told, places, width, tally.add), tally  # type: ignore[arg-type]
 
@@ -64,11 +64,11 @@ def test_whenever_it_is_killed_just_what_is_not_stored_is_left(
             stored.places.add(done)
             tally.add(Prediction("p", "e", "p", "m", {}, "d", NOW, error="no answer"), [])
             if data.draw(st.booleans(), "told"):
-                told = {**tally.told, "begun": begun, "open": [list(place) for _, place in open_]}
+                told = {**tally.data, "begun": begun, "open": [list(place) for _, place in open_]}
 
 
 def test_of_what_was_told_as_done_nothing_is_looked_up() -> None:
-    told = {**RunningTotals({}).told, "begun": 99_990, "open": [[3, 0]]}
+    told = {**RunningTotals({}).data, "begun": 99_990, "open": [[3, 0]]}
     stored = Stored([(index, 0) for index in range(99_995) if index != 3])
     left, tally = left_of(stored, told, 1, 100_000, 8)
     assert left == RemainingRows(99_995, frozenset({(3, 0)}))

@@ -47,7 +47,7 @@ def test_what_is_no_progress_is_refused_before_there_is_a_run(wrong: Any) -> Non
     with open_platform() as platform:
         with pytest.raises(InvalidInput, match="progress: must be True for a bar, or a function"):
             platform.evaluations.run("e", "echo", ROWS, project="p", progress=wrong)
-        assert list(platform.evaluations.list(project="p")) == []
+        assert list(platform.evaluations.runs.list(project="p")) == []
 
 
 def test_without_the_bar_installed_there_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_without_the_bar_installed_there_is_no_run(monkeypatch: pytest.MonkeyPat
     with open_platform() as platform:
         with pytest.raises(ImportError, match="needs tqdm"):
             platform.evaluations.run("e", "echo", ROWS, project="p", progress=True)
-        assert list(platform.evaluations.list(project="p")) == []
+        assert list(platform.evaluations.runs.list(project="p")) == []
 
 
 def test_a_function_is_told_the_rate_of_the_rows_that_this_call_has_done() -> None:
@@ -70,7 +70,7 @@ def test_a_function_is_told_the_rate_of_the_rows_that_this_call_has_done() -> No
     with open_platform() as platform:
         with pytest.raises(KeyboardInterrupt):
             platform.evaluations.run("e", model, ROWS, project="p", concurrency=1)
-        (run,) = platform.evaluations.list(project="p")
+        (run,) = platform.evaluations.runs.list(project="p")
         platform.evaluations.resume(run.id, model=model, progress=lambda done, _, numbers: told.append((done, numbers)))
     assert [done for done, _ in told] == [2, 3]
     assert told[0][1]["rows/s"] == 0.0  # two were there before

@@ -37,7 +37,7 @@ def test_a_job_says_what_it_works_on_and_how_far_it_has_come(platform: Platform)
     _, evaluated, rescored = platform.jobs.list()
     assert (evaluated.status, evaluated.progress, evaluated.total) == (JobStatus.SUCCEEDED, 2, 2)
     assert (rescored.status, rescored.progress, rescored.total) == (JobStatus.QUEUED, 0, None)
-    assert platform.evaluations.get(rescored.subject).source_evaluation_run_id == evaluated.subject
+    assert platform.evaluations.runs.get(rescored.subject).source_evaluation_run_id == evaluated.subject
 
 
 def test_the_id_of_a_run_stands_for_its_last_job_and_that_of_a_model_for_none(platform: Platform) -> None:
@@ -52,7 +52,7 @@ def test_a_job_of_any_kind_is_cancelled_and_one_that_has_ended_stays(platform: P
     trained, evaluated, rescored = platform.jobs.list()
     for job in (trained, rescored):
         assert platform.jobs.cancel(job.id).status is JobStatus.CANCELLED
-    assert platform.evaluations.get(rescored.subject).state is RunState.CANCELLED
+    assert platform.evaluations.runs.get(rescored.subject).state is RunState.CANCELLED
     assert platform.jobs.cancel(evaluated.id) == evaluated
 
 

@@ -42,7 +42,7 @@ def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def add_run(platform: Platform, trials: Trials) -> str:
     """A run of these trials, among the predictions and scores of another run with the same rows."""
     run, other = (
-        platform.evaluations.create("weave:///a/b/object/e", "weave:///a/b/object/m", project="p").id for _ in "ab"
+        platform.evaluations.runs.create("weave:///a/b/object/e", "weave:///a/b/object/m", project="p").id for _ in "ab"
     )
     records: list[Any] = []
     for at, (digest, trial, made) in enumerate(trials):
@@ -87,17 +87,17 @@ def test_every_prediction_is_read_with_its_own_scores_in_their_order(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
         run = add_run(platform, trials)
-        assert read(StoredRun(platform._runtime, run).whole()) == one_by_one(platform, run)
+        assert read(StoredRun(platform._runtime, run).full()) == one_by_one(platform, run)
 
 
 @ONCE
-@given(TRIALS, PAGES, st.booleans())
-def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size: int, looking: bool) -> None:
+@given(TRIALS, PAGES)
+def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
         patch.setattr(service, "MANY", size)
         run = add_run(platform, trials)
-        viewed = list(StoredRun(platform._runtime, run).numbers(looking))
+        viewed = list(StoredRun(platform._runtime, run).columns())
         whole = one_by_one(platform, run)
         for (view, said), (prediction, scores) in zip(viewed, whole, strict=True):
             for name in (*PredictionView._fields[:-1], "inputs", "output"):
@@ -108,14 +108,14 @@ def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size
 
 @ONCE
 @given(TRIALS, PAGES)
-def test_a_glance_says_what_a_view_says_of_values_and_errors(platform: Platform, trials: Trials, size: int) -> None:
+def test_a_view_without_usage_has_the_same_values_and_errors(platform: Platform, trials: Trials, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "MANY", size)
         run = add_run(platform, trials)
         stored = StoredRun(platform._runtime, run)
-        for (glance, seen), (view, said) in zip(stored.values(), stored.numbers(), strict=True):
-            assert (glance.id, glance.row_digest, glance.trial, glance.error) == (*view[:3], view.error)
-            assert (glance.inputs, glance.output) == (view.inputs, view.output)
+        for (bare, seen), (view, said) in zip(stored.columns(usage=False), stored.columns(), strict=True):
+            assert (bare.id, bare.row_digest, bare.trial, bare.error) == (*view[:3], view.error)
+            assert (bare.inputs, bare.output) == (view.inputs, view.output)
             assert [score[:8] for score in seen] == [score[:8] for score in said]
 
 
@@ -126,7 +126,7 @@ def test_values_are_read_from_the_indexes_alone(tmp_path: Path) -> None:
         reader = readers._borrow()
         reader.set_trace_callback(asked.append)
         readers._give_back(reader)
-        list(StoredRun(platform._runtime, add_run(platform, [("a", 0, [0])])).values())
+        list(StoredRun(platform._runtime, add_run(platform, [("a", 0, [0])])).columns(usage=False))
         reader.set_trace_callback(None)
         selects = [sql for sql in asked if "SELECT" in sql and "run_id" in sql]
         told = [str(line) for sql in selects for line in reader.execute(f"EXPLAIN QUERY PLAN {sql}")]
@@ -136,23 +136,24 @@ def test_values_are_read_from_the_indexes_alone(tmp_path: Path) -> None:
 
 def test_a_view_of_what_is_deleted_has_neither_inputs_nor_output(platform: Platform) -> None:
     run = add_run(platform, [("a", 0, [0])])
-    ((view, _),) = StoredRun(platform._runtime, run).numbers()
-    platform.evaluations.delete([run], project="p")
+    ((view, _),) = StoredRun(platform._runtime, run).columns()
+    platform.evaluations.runs.delete([run], project="p")
     assert (view.inputs, view.output) == ({}, {})
 
 
-@pytest.mark.parametrize("looking", [False, True])
-def test_who_looks_at_every_row_asks_for_none_of_them_alone(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch, looking: bool
+@pytest.mark.parametrize("full", [False, True])
+def test_inputs_are_looked_up_one_by_one_unless_whole_records_are_read(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     run = add_run(platform, [(f"row {at:02}", 0, [0]) for at in range(50)])
     snapshots = type(platform._runtime.store.read(lambda snapshot: snapshot))
     asked: list[object] = []
     find = snapshots.find
     monkeypatch.setattr(snapshots, "find", lambda self, *what: asked.append(what) or find(self, *what))
-    seen = [view.inputs["row"] for view, _ in StoredRun(platform._runtime, run).numbers(looking)]
+    stored = StoredRun(platform._runtime, run)
+    seen = [view.inputs["row"] for view, _ in (stored.full() if full else stored.columns())]
     assert seen == [f"row {at:02}" for at in range(50)]
-    assert len(asked) == (0 if looking else 50)
+    assert len(asked) == (0 if full else 50)
 
 
 @ONCE
@@ -200,7 +201,7 @@ def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch
         return found
 
     monkeypatch.setattr(snapshots, "page", counted)
-    assert len(read(StoredRun(platform._runtime, run).whole())) == 50
+    assert len(read(StoredRun(platform._runtime, run).full())) == 50
     assert len(asked) <= 50 / 10 * 4 + 1
     assert sum(asked) <= (50 + 150) * 1.2
     assert max(asked) <= 11
@@ -208,7 +209,7 @@ def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch
 
 def test_a_score_is_kept_with_the_row_of_its_prediction(platform: Platform) -> None:
     evaluations = platform.evaluations
-    run = evaluations.create("weave:///a/b/object/e", "weave:///a/b/object/m", project="p")
+    run = evaluations.runs.create("weave:///a/b/object/e", "weave:///a/b/object/m", project="p")
     made = [
         evaluations.predictions.create("weave:///a/b/object/m", {"n": 1}, "x", run_id=run.id, project="p")
         for _ in range(2)
@@ -229,7 +230,7 @@ def test_a_file_of_an_older_version_gets_the_rows_of_its_scores(tmp_path: Path) 
         tables = schema(new)
     forget(old)
     with open_platform(old) as platform:
-        assert read(StoredRun(platform._runtime, run).whole()) == expected
+        assert read(StoredRun(platform._runtime, run).full()) == expected
     assert schema(old) == tables
 
 

@@ -25,14 +25,14 @@ def evaluations(yard: Any) -> Evaluations:
 
 def run(yard: Any, source: str | None = None, model: str = MODEL, project: str = "p") -> str:
     yard.clock.advance(1)
-    return evaluations(yard).create(EVALUATION, model, source, project=project).id
+    return evaluations(yard).runs.create(EVALUATION, model, source, project=project).id
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
 
 
 def chain(yard: Any, run_id: str) -> tuple[list[str], list[str], str | None]:
-    found = evaluations(yard).lineage(run_id)
+    found = evaluations(yard).runs.lineage(run_id)
     assert found.run.id == run_id
     assert not found.more
     return [one.id for one in found.sources], [one.id for one in found.derived], found.missing_source
@@ -55,7 +55,7 @@ def test_a_chain_that_ends_at_a_run_that_is_not_here_says_so(yard: Any) -> None:
     assert chain(yard, run(yard, lost))[::2] == ([lost], "never-was")
     first = run(yard)
     second = run(yard, first)
-    evaluations(yard).delete([first], project="p")
+    evaluations(yard).runs.delete([first], project="p")
     assert chain(yard, second) == ([], [], first)
 
 
@@ -67,17 +67,17 @@ def test_runs_outside_of_the_scope_look_as_if_they_were_not_there(yard: Any) -> 
     held = yard.as_tenant("acme", "p")
     assert chain(held, seen) == ([], [], hidden)
     with pytest.raises(NotFound):
-        evaluations(held).lineage(hidden)
+        evaluations(held).runs.lineage(hidden)
     with pytest.raises(NotFound):
-        evaluations(yard).lineage(seen, project="q")
+        evaluations(yard).runs.lineage(seen, project="q")
 
 
 def test_a_run_that_names_itself_or_its_own_descendant_ends_the_walk(yard: Any) -> None:
     first = run(yard)
     second = run(yard, first)
-    looped = attrs.evolve(evaluations(yard).get(first), source_evaluation_run_id=second)
+    looped = attrs.evolve(evaluations(yard).runs.get(first), source_evaluation_run_id=second)
     yard.runtime.store.transact(lambda tx: tx.replace(looped))
-    found = evaluations(yard).lineage(first)
+    found = evaluations(yard).runs.lineage(first)
     assert ([one.id for one in found.sources], [one.id for one in found.derived]) == ([second], [second])
 
 
@@ -86,9 +86,9 @@ def test_a_long_chain_is_told_in_part_and_says_that_there_is_more(yard: Any, mon
     runs = [run(yard)]
     for _ in range(4):
         runs.append(run(yard, runs[-1]))
-    found = evaluations(yard).lineage(runs[4])
+    found = evaluations(yard).runs.lineage(runs[4])
     assert ([one.id for one in found.sources], found.more, found.missing_source) == (runs[3:0:-1], True, None)
-    exact = evaluations(yard).lineage(runs[3])
+    exact = evaluations(yard).runs.lineage(runs[3])
     assert ([one.id for one in exact.sources], exact.more) == (runs[2::-1], False)
 
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_tells_the_runs_that_judged_it_and_its_aliases(trained: Any
 
 def test_a_run_tells_the_checkpoint_that_it_judged_if_that_is_here(trained: Any) -> None:
     def judged(model: str, yard: Any = trained) -> int | None:
-        found = evaluations(yard).lineage(run(trained, model=model)).checkpoint
+        found = evaluations(yard).runs.lineage(run(trained, model=model)).checkpoint
         return None if found is None else found.checkpoint.step
 
     assert judged("weave:///acme/p/object/m:step2") == 2

@@ -25,7 +25,7 @@ RED = {"project": "red"}
 
 
 def run_of(platform: Platform, **more: Any) -> EvaluationRun:
-    return platform.evaluations.create(EVALUATION, MODEL, **{**RED, **more})
+    return platform.evaluations.runs.create(EVALUATION, MODEL, **{**RED, **more})
 
 
 def predicted(
@@ -156,7 +156,7 @@ def test_finishing_a_run_closes_what_is_open_first(platform: Platform) -> None:
     run = run_of(platform)
     done = platform.evaluations.predictions.finish(predicted(platform, run).id)
     still_open = [predicted(platform, run, {"q": number}, None) for number in range(450)]
-    platform.evaluations.finish(run.id)
+    platform.evaluations.runs.finish(run.id)
     kept = {found.id: found for found in platform.evaluations.predictions.list(run_id=run.id, **RED)}
     assert kept[done.id] == done
     closed = [kept[prediction.id] for prediction in still_open]
@@ -170,7 +170,7 @@ def test_a_run_that_ended_is_frozen(platform: Platform, end: str) -> None:
     run, predictions, scores = run_of(platform), platform.evaluations.predictions, platform.evaluations.scores
     prediction = predicted(platform, run)
     score = scored(platform, prediction)
-    getattr(platform.evaluations, end)(run.id)
+    getattr(platform.evaluations.runs, end)(run.id)
     before = predictions.get(prediction.id)
     for act in (
         lambda: predicted(platform, run),
@@ -206,7 +206,7 @@ def test_deleting_runs_takes_all_that_belongs_to_them_along(platform: Platform) 
         for number in range(150):
             scored(platform, predicted(platform, run, {"q": number}))
     alone = predicted(platform)
-    assert platform.evaluations.delete([runs[0].id, "unknown", runs[2].id], **RED) == 2
+    assert platform.evaluations.runs.delete([runs[0].id, "unknown", runs[2].id], **RED) == 2
     left = list(platform.evaluations.predictions.list(**RED))
     assert {found.run_id for found in left} == {runs[1].id, None}
     assert len(left) == 151
@@ -259,4 +259,4 @@ def test_what_is_anothers_looks_as_if_it_did_not_exist(platform: Platform) -> No
         red.predictions.list(project="blue")
     assert not list(red.predictions.list(run_id=run.id, **RED))
     assert red.predictions.delete([blue.id], **RED) == red.scores.delete([score.id], **RED) == 0
-    assert platform.evaluations.get(run.id).state is RunState.RUNNING
+    assert platform.evaluations.runs.get(run.id).state is RunState.RUNNING

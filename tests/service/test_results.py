@@ -138,7 +138,7 @@ def test_pages_are_cut_behind_everything_else(world: World) -> None:
 def test_a_row_that_is_deleted_before_it_is_read_is_left_out(world: World) -> None:
     world.run("a", [(1, 1), (2, 2)])
     found = world.ask("a")
-    world.evaluations.delete(["a"], project="p")
+    world.evaluations.runs.delete(["a"], project="p")
     assert (found.total_rows, list(found.rows)) == (2, [])
 
 

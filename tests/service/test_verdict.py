@@ -39,12 +39,12 @@ def judged(
     yard.clock.advance(1)
     evaluations, place = Evaluations(yard.runtime, yard.principal), {"project": project}
     model = f"{REF}m:step{step}".replace("weave", scheme)
-    run = evaluations.create(REF + evaluation, model, **place)
+    run = evaluations.runs.create(REF + evaluation, model, **place)
     for number, value in enumerate(values):
         made = evaluations.predictions.create(model, {"n": number}, "x", run_id=run.id, **place)
         evaluations.scores.create(made.id, REF + "judge", value, **place)
     if finish:
-        evaluations.finish(run.id)
+        evaluations.runs.finish(run.id)
     return run.id
 
 

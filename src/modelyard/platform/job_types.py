@@ -2,23 +2,32 @@
 
 from collections.abc import Generator
 
-from modelyard.domain.job import JobKind
+from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.platform.evaluations import job as evaluation_job
-from modelyard.platform.evaluations.transactions import end_run, resumable
+from modelyard.platform.evaluations import runs as evaluation_runs
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
+from modelyard.protocols import Tx
 
 
 def _evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
     return evaluation_job.evaluate(claimed)  # loaded by the first evaluation
 
 
+def _end_run(tx: Tx, job: Job) -> None:
+    evaluation_runs.end_run(tx, job)
+
+
+def _failed(job: Job) -> bool:
+    return job.status is JobStatus.FAILED
+
+
 def _evaluation(kind: JobKind) -> JobType:
     return JobType(
-        kind, _evaluate, "evaluation_ended", "evaluation_failed", end_run, resumable=resumable, found_by_lane=True
+        kind, _evaluate, "evaluation_ended", "evaluation_failed", _end_run, resumable=_failed, found_by_lane=True
     )
 
 

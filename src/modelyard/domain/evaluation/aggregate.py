@@ -19,7 +19,7 @@ from modelyard.domain.evaluation.metrics import (
     rows,
     shortened,
 )
-from modelyard.domain.evaluation.options import Reducer, ReportOptions, TermOptions
+from modelyard.domain.evaluation.options import Reducer, ReportKeywords, ReportOptions
 from modelyard.domain.evaluation.paired_tests import Distribution, clustered_rate, student
 from modelyard.domain.evaluation.run import Outcome
 from modelyard.domain.evaluation.running_totals import NSmallest
@@ -126,7 +126,7 @@ class Aggregate:
 # ---- the function ------------------------------------------------------------------------------------------------
 
 
-def aggregate(judged: Iterable[ScoredPrediction], *, keep: int = KEEP, **options: Unpack[TermOptions]) -> Aggregate:
+def aggregate(judged: Iterable[ScoredPrediction], *, keep: int = KEEP, **options: Unpack[ReportKeywords]) -> Aggregate:
     """The aggregates of what was judged, which must come in the order of the row digests (see `metric.rows`).
 
     Options are the fields of `ReportOptions`. What is held is one number a row and metric, and at most `keep` rows.

@@ -19,7 +19,7 @@ from modelyard.domain.evaluation.metrics import (
     rows,
     shortened,
 )
-from modelyard.domain.evaluation.options import ReportOptions, TermOptions
+from modelyard.domain.evaluation.options import ReportKeywords, ReportOptions
 from modelyard.domain.evaluation.paired_tests import Distribution, holm_of_some, paired_values, rows_needed, shown
 from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Paired
@@ -114,14 +114,40 @@ class MetricComparison:
         return Verdict.BETTER if better else Verdict.WORSE
 
     def worse_by(self, margin: float) -> Paired | None:
-        """What shows that the candidate is worse by more than `margin`; None when nothing does.
+        """Return what shows that the candidate is worse by more than `margin`; None when nothing does.
 
-        It is the rows with a value in both or, where those do not show it, all rows, a missing value counted as worst.
+        That is the rows with a value in both; or, where those do not show it, all rows, a missing value counted as the
+        worst.
         """
         for found, p in ((self.paired, self.corrected), (self.all_rows, self.corrected_all_rows)):
             if shown(found, p) and found.interval is not None and found.interval.high < -margin:
                 return found
         return None
+
+
+@attrs.frozen
+class Regression:
+    """A metric on which the candidate is shown to be worse, and by which rows: `metric.paired` or `metric.all_rows`."""
+
+    metric: MetricComparison
+    rows: Paired
+
+
+@attrs.frozen
+class NotWorseCheck:
+    """Whether a candidate is shown to be worse than a baseline by more than `margin`.
+
+    `not_compared` tells why there is nothing to decide by; the check fails then, too.
+    """
+
+    margin: float
+    not_compared: tuple[str, ...]
+    regressions: tuple[Regression, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether rows were compared, and no metric is shown to be worse."""
+        return not self.not_compared and not self.regressions
 
 
 @attrs.frozen
@@ -152,6 +178,38 @@ class Comparison:
         why = f"; {self.uncompared[name]}" if name in self.uncompared else ""
         raise InvalidInput.at("metric", msg=f"must be a metric of both runs: {known}{why}")
 
+    def check_not_worse(self, metric: str | None = None, margin: float = 0.0) -> NotWorseCheck:
+        """Check that the candidate is not shown to be worse by more than `margin`, on all metrics or on one.
+
+        Raises `InvalidInput` for a wrong margin, and for a metric that neither run has.
+        """
+        if not is_number(margin) or not margin >= 0:
+            raise InvalidInput.at("margin", msg="must be at least 0: by how much the candidate may be worse")
+        not_compared = self._not_compared(metric)
+        if not_compared:
+            return NotWorseCheck(margin, not_compared, ())
+        metrics = self.metrics if metric is None else (self.metric(metric),)
+        found = [(one, rows) for one in metrics if (rows := one.worse_by(margin)) is not None]
+        return NotWorseCheck(margin, (), tuple(Regression(*pair) for pair in found))
+
+    def _not_compared(self, metric: str | None) -> tuple[str, ...]:
+        """Return what keeps the runs from being compared.
+
+        A metric that the baseline alone has is one reason, unless another metric is named.
+        """
+        if metric is None and not self.metrics and not self.uncompared:
+            return ("no metric has a value in both runs",)
+        reasons = {one.name: "no row has a value in both runs" for one in self.metrics if one.paired.count == 0}
+        reasons.update((name, why) for name, why in self.uncompared.items() if name == metric or why == ONLY_BASELINE)
+        if not self.metrics:
+            reasons.update(self.uncompared)
+        return tuple(f"{name}, {why}" for name, why in reasons.items() if metric in (None, name))
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is an int or a float; a bool is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
 
 # ---- the function ------------------------------------------------------------------------------------------------
 
@@ -163,7 +221,7 @@ def compare(
     candidate: Iterable[ScoredPrediction],
     *,
     keep: int = KEEP,
-    **options: Unpack[TermOptions],
+    **options: Unpack[ReportKeywords],
 ) -> Comparison:
     """Compare two runs, each in the order of its row digests (see `metric.rows`).
 

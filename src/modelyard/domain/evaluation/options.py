@@ -50,7 +50,7 @@ class ReportOptions:
         return REDUCERS[self.reducer]
 
 
-class TermOptions(TypedDict, total=False):
+class ReportKeywords(TypedDict, total=False):
     """The fields of `ReportOptions`, as keyword arguments."""
 
     reducer: str

@@ -9,7 +9,9 @@ import attrs
 
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
-from modelyard.errors import RunAlreadyFinished
+from modelyard.errors import InvalidInput, RunAlreadyFinished
+
+MAX_REASON = 2000
 
 # ---- states ------------------------------------------------------------------------------------------------------
 
@@ -95,6 +97,23 @@ class EvaluationRun:
 def _equal(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
     """Equal as JSON: 1 and true differ."""
     return other is not None and canonical_json(one) == canonical_json(other)
+
+
+def check_reason(reason: str) -> str:
+    """Return the reason of a run's end. Raises `InvalidInput` for one that is empty or too long."""
+    if not 1 <= len(reason) <= MAX_REASON:
+        raise InvalidInput.at("reason", msg=f"must be 1 to {MAX_REASON} characters")
+    return reason
+
+
+def check_summary(summary: Mapping[str, Any] | None) -> None:
+    """Raise `InvalidInput` for a summary that is not a JSON object."""
+    if summary is None:
+        return
+    try:
+        canonical_json(summary)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput.at("summary", msg=f"must be a JSON object: {error}") from None
 
 
 @attrs.frozen

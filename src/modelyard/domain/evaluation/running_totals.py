@@ -1,10 +1,10 @@
-"""The running count of an evaluation: what came of its rows so far, what they score and cost.
+"""The running totals of an evaluation: outcomes, score and cost of its rows so far.
 
-What a finished run says of itself comes from its aggregate, like every other number (`run_summary`).
+The summary of a finished run comes from its aggregate, like every other number (`run_summary`).
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
@@ -16,12 +16,14 @@ from modelyard.domain.evaluation.prediction import Prediction, PredictionView, S
 from modelyard.domain.evaluation.run import Outcome
 from modelyard.domain.usage import EXACT
 
+RATE = "rows/s"
+
 VALUE = "value"
 """The name under which a prediction holds its output, and a score its value."""
 
 
 def outcome_of(prediction: Prediction | PredictionView, score: Score | ScoreView | None) -> Outcome:
-    """What came of a row, as one scorer sees it."""
+    """Return the outcome of a row for one scorer."""
     if prediction.error is not None:
         return Outcome.MODEL_ERROR
     if score is None:
@@ -31,7 +33,7 @@ def outcome_of(prediction: Prediction | PredictionView, score: Score | ScoreView
 
 
 class RunningTotals:
-    """The count of a run. `scorers` are the references of its scorers' versions by name; the first is the headline."""
+    """The totals of a run. `scorers` are the references of its scorers' versions by name; the first is the headline."""
 
     def __init__(self, scorers: Mapping[str, str]) -> None:
         self._headline = next(iter(scorers.values()), None)
@@ -41,7 +43,7 @@ class RunningTotals:
         self._sum: int | Fraction = 0
 
     def add(self, prediction: Prediction, scores: Sequence[Score]) -> None:
-        """Count a row that is done."""
+        """Count a finished row."""
         self.rows += 1
         self.failed += prediction.error is not None or any(VALUE not in score.value for score in scores)
         if prediction.copied_from is None:
@@ -52,18 +54,18 @@ class RunningTotals:
                 self._count(score.value.get(VALUE))
 
     @property
-    def told(self) -> Mapping[str, Any]:
-        """The count in plain values: rows `done` and `failed`, the `score` over `scored` values so far, USD as text."""
+    def data(self) -> Mapping[str, Any]:
+        """The totals in JSON values: rows `done` and `failed`, the `score` over `scored` values, USD as a string."""
         cost = None if self.cost is None else f"{self.cost:f}"
         return {"done": self.rows, "score": self.mean, "scored": self._numbers, "failed": self.failed, "cost": cost}
 
-    def go_on(self, told: Mapping[str, Any]) -> None:
-        """Go on where a count was when it told this, or at nothing where something of it is missing."""
-        if not {"done", "score", "scored", "failed", "cost"} <= told.keys():
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Continue from the `data` of earlier totals; from zero where a member of it is missing."""
+        if not {"done", "score", "scored", "failed", "cost"} <= data.keys():
             return
-        self.rows, self.failed, self._numbers = told["done"], told["failed"], told["scored"]
-        self._sum = Fraction(told["score"] or 0) * self._numbers
-        self.cost = None if told["cost"] is None else Decimal(told["cost"])
+        self.rows, self.failed, self._numbers = data["done"], data["failed"], data["scored"]
+        self._sum = Fraction(data["score"] or 0) * self._numbers
+        self.cost = None if data["cost"] is None else Decimal(data["cost"])
 
     def _spend(self, cost: Decimal | None) -> None:
         if cost is not None:
@@ -76,8 +78,42 @@ class RunningTotals:
 
     @property
     def mean(self) -> float | None:
-        """The running score: the mean of what the first scorer said, bools as 0 and 1; None while there is none."""
+        """The running score: the mean of the first scorer's values, bools as 0 and 1; None while there is none."""
         return float(self._sum / self._numbers) if self._numbers else None
+
+    def numbers(self, rows: int, seconds: float) -> Mapping[str, float]:
+        """Return the running score, failed rows, the rate (`rows` in so many seconds), and USD, where known."""
+        known = {
+            "score": self.mean,
+            "failed": self.failed if self.rows else None,
+            RATE: rows / seconds if seconds > 0 else None,
+            "cost": self.cost,
+        }
+        return {name: float(value) for name, value in known.items() if value is not None}
+
+
+class ProgressReporter:
+    """Shows the progress of a run, beginning with the rows that were stored before."""
+
+    def __init__(self, show: Callable[[int, int | None, Mapping[str, float]], None] | None) -> None:
+        self._show = show
+        self._totals: RunningTotals | None = None
+        self._before: int | None = None
+        self._shown = -1
+
+    def begin(self, totals: RunningTotals) -> None:
+        """Take the running totals of the run."""
+        self._totals = totals
+
+    def report(self, total: int | None, seconds: float) -> None:
+        """Show how many rows are done after so many seconds, if these are more than before."""
+        if self._show is None or self._totals is None:
+            return
+        rows = self._totals.rows
+        self._before = rows if self._before is None else self._before
+        if rows > self._shown:
+            self._shown = rows
+            self._show(rows, total, self._totals.numbers(rows - self._before, seconds))
 
 
 T = TypeVar("T")
@@ -87,10 +123,10 @@ T = TypeVar("T")
 class NSmallest(Generic[T]):
     """At most `keep` items: those with the lowest rank that were offered, of equal ones the first.
 
-    >>> lowest = Lowest(2)
+    >>> smallest = NSmallest(2)
     >>> for rank in (3.0, 1.0, 2.0):
-    ...     lowest.offer(rank, f"rank {rank:g}")
-    >>> lowest.items
+    ...     smallest.offer(rank, f"rank {rank:g}")
+    >>> smallest.items
     ('rank 1', 'rank 2')
     """
 
@@ -108,5 +144,5 @@ class NSmallest(Generic[T]):
 
     @property
     def items(self) -> tuple[T, ...]:
-        """What is kept, the lowest first."""
+        """The kept items, the lowest first."""
         return tuple(item for _, _, item in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1])))

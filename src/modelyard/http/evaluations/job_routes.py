@@ -2,8 +2,6 @@
 
 from functools import partial
 
-import attrs
-
 from modelyard.errors import NotFound
 from modelyard.formats.converter import structure
 from modelyard.http.evaluations.job_schemas import (
@@ -25,6 +23,7 @@ from modelyard.http.evaluations.run_schemas import Success
 from modelyard.http.listing import problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
+from modelyard.platform.paging import check_slice, slice_listing
 
 
 def evaluate_model(call: Call) -> Response:
@@ -43,7 +42,7 @@ def rescore(call: Call) -> Response:
     body = structure(Rescore, call.body, "body")
     namespace = _namespace(call, body.project_id)
     check_references(body)
-    source = call.platform.evaluations.get(body.source_evaluation_run_id, **namespace)
+    source = call.platform.evaluations.runs.get(body.source_evaluation_run_id, **namespace)
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
@@ -52,7 +51,7 @@ def rescore(call: Call) -> Response:
 
 def resume_run(call: Call) -> Response:
     """Have a worker resume a run that failed; rows that were stored are not run again."""
-    run = call.platform.evaluations.get(call.params["run_id"], **namespace_of(call))
+    run = call.platform.evaluations.runs.get(call.params["run_id"], **namespace_of(call))
     call.platform.jobs.require_worker("evaluation")
     call.platform.evaluations.submit_resume(run.id)
     return json_response(Success(True))
@@ -61,8 +60,10 @@ def resume_run(call: Call) -> Response:
 def list_events(call: Call) -> Response:
     """List the events so far of a run that a worker runs, one JSON object a line."""
     namespace, window = namespace_of(call), parse_object_query(call.query)
-    events = call.platform.evaluations.history(call.params["run_id"], **namespace, **attrs.asdict(window))
-    return lines_response(events, EvaluationEventObject.of)
+    check_slice(window.limit, window.offset)
+    run = call.platform.evaluations.runs.get(call.params["run_id"], **namespace)
+    events = call.platform.evaluations.events(run.id, follow=False)
+    return lines_response(slice_listing(events, window.limit, window.offset), EvaluationEventObject.of)
 
 
 def show_status(call: Call) -> Response:
@@ -70,7 +71,7 @@ def show_status(call: Call) -> Response:
     body = structure(StatusOf, call.body, "body")
     namespace = _namespace(call, body.project_id)
     try:
-        return json_response(status_answer(call.platform.evaluations.status(body.call_id, **namespace)))
+        return json_response(status_answer(call.platform.evaluations.runs.status(body.call_id, **namespace)))
     except NotFound:
         return json_response(StatusAnswer(StatusNotFound("not_found")))
 

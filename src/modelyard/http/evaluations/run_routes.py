@@ -39,14 +39,16 @@ def create_run(call: Call) -> Response:
     namespace = namespace_of(call)
     body = body_with_references(EvaluationRunCreate, call, evaluation=EVALUATION_KINDS, model=MODEL_KINDS)
     with problems_in_request():
-        run = call.platform.evaluations.create(body.evaluation, body.model, body.source_evaluation_run_id, **namespace)
+        run = call.platform.evaluations.runs.create(
+            body.evaluation, body.model, body.source_evaluation_run_id, **namespace
+        )
     return json_response(EvaluationRunCreated(run.id))
 
 
 def read_run(call: Call) -> Response:
     """Show a run."""
     return json_response(
-        EvaluationRunObject.of(call.platform.evaluations.get(call.params["run_id"], **namespace_of(call)))
+        EvaluationRunObject.of(call.platform.evaluations.runs.get(call.params["run_id"], **namespace_of(call)))
     )
 
 
@@ -54,7 +56,9 @@ def list_runs(call: Call) -> Response:
     """List runs, one JSON object a line."""
     namespace = namespace_of(call)
     query = parse_run_query(call.query)
-    return lines_response(call.platform.evaluations.list(**namespace, **attrs.asdict(query)), EvaluationRunObject.of)
+    return lines_response(
+        call.platform.evaluations.runs.list(**namespace, **attrs.asdict(query)), EvaluationRunObject.of
+    )
 
 
 def finish_run(call: Call) -> Response:
@@ -62,18 +66,18 @@ def finish_run(call: Call) -> Response:
     namespace = namespace_of(call)
     body = optional_body(EvaluationRunFinish, call)
     with problems_in_request():
-        call.platform.evaluations.finish(call.params["run_id"], body.summary, **namespace)
+        call.platform.evaluations.runs.finish(call.params["run_id"], body.summary, **namespace)
     return json_response(Success(True))
 
 
 def cancel_run(call: Call) -> Response:
     """End a running run that is no longer wanted."""
-    return _stop(call, call.platform.evaluations.cancel)
+    return _stop(call, call.platform.evaluations.runs.cancel)
 
 
 def fail_run(call: Call) -> Response:
     """End a running run because it went wrong."""
-    return _stop(call, call.platform.evaluations.fail)
+    return _stop(call, call.platform.evaluations.runs.fail)
 
 
 def _stop(call: Call, stop: Callable[..., EvaluationRun]) -> Response:
@@ -88,7 +92,7 @@ def _stop(call: Call, stop: Callable[..., EvaluationRun]) -> Response:
 def delete_runs(call: Call) -> Response:
     """Delete runs; those that do not exist are not counted."""
     namespace = namespace_of(call)
-    return json_response(NumDeleted(call.platform.evaluations.delete(parse_ids(call.query), **namespace)))
+    return json_response(NumDeleted(call.platform.evaluations.runs.delete(parse_ids(call.query), **namespace)))
 
 
 _LISTING = (
@@ -105,7 +109,7 @@ _LISTING = (
 def read_lineage(call: Call) -> Response:
     """Show what a run was made from, what was made from it, and the checkpoint that it evaluated."""
     return json_response(
-        RunLineageObject.of(call.platform.evaluations.lineage(call.params["run_id"], **namespace_of(call)))
+        RunLineageObject.of(call.platform.evaluations.runs.lineage(call.params["run_id"], **namespace_of(call)))
     )
 
 

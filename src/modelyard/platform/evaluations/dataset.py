@@ -1,4 +1,4 @@
-"""The rows that a run is about, on their way to where it reads them: checked, counted, never whole in memory."""
+"""From what a caller passes to the specs of runs, with their rows stored: checked, counted, never whole in memory."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,16 +7,27 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
 from modelyard.formats.jsonl import dump_row, in_chunks, read_rows
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.spec import RunSpec
+from modelyard.platform.evaluations.references import evaluation_ref
+from modelyard.platform.evaluations.scorers import Scorers, name_scorers
+from modelyard.platform.evaluations.spec import (
+    EVALUATION_OPTIONS,
+    OneModel,
+    Published,
+    RunSpec,
+    build_spec,
+    check_models,
+    check_options,
+)
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import ScopedReader
 
 RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str | os.PathLike[str]
-"""Rows as they come; the version of a dataset, or the reference of one; or the path of a JSON Lines file."""
+"""Any rows; the version of a dataset, or the reference of one; or the path of a JSON Lines file."""
 
 _ROWS = (
     "mappings, one for each row; a version of a dataset, or its reference, such as "
@@ -24,18 +35,50 @@ _ROWS = (
 )
 
 
-def kept_rows(runtime: Runtime, principal: Principal, orders: Sequence[RunSpec], rows: RowData) -> Iterator[RunSpec]:
-    """The orders, with the rows that they are about: kept once for each, because each run ends when it does."""
+def build_specs(
+    runtime: Runtime,
+    principal: Principal,
+    evaluation: OneObject,
+    models: Sequence[OneModel],
+    rows: RowData | None,
+    scorers: Scorers | None,
+    project: str,
+    entity: str | None,
+    options: Mapping[str, Any],
+    portable: bool = False,
+) -> Iterator[RunSpec]:
+    """Build the spec of a run of each model. Everything is checked when the first is taken.
+
+    Without `rows`, the evaluation must be published: its version then gives the rows, and by default scorers and
+    trials. A `portable` run must not need functions. Raises as `build_spec`.
+    """
+    namespace = ScopedReader(principal).place(project, entity)
+    models, objects = check_models(models), Objects(runtime, principal)
+    check_options(options, EVALUATION_OPTIONS, "run")
+    if rows is None:
+        published = Published.of(objects, evaluation_ref(evaluation, namespace))
+        evaluation, rows = str(published.ref), published.dataset
+        scorers = published.scorers if scorers is None else scorers
+        options = {"trials": published.trials, **options}
+    named = name_scorers("exact_match" if scorers is None else scorers, objects)
+    specs = [build_spec(runtime, principal, evaluation, model, named, namespace, options) for model in models]
+    for spec in specs if portable else ():
+        spec.check_portable()
+    return _with_dataset(runtime, principal, specs, rows)
+
+
+def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpec], rows: RowData) -> Iterator[RunSpec]:
+    """Add the rows to the specs, stored once for each, because a run removes its rows when it ends."""
     if isinstance(rows, str) and "://" in rows:
         rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
     if isinstance(rows, ObjectVersion):
         artifact, count = _artifact_of(rows), _counted(rows.rows or 0)
-        return (_with_rows(order, count, dataset=artifact) for order in orders)
+        return (_with_rows(spec, count, dataset=artifact) for spec in specs)
     if isinstance(rows, str | os.PathLike):
         rows = _rows_of_file(principal, rows)
     if not isinstance(rows, Iterable):
         raise InvalidInput.at("rows", msg=f"must be {_ROWS}")
-    return _spooled(runtime, orders, rows)
+    return _spooled(runtime, specs, rows)
 
 
 def _counted(rows: int) -> int:
@@ -48,12 +91,12 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
     if principal.scope.entity is not None:
         raise InvalidInput.at("rows", msg="only the host may name a file; publish a dataset, and give its reference")
     if not os.path.isfile(path):
-        raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is no file; they must be {_ROWS}")
+        raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file; rows must be {_ROWS}")
     with open(path, "rb") as file:
         yield from read_rows(file)
 
 
-def _spooled(runtime: Runtime, orders: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
+def _spooled(runtime: Runtime, specs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -64,9 +107,9 @@ def _spooled(runtime: Runtime, orders: Sequence[RunSpec], rows: Iterable[Mapping
     names = [runtime.artifacts.put(in_chunks(lines())).name]
     try:
         _counted(count)
-        names += [_copy(runtime, names[0]) for _ in orders[1:]]
-        for order in orders:
-            yield _with_rows(order, count, artifact=names.pop())
+        names += [_copy(runtime, names[0]) for _ in specs[1:]]
+        for spec in specs:
+            yield _with_rows(spec, count, artifact=names.pop())
     finally:
         for name in names:
             runtime.artifacts.remove(name)
@@ -77,9 +120,9 @@ def _copy(runtime: Runtime, name: str) -> str:
         return runtime.artifacts.put(iter(partial(file.read, 2**16), b"")).name
 
 
-def _with_rows(order: RunSpec, count: int, **source: str) -> RunSpec:
-    spec = {**order.job.spec, **source, "total": count * order.job.spec["trials"]}
-    return attrs.evolve(order, job=attrs.evolve(order.job, spec=spec))
+def _with_rows(spec: RunSpec, count: int, **source: str) -> RunSpec:
+    stored = {**spec.job.spec, **source, "total": count * spec.job.spec["trials"]}
+    return attrs.evolve(spec, job=attrs.evolve(spec.job, spec=stored))
 
 
 def _artifact_of(dataset: ObjectVersion) -> str:

@@ -1,11 +1,13 @@
-"""The work of an evaluation job: rows out of the engine into the store, with their scores, before they count as done.
+"""The work of an evaluation job: finished rows go from the scheduler to the store, with their scores.
 
-A batch of rows and what tells of it commit together, under the worker's claim.
+A batch of rows and the event that reports it commit together, under the worker's claim. A run that is evaluated in this
+process is claimed in the transaction that creates it, so no worker takes it. When its owner is gone, a worker finishes
+it, or fails it where it needs functions that only the owner had.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -13,179 +15,259 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
+from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.references import ObjectRef
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.evaluation.run_summary import run_summary
-from modelyard.domain.evaluation.running_totals import VALUE, RunningTotals
+from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress, NewEvent
-from modelyard.domain.record import EMPTY
-from modelyard.errors import EvaluationError, StoreError
+from modelyard.errors import EvaluationError, LeaseLost, StoreError
 from modelyard.lazy import log
 from modelyard.platform.evaluations.model_under_test import CompletionModel
+from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.pools import pools
-from modelyard.platform.evaluations.resume import PROGRESS, RemainingRows, last_told, remaining_rows
-from modelyard.platform.evaluations.row import FunctionModel, ModelUnderTest, RowScorer, RunLimits
-from modelyard.platform.evaluations.rows import JobRows
-from modelyard.platform.evaluations.scheduler import Row, RowScheduler, WorkItem
-from modelyard.platform.evaluations.scorers import ScorerFunction, at_work
+from modelyard.platform.evaluations.resume import (
+    PROGRESS,
+    RemainingRows,
+    abandoned_job,
+    callables_for,
+    last_progress,
+    reclaim,
+    remaining_rows,
+)
+from modelyard.platform.evaluations.row import CallableModel, ModelUnderTest, RowScorer, RunLimits
+from modelyard.platform.evaluations.rows import JobRows, RowRecords
+from modelyard.platform.evaluations.scheduler import RowInFlight, RowScheduler, WorkItem
+from modelyard.platform.evaluations.scorers import LocalCallables, ModelFunction, Scorers, build_scorer, name_scorers
+from modelyard.platform.evaluations.spec import RunSpec
 from modelyard.platform.evaluations.stored_run import StoredRun
-from modelyard.platform.evaluations.transactions import INTERRUPTED
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import fenced, held
-from modelyard.platform.jobs.queue import announce, cancel, fail, succeed
+from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.jobs.leases import claim, fenced, held
+from modelyard.platform.jobs.queue import announce, cancel, enqueue, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
+from modelyard.platform.jobs.runner import Runner, never
 from modelyard.platform.paging import get_or_none
-from modelyard.platform.scope import Namespace
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import RecordUsage
 from modelyard.protocols import Snapshot, Tx
 
 STARTED = "evaluation_started"
 
+INTERRUPTED = "interrupted"
+"""The reason of a run whose owner is gone: the functions that it needs are gone with it."""
+
 BETWEEN_EVENTS = 0.1
-"""Seconds that pass at least between two events that tell of rows; each row is told by its records."""
+"""Least seconds between two progress events; each row is reported by its records."""
 
 
-@attrs.frozen
-class LocalCallables:
-    """What a run needs that no store can keep: functions of the caller's, and the event loop on which to ask.
-
-    `tally` receives the run's count as soon as there is one.
-    """
-
-    model: Callable[[Mapping[str, Any]], Any] | None = None
-    scorers: Mapping[str, ScorerFunction] = EMPTY
-    loop: Any = None
-    principal: Principal | None = None
-    tally: Callable[[RunningTotals], None] = lambda _: None
+# ---- in this process
 
 
-def evaluate(hold: ClaimedJob, crew: LocalCallables = LocalCallables()) -> Generator[None, None, None]:
+def run_here(
+    runtime: Runtime,
+    principal: Principal,
+    spec: RunSpec,
+    reporter: ProgressReporter,
+    loop: Any = None,
+    stop: Callable[[], bool] = never,
+) -> None:
+    """Store a new run and its job, claimed by this process, and do the work. Raises `RateLimited`, `LeaseLost`."""
+    runner = _runner(runtime, principal, spec.callables, reporter, loop)
+
+    def step(tx: Tx) -> tuple[Job, JobProgress]:
+        add_run(runtime, tx, spec)
+        claimed = claim(tx, runner.id, spec.job.created_at, spec.run.id)
+        assert claimed is not None
+        return claimed
+
+    _drive(runner, runner.hold(*spec.store(step)), reporter, stop)
+
+
+def resume_here(
+    runtime: Runtime,
+    principal: Principal,
+    run_id: str,
+    model: ModelFunction | None,
+    scorers: Scorers,
+    reporter: ProgressReporter,
+) -> None:
+    """Reclaim a run that failed or was abandoned, and do what is left. Raises as `Evaluations.resume` does."""
+    job = abandoned_job(runtime, principal, run_id, _runner(runtime, principal, _NO_CALLABLES, reporter))
+    callables = callables_for(job, model, name_scorers(scorers, Objects(runtime, principal)))
+    runner = _runner(runtime, principal, callables, reporter)
+    _drive(runner, reclaim(runtime, principal, run_id, runner), reporter)
+
+
+def add_run(runtime: Runtime, tx: Tx, spec: RunSpec) -> None:
+    """Store a run and queue its job. Raises `RateLimited`."""
+    tx.add(spec.run)
+    enqueue(tx, spec.job, runtime.settings.max_queued_jobs)
+
+
+def _runner(
+    runtime: Runtime, principal: Principal, callables: LocalCallables, reporter: ProgressReporter, loop: Any = None
+) -> Runner:
+    """Return a runner of evaluations with these functions. A run that is stopped fails: its caller can resume it."""
+    callables = attrs.evolve(callables, principal=principal, loop=loop, on_totals=reporter.begin)
+
+    def work(claimed: ClaimedJob) -> Generator[None, None, None]:
+        return evaluate(claimed, callables)
+
+    kinds = (runtime.job_types[kind] for kind in (JobKind.EVALUATE, JobKind.RESCORE))
+    return Runner(runtime, {one.kind: attrs.evolve(one, run=work) for one in kinds}, _interrupt)
+
+
+def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
+    return fail(tx, types, job, event_id, INTERRUPTED, now)
+
+
+def _drive(runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop: Callable[[], bool] = never) -> None:
+    """Do the work of a claimed run. Raises `LeaseLost`."""
+    runtime = runner.runtime
+    announce(runtime, claimed.job)
+    begun = runtime.clock.monotonic()
+    with runner.beating(), closing(runner.steps(claimed, stop)) as steps:
+        for _ in steps:
+            reporter.report(claimed.job.spec["total"], runtime.clock.monotonic() - begun)
+    run = runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, claimed.job.lane))
+    if run is not None and run.state is RunState.RUNNING:
+        raise LeaseLost(f"evaluation run {claimed.job.lane} was taken over; wait for it")
+
+
+# ---- the work
+
+
+_NO_CALLABLES = LocalCallables()
+
+
+def evaluate(claimed: ClaimedJob, callables: LocalCallables = _NO_CALLABLES) -> Generator[None, None, None]:
     """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then."""
-    work = _Work(hold, crew)
-    work.begin()
+    attempt = _Attempt(claimed, callables)
+    attempt.begin()
     yield
-    with work.engine() as engine:
-        for batch in engine.batches():
-            work.store(batch, engine)
-            if work.over_budget:
-                engine.stop()
+    with attempt.scheduler() as scheduler:
+        for batch in scheduler.batches():
+            attempt.commit(batch, scheduler)
+            if attempt.over_budget:
+                scheduler.stop()
             yield
-    work.end()
+    attempt.end()
 
 
-class _Work:
-    """One attempt at a run: what it works with, and the count of what is stored."""
+class _Attempt:
+    """One attempt at a run: its model, scorers and pools, and the running totals of what is stored."""
 
-    def __init__(self, hold: ClaimedJob, crew: LocalCallables) -> None:
-        self.runtime, self.hold, self.crew, self.spec = hold.runtime, hold, crew, hold.job.spec
-        self.place: Namespace = (hold.job.entity, hold.job.project)
+    def __init__(self, claimed: ClaimedJob, callables: LocalCallables) -> None:
+        self.claimed, self.runtime, self.callables = claimed, claimed.runtime, callables
+        self.spec, self.run_id = claimed.job.spec, claimed.job.lane
+        self.namespace = (claimed.job.entity, claimed.job.project)
         self.limits = RunLimits(**self.spec["limits"])
-        self.principal = crew.principal or requester_principal(self.runtime, hold.job)
-        self.subject, self.scorers = self._subject(), tuple(map(self._scorer, self.spec["scorers"]))
-        self.refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
-        self.tally = RunningTotals(self.refs)
-        self.rows, self.left = JobRows(self.runtime, hold.job), RemainingRows()
+        self.principal = callables.principal or requester_principal(self.runtime, claimed.job)
+        self.model, self.scorers = self._model(), tuple(map(self._scorer, self.spec["scorers"]))
+        self.scorer_refs = {scorer.name: str(scorer.ref) for scorer in self.scorers}
+        self.records = RowRecords(self.runtime.ids, self.namespace, self.run_id, self.model, self.scorer_refs)
+        self.totals = RunningTotals(self.scorer_refs)
+        self.rows, self.left = JobRows(self.runtime, claimed.job), RemainingRows()
         self.pending_usage: list[RecordUsage] = []
-        self._told_at = -math.inf
-        crew.tally(self.tally)
+        self._last_event_at = -math.inf
+        callables.on_totals(self.totals)
 
-    def _subject(self) -> ModelUnderTest | None:
-        if self.hold.job.kind is JobKind.RESCORE:
+    def _model(self) -> ModelUnderTest | None:
+        if self.claimed.job.kind is JobKind.RESCORE:
             return None
         if self.spec["model"] is not None:
             options = self.spec["options"]
-            return CompletionModel.of(self.runtime, self.principal, self.spec["model"], self.place, options)
+            return CompletionModel.of(self.runtime, self.principal, self.spec["model"], self.namespace, options)
         ref = ObjectRef.parse(self.spec["model_ref"])
-        if self.crew.model is None or ref is None:
+        if self.callables.model is None or ref is None:
             raise EvaluationError(INTERRUPTED)
-        return FunctionModel(self.crew.model, ref)
+        return CallableModel(self.callables.model, ref)
 
-    def _scorer(self, plain: Mapping[str, Any]) -> RowScorer:
-        function = self.crew.scorers.get(plain["name"])
-        if plain["rule"] is None and function is None:
+    def _scorer(self, kept: Mapping[str, Any]) -> RowScorer:
+        function = self.callables.scorers.get(kept["name"])
+        if kept["rule"] is None and function is None:
             raise EvaluationError(INTERRUPTED)
-        return at_work(self.runtime, self.principal, self.place, plain, function, self.limits.retries)
+        return build_scorer(self.runtime, self.principal, self.namespace, kept, function, self.limits.retries)
 
-    # ---- begin, store, end
+    # ---- begin
 
     def begin(self) -> None:
-        """Tell that the run begins; or count what it has stored already."""
-        if self.hold.progress.total is None:
-            self.hold.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
+        """Record that the run begins; or count what it has stored already."""
+        if self.claimed.progress.total is None:
+            self.claimed.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
         if self._resumed:
-            self.left = self.runtime.store.read(self._go_on)
+            self.left = self.runtime.store.read(self._remaining)
 
-    def _go_on(self, snapshot: Snapshot) -> RemainingRows:
-        run_id = self.hold.job.lane
-        told = last_told(snapshot, run_id)
-        self.tally.go_on(told)
-        places = partial(self.rows.places, snapshot)
-        return remaining_rows(snapshot, run_id, told, places, self.limits.concurrency, self.tally.add)
+    def _remaining(self, snapshot: Snapshot) -> RemainingRows:
+        progress = last_progress(snapshot, self.run_id)
+        self.totals.restore(progress)
+        keys = partial(self.rows.keys, snapshot)
+        return remaining_rows(snapshot, self.run_id, progress, keys, self.limits.concurrency, self.totals.add)
 
     @property
     def _resumed(self) -> bool:
-        return self.hold.job.attempts > 1 or "resumed" in self.spec
+        return self.claimed.job.attempts > 1 or "resumed" in self.spec
 
-    def store(self, batch: list[Row], engine: RowScheduler) -> None:
-        """Commit what the engine has done; what cannot be ends this attempt, and its count with it.
+    @contextmanager
+    def scheduler(self) -> Iterator[RowScheduler]:
+        """The scheduler, with the pools that this work needs, until they are closed and all usage is recorded."""
+        with ExitStack() as opened:
+            opened.callback(self._flush_at_last)
+            loop, pending = self.callables.loop, self.pending_usage
+            pool, scorer_pool = pools(opened, self.limits, self.model, self.scorers, loop, pending)
+            items, begun = self._items(), self.left.begun
+            yield RowScheduler(self.runtime, items, self.model, self.scorers, self.limits, pool, scorer_pool, begun)
 
-        Raises `LeaseLost`.
-        """
+    def _flush_at_last(self) -> None:
+        try:
+            self.flush_usage()
+        except StoreError:
+            log.exception("the usage of rows that are not stored could not be recorded")
+
+    def _items(self) -> Iterator[WorkItem]:
+        """Yield the rows that are not stored yet, in order. The first ones may have been begun before a crash."""
+        left = self.rows.items(self.left)
+        drained = self.claimed.job.attempts == 1 and self.spec.get("drained")
+        if self._resumed and not drained:
+            for item in islice(left, self.limits.concurrency):
+                yield attrs.evolve(item, unsure=item.copied is None)
+        yield from left
+
+    # ---- commit
+
+    def commit(self, batch: list[RowInFlight], scheduler: RowScheduler) -> None:
+        """Store finished rows. A failure ends this attempt, and its running totals with it. Raises `LeaseLost`."""
         if not batch:
             self.flush_usage()
             return
         now = self.runtime.clock.now()
-        rows = [self._records(done, now) for done in batch]
+        rows = [self.records.of(done, now) for done in batch]
         for prediction, scores in rows:
-            self.tally.add(prediction, scores)
-        events, pending = self._news(engine), tuple(self.pending_usage)
-        progress = self.hold.write(partial(self._commit, events, now, rows, pending))
-        self._recorded(pending)
+            self.totals.add(prediction, scores)
+        events, usage = self._progress_events(scheduler), tuple(self.pending_usage)
+        progress = self.claimed.write(partial(self._write, events, now, rows, usage))
+        self._recorded(usage)
         for event in events:
             self.runtime.observe(JobEventRecorded(progress.job_id, event.type, progress.last_seq))
 
-    def flush_usage(self) -> None:
-        """Record the usage of rows that are not stored: yet, or never. Recorded again, it counts once."""
-        if pending := tuple(self.pending_usage):
-            self.runtime.store.transact(lambda tx: _book(tx, pending), durable=False)
-            self._recorded(pending)
-
-    def _recorded(self, pending: Sequence[RecordUsage]) -> None:
-        del self.pending_usage[: len(pending)]
-        for one in pending:
-            one.on_committed()
-
-    def _news(self, engine: RowScheduler) -> list[NewEvent]:
-        """The event that tells how far it has come: with the last row, and now and then before.
-
-        It says what was begun, too, so that a run that goes on need not read what it has done (`evaluation_left`).
-        """
-        done, total, moment = self.tally.rows, self.spec["total"], self.runtime.clock.monotonic()
-        if done < total and moment - self._told_at < BETWEEN_EVENTS:
-            return []
-        self._told_at = moment
-        data = {**self.tally.told, "total": total, "begun": engine.begun, "open": engine.under_way}
-        return [NewEvent(self.runtime.ids(), PROGRESS, data, done)]
-
-    def _commit(
+    def _write(
         self,
         events: list[NewEvent],
         now: datetime,
         rows: list[tuple[Prediction, list[Score]]],
-        pending: Sequence[RecordUsage],
+        usage: tuple[RecordUsage, ...],
         tx: Tx,
     ) -> JobProgress:
-        claim = self.hold.claim
-        progress = record_events(tx, claim, events, now) if events else fenced(tx, claim)
-        _book(tx, pending)
-        # Whoever deletes a run cancels its job with it: only then is there a need to look whether it is still here.
-        if progress.cancelled_by and get_or_none(tx, EvaluationRun, self.hold.job.lane) is None:
+        claimed = self.claimed.claim
+        progress = record_events(tx, claimed, events, now) if events else fenced(tx, claimed)
+        _record(tx, usage)
+        # Deleting a run cancels its job: only then can the run be gone.
+        if progress.cancelled_by and get_or_none(tx, EvaluationRun, self.run_id) is None:
             return progress
         for prediction, scores in rows:
             tx.add(prediction)
@@ -193,144 +275,71 @@ class _Work:
                 tx.add(score)
         return progress
 
+    def flush_usage(self) -> None:
+        """Record the usage of rows that are not stored, yet or ever. Recorded again with its row, it counts once."""
+        if usage := tuple(self.pending_usage):
+            self.runtime.store.transact(lambda tx: _record(tx, usage), durable=False)
+            self._recorded(usage)
+
+    def _recorded(self, usage: tuple[RecordUsage, ...]) -> None:
+        del self.pending_usage[: len(usage)]
+        for one in usage:
+            one.on_committed()
+
+    def _progress_events(self, scheduler: RowScheduler) -> list[NewEvent]:
+        """Return the event that reports progress: with the last row, and now and then before.
+
+        It names the rows under way, too, so that a resumed run need not read what it has done (see `resume`).
+        """
+        done, total, moment = self.totals.rows, self.spec["total"], self.runtime.clock.monotonic()
+        if done < total and moment - self._last_event_at < BETWEEN_EVENTS:
+            return []
+        self._last_event_at = moment
+        data = {**self.totals.data, "total": total, "begun": scheduler.begun, "open": scheduler.under_way}
+        return [NewEvent(self.runtime.ids(), PROGRESS, data, done)]
+
+    # ---- end
+
     @property
     def over_budget(self) -> bool:
-        """Whether more rows have failed than the run may have; those are forgiven with which it was resumed."""
+        """Whether more rows have failed than the error budget allows, not counting those it was resumed with."""
         budget = self.spec["error_budget"]
         if budget is None:
             return False
-        failed = self.tally.failed - self.spec.get("forgiven", 0)
+        failed = self.totals.failed - self.spec.get("forgiven", 0)
         return bool(failed > (budget * self.spec["total"] if isinstance(budget, float) else budget))
 
     def end(self) -> None:
-        """Complete the run with its summary; or fail it for its errors, or as somebody has asked."""
+        """Complete the run with its summary; or fail it for its errors, or end it as requested."""
         event_id, summary, wall = self.runtime.ids(), self._summary(), self.runtime.clock.now()
         types = self.runtime.job_types
 
         def step(tx: Tx) -> Job:
-            job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
+            job, progress = held(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
             now = progress.time(wall)
             run = get_or_none(tx, EvaluationRun, job.lane)
             if progress.cancelled_by or run is None:
                 return cancel(tx, types, job, event_id, progress.cancelled_by or "deletion", now)
             if self.over_budget:
-                drained = attrs.evolve(job, result={"forgiven": self.tally.failed})
-                return fail(tx, types, drained, event_id, self._why(), now)
+                drained = attrs.evolve(job, result={"forgiven": self.totals.failed})
+                return fail(tx, types, drained, event_id, self._over_budget_text(), now)
             tx.replace(run.finished(summary, now))
             return succeed(tx, types, job, event_id, now)
 
-        self.hold.job = self.runtime.store.transact(step)
-        announce(self.runtime, self.hold.job)
+        self.claimed.job = self.runtime.store.transact(step)
+        announce(self.runtime, self.claimed.job)
 
     def _summary(self) -> Mapping[str, Any]:
-        found = aggregate(StoredRun(self.runtime, self.hold.job.lane).numbers())
-        return run_summary(found, {scorer.name: str(scorer.ref) for scorer in self.scorers})
+        return run_summary(aggregate(StoredRun(self.runtime, self.run_id).columns()), self.scorer_refs)
 
-    def _why(self) -> str:
+    def _over_budget_text(self) -> str:
         return (
-            f"{self.tally.failed} of {self.tally.rows} rows failed, more than the error budget of "
+            f"{self.totals.failed} of {self.totals.rows} rows failed, more than the error budget of "
             f"{self.spec['error_budget']} allows; look at their errors, correct the cause, then resume the run: "
             "these rows stay as they are, and as many more may fail"
         )
 
-    # ---- what there is to do
 
-    @contextmanager
-    def engine(self) -> Iterator[RowScheduler]:
-        """The engine, with the pools that this work needs, until they are closed and pending usage is recorded."""
-        with ExitStack() as opened:
-            opened.callback(self._flush_at_last)
-            pool, scorer_pool = pools(
-                opened, self.limits, self.subject, self.scorers, self.crew.loop, self.pending_usage
-            )
-            items, begun = self._items(), self.left.begun
-            yield RowScheduler(self.runtime, items, self.subject, self.scorers, self.limits, pool, scorer_pool, begun)
-
-    def _flush_at_last(self) -> None:
-        try:
-            self.flush_usage()
-        except StoreError:
-            log.exception("what was produced for rows that are not stored could not be booked")
-
-    def _items(self) -> Iterator[WorkItem]:
-        """What is not stored yet, in order. The first ones may have been begun before, if nobody knows better."""
-        left = self.rows.items(self.left)
-        drained = self.hold.job.attempts == 1 and self.spec.get("drained")
-        if self._resumed and not drained:
-            for item in islice(left, self.limits.concurrency):
-                yield attrs.evolve(item, unsure=item.copied is None)
-        yield from left
-
-    # ---- records
-
-    def _records(self, done: Row, now: datetime) -> tuple[Prediction, list[Score]]:
-        copied = done.item.copied
-        prediction = self._prediction(done, now) if copied is None else self._copy(done, copied, now)
-        pairs = zip(self.refs.values(), done.verdicts, strict=False)
-        return prediction, [
-            Score(
-                self.runtime.ids(),
-                *self.place,
-                done.id,
-                ref,
-                now,
-                self.hold.job.lane,
-                {VALUE: verdict.value} if verdict.scored else EMPTY,
-                verdict.reason or None,
-                verdict.prompt_tokens,
-                verdict.completion_tokens,
-                verdict.cost,
-                row_digest=prediction.row_digest,
-                trial=prediction.trial,
-            )
-            for ref, verdict in pairs
-        ]
-
-    def _prediction(self, done: Row, now: datetime) -> Prediction:
-        subject, asked, item = self.subject, done.asked, done.item
-        assert subject is not None
-        assert asked is not None
-        reply = asked.reply
-        return Prediction(
-            done.id,
-            *self.place,
-            str(subject.ref),
-            item.row,
-            digest(item.row),
-            done.started_at,
-            self.hold.job.lane,
-            item.index,
-            item.trial,
-            Source.ENGINE,
-            EMPTY if reply is None else {VALUE: reply.output},
-            asked.error,
-            max(now, done.started_at),
-            asked.latency,
-            None if reply is None else reply.prompt_tokens,
-            None if reply is None else reply.completion_tokens,
-            None if reply is None else reply.cost,
-            subject.price,
-            subject.checkpoint_step,
-            asked.attempts,
-            int(item.unsure),
-        )
-
-    def _copy(self, done: Row, source: Prediction, now: datetime) -> Prediction:
-        return attrs.evolve(
-            source,
-            id=done.id,
-            entity=self.place[0],
-            project=self.place[1],
-            run_id=self.hold.job.lane,
-            index=done.item.index,
-            source=Source.COPIED,
-            copied_from=source.id,
-            started_at=done.started_at,
-            finished_at=max(now, done.started_at),
-            possibly_repeated=0,
-        )
-
-
-def _book(tx: Tx, pending: Sequence[RecordUsage]) -> None:
-    for one in pending:
+def _record(tx: Tx, usage: tuple[RecordUsage, ...]) -> None:
+    for one in usage:
         one.step(tx)

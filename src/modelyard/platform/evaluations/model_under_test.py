@@ -20,7 +20,14 @@ from modelyard.platform.chat.capability_checks import check_supported
 from modelyard.platform.chat.pipeline import CompletionPipeline, backend_of
 from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
 from modelyard.platform.evaluations.references import find_version, is_trained
-from modelyard.platform.evaluations.row import Reply, Retries, ScoreResult, call_with_retries, lacking, verdict_of
+from modelyard.platform.evaluations.row import (
+    Reply,
+    Retries,
+    ScoreResult,
+    call_with_retries,
+    missing_field,
+    to_score_result,
+)
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace
 from modelyard.protocols import ServedModel, Snapshot
@@ -31,7 +38,7 @@ class CompletionModel:
     """A model of the platform, asked for completions.
 
     `request` is what is asked, without the messages: the model in it is held at a checkpoint. `held` is its name there.
-    `seeded` says that it takes a seed; `blocking` that it may wait; `looped` that it needs an event loop.
+    `seeded` says that it takes a seed; `blocking` that it may wait; `needs_loop` that it needs an event loop.
     """
 
     runtime: Runtime
@@ -43,7 +50,7 @@ class CompletionModel:
     checkpoint_step: int | None
     seeded: bool
     blocking: bool
-    looped: bool
+    needs_loop: bool
 
     @classmethod
     def of(
@@ -83,7 +90,7 @@ class CompletionModel:
 
 @attrs.frozen
 class JudgeScorer:
-    """A model of the platform as a scorer: its usage is the verdict's, not the judged model's."""
+    """A model of the platform as a scorer: its usage is the result's, not the judged model's."""
 
     name: str
     ref: ObjectRef
@@ -91,22 +98,22 @@ class JudgeScorer:
     model: CompletionModel
     retries: Retries
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
+    def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """Ask the judge, with the same seed each time, and read its answer."""
         try:
             question = self.rule.asks(output, row)
         except KeyError as missing:
-            raise lacking(missing) from None
-        heard = yield from call_with_retries(self.model, {"prompt": question}, 0, self.retries)
-        if heard.reply is None:
-            return ScoreResult(None, f"the judge failed: {heard.error}", scored=False)
+            raise missing_field(missing) from None
+        call = yield from call_with_retries(self.model, {"prompt": question}, 0, self.retries)
+        if call.reply is None:
+            return ScoreResult(None, f"the judge failed: {call.error}", scored=False)
         try:
-            verdict = verdict_of(self.rule.read(heard.reply.output))
+            result = to_score_result(self.rule.read(call.reply.output))
         except Unscored as why:
-            verdict = ScoreResult(None, str(why))
-        used = heard.reply
+            result = ScoreResult(None, str(why))
+        used = call.reply
         return attrs.evolve(
-            verdict, prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, cost=used.cost
+            result, prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, cost=used.cost
         )
 
 

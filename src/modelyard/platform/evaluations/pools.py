@@ -284,7 +284,7 @@ def _serve_loop(begun: "SimpleQueue[Any]") -> None:
 def pools(
     opened: ExitStack,
     limits: RunLimits,
-    subject: ModelUnderTest | None,
+    model: ModelUnderTest | None,
     scorers: Sequence[RowScorer],
     loop: Any,
     pending_usage: list[RecordUsage],
@@ -293,7 +293,7 @@ def pools(
 
     What is booked by those that never wait is added to `pending_usage`.
     """
-    if loop is None and any(map(_needs_loop, (subject, *scorers))):
+    if loop is None and any(map(_needs_loop, (model, *scorers))):
         loop = opened.enter_context(own_loop())
     if loop is not None:
         tasks = TaskPool(loop)
@@ -307,14 +307,14 @@ def pools(
         opened.callback(threads.close)
         return threads
 
-    return pool(limits.concurrency, _waits(subject)), pool(limits.scorer_concurrency, any(map(_waits, scorers)))
+    return pool(limits.concurrency, _waits(model)), pool(limits.scorer_concurrency, any(map(_waits, scorers)))
 
 
 def _needs_loop(worker: object) -> bool:
     if isinstance(worker, CompletionModel):
-        return worker.looped
+        return worker.needs_loop
     if isinstance(worker, JudgeScorer):
-        return worker.model.looped
+        return worker.model.needs_loop
     return getattr(worker, "awaited", False)
 
 

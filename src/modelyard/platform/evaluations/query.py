@@ -15,8 +15,11 @@ import attrs
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction, rows
 from modelyard.domain.evaluation.results import ResultQuery, ResultRow, RunSummary, RunTally, joined
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.identity import Principal
 from modelyard.platform.evaluations.stored_run import RowFinder, StoredRun
+from modelyard.platform.paging import check_slice, unique_ids
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import ScopedReader
 
 
 @attrs.frozen
@@ -37,9 +40,16 @@ class Results:
     names: Mapping[str, Mapping[str, str]]
 
 
-def query_results(runtime: Runtime, runs: Sequence[EvaluationRun], query: ResultQuery) -> Results:
-    """The results of runs: those of `query.run_ids` that are here, in that order."""
-    here = {run.id: run for run in runs}
+def query_results(
+    runtime: Runtime, principal: Principal, query: ResultQuery, project: str, entity: str | None
+) -> Results:
+    """Find the results of the runs of `query.run_ids` that exist, in that order. Raises `InvalidInput`, `Forbidden`."""
+    check_slice(query.limit, query.offset)
+    reader = ScopedReader(principal)
+    namespace, ids = reader.place(project, entity), unique_ids(query.run_ids)
+    find = reader.see
+    found = runtime.store.read(lambda snapshot: [find(snapshot, EvaluationRun, run_id, namespace) for run_id in ids])
+    here = {run.id: run for run in found if run is not None}
     search = _Search(query, {run_id: RunTally(run_id) for run_id in here})
     search.over({run_id: StoredRun(runtime, run_id) for run_id in here})
     return Results(
@@ -68,8 +78,8 @@ class _Search:
         if self.query.by_digest_alone:
             self._count(runs)
             return
-        whole = self.query.looks_inside
-        for row in joined({run_id: rows(run.whole() if whole else run.numbers()) for run_id, run in runs.items()}):
+        full = self.query.looks_inside
+        for row in joined({run_id: rows(run.full() if full else run.columns()) for run_id, run in runs.items()}):
             self._take(row)
 
     def _count(self, runs: Mapping[str, StoredRun]) -> None:

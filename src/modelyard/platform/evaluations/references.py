@@ -14,6 +14,7 @@ from modelyard.domain.evaluation.references import (
     object_id,
     reference_problem,
 )
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Model, ModelName
 from modelyard.errors import InvalidInput, Problem
@@ -21,6 +22,8 @@ from modelyard.platform.catalogue.service import checkpoint_named
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.scope import Namespace
 from modelyard.protocols import Snapshot
+
+MAX_ID = 128
 
 REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
     ObjectKind.DATASET: EVALUATION_KINDS,
@@ -73,6 +76,24 @@ class References:
         problems = [problem for problem in found if problem is not None]
         if problems:
             raise InvalidInput(problems)
+
+    def check_run(self, snapshot: Snapshot, run: EvaluationRun) -> None:
+        """Raise `InvalidInput` naming every field of a new run whose reference, or source run, is wrong."""
+        problems = [
+            self.problem(snapshot, ("evaluation",), ObjectKind.EVALUATION, run.evaluation),
+            self.problem(snapshot, ("model",), ObjectKind.MODEL, run.model),
+            self._source_problem(run.source_evaluation_run_id, run.source_known),
+        ]
+        if found := [problem for problem in problems if problem is not None]:
+            raise InvalidInput(found)
+
+    def _source_problem(self, source: str | None, known: bool | None) -> Problem | None:
+        loc = ("source_evaluation_run_id",)
+        if source is not None and not (len(source) <= MAX_ID and source.isprintable()):
+            return Problem(loc, f"must be the id of a run, at most {MAX_ID} printable characters")
+        if known is False and self.mode is RefMode.RESOLVE:
+            return Problem(loc, "must be the id of an existing run")
+        return None
 
     def problem(self, snapshot: Snapshot, loc: tuple[str | int, ...], kind: ObjectKind, text: str) -> Problem | None:
         """What is wrong with the reference to an object of this kind."""

@@ -1,17 +1,28 @@
-"""A run of the engine with its rows, which stay in the store and are read as they are asked for."""
+"""The result of a run, with its rows; waiting for it; and showing its progress."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
-from itertools import islice
+from itertools import dropwhile, islice
 
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
-from modelyard.domain.evaluation.running_totals import VALUE, RunningTotals, outcome_of
-from modelyard.errors import InvalidInput
-from modelyard.platform.evaluations.stored_run import StoredRun, scores_of
-from modelyard.platform.paging import BATCH, accept_all, iter_index_live
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
+from modelyard.domain.evaluation.running_totals import RATE, VALUE, ProgressReporter, outcome_of
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, JobEvent
+from modelyard.domain.training import TrainingEvent
+from modelyard.errors import InvalidInput, JobFailed, NotFound
+from modelyard.flow import in_executor
+from modelyard.platform.evaluations.compare import report_of
+from modelyard.platform.evaluations.resume import find_job
+from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.stored_run import scores_of
+from modelyard.platform.jobs.events import events_behind
+from modelyard.platform.jobs.runner import never
+from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.paging import BATCH, accept_all, iter_index, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
@@ -19,26 +30,26 @@ from modelyard.report.numbers import ref_text
 from modelyard.report.progress import Show, progress_bar
 from modelyard.report.table import printable
 
-_FAULTS = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
+_FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 
 
 class Rows:
-    """The rows of a run in the order in which they were begun, or those of them that `keep` keeps; read in batches."""
+    """The rows of a run in the order in which they were begun, or those that `keep` accepts; read in batches."""
 
     def __init__(self, runtime: Runtime, run: EvaluationRun, keep: Callable[[RowResult], bool] = accept_all) -> None:
-        self._ports, self._run, self._keep = runtime, run, keep
+        self._runtime, self._run, self._keep = runtime, run, keep
 
     def __iter__(self) -> Iterator[RowResult]:
-        predictions = iter_index_live(self._ports, Prediction, "by_run", self._run.id)
+        predictions = iter_index_live(self._runtime, Prediction, "by_run", self._run.id)
         while batch := list(islice(predictions, BATCH)):
-            scores = self._ports.store.read(partial(_scores, batch))
+            scores = self._runtime.store.read(partial(_scores, batch))
             rows = (_row(self._run, *pair) for pair in zip(batch, scores, strict=True))
             yield from filter(self._keep, rows)
 
     def __len__(self) -> int:
         if self._keep is not accept_all:
             return sum(1 for _ in self)
-        return self._ports.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", self._run.id))
+        return self._runtime.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", self._run.id))
 
     def __getitem__(self, at: int) -> RowResult:
         for row in islice(self, at if at >= 0 else len(self) + at, None):
@@ -47,31 +58,31 @@ class Rows:
 
 
 class EvaluationResult:
-    """A run that has ended, and its rows. `print` it, or leave it at the end of a notebook's cell, to see its report.
+    """A run and its rows. `print` it, or leave it at the end of a notebook's cell, to see its report.
 
     result = platform.evaluations.run("politeness", "echo", rows, project="demo")
     result.score, [row.detail for row in result.errors]
     """
 
     def __init__(self, runtime: Runtime, run: EvaluationRun) -> None:
-        self.run = run
-        self._stored = StoredRun(runtime, run.id)
+        self.run, self._runtime = run, runtime
         self.rows = Rows(runtime, run)
-        self.errors = Rows(runtime, run, lambda row: row.outcome in _FAULTS)
+        self.errors = Rows(runtime, run, lambda row: row.outcome in _FAILED)
 
     def __repr__(self) -> str:
         return f"<EvaluationResult {self.run.id} {self.run.state}, score {self.score}>"
 
     def __str__(self) -> str:
-        return str(RunReport.of(self.run, self._stored))
+        return str(report_of(self._runtime, self.run))
 
     def _repr_html_(self) -> str:
-        return RunReport.of(self.run, self._stored)._repr_html_()
+        return report_of(self._runtime, self.run)._repr_html_()
 
     @property
     def score(self) -> float | None:
-        """The mean over the rows that the first scorer scored, 0 to 1 for bools; None when there is none, and where it
-        answers objects.
+        """The mean over the rows that the first scorer scored, 0 to 1 for bools.
+
+        None when there are no such rows, and where the scorer returns objects.
         """
         return self.run.summary.get("mean") if self.run.summary else None
 
@@ -96,62 +107,111 @@ def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> Row
     )
 
 
+AnyRun = str | EvaluationRun | EvaluationResult | RunReport
+"""A run by its id, or a value that has it."""
+
+
+def run_id_of(run: AnyRun) -> str:
+    """Return the id of a run. Raises `InvalidInput` for a value that is not a run."""
+    if isinstance(run, EvaluationResult | RunReport):
+        run = run.run
+    if not isinstance(run, str | EvaluationRun):
+        raise InvalidInput.at("run", msg="must be a run, its id, or the result of one")
+    return run if isinstance(run, str) else run.id
+
+
+# ---- waiting
+
+
+def completed(runtime: Runtime, principal: Principal, run_id: str) -> EvaluationResult:
+    """Return the result of a run that has ended. Raises `NotFound`, and `JobFailed` unless it has completed."""
+    run = find_run(runtime, principal, run_id)
+    if run.state is not RunState.COMPLETED:
+        raise JobFailed(run.id, run.state, run.reason or "", "evaluation run")
+    return EvaluationResult(runtime, run)
+
+
+def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | None) -> EvaluationResult:
+    """Wait until a run has ended, and return its result. Raises `NotFound`, `JobFailed`, TimeoutError."""
+    until = None if timeout is None else runtime.clock.monotonic() + timeout
+    find = partial(find_job, runtime, principal, run_id)
+    with closing(wait_for_end(runtime, find)) as waiting:
+        for _ in waiting:
+            if until is not None and runtime.clock.monotonic() >= until:
+                break
+    if find().ended:
+        return completed(runtime, principal, run_id)
+    raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
+
+
+def follow_events(
+    runtime: Runtime, principal: Principal, run_id: str, after: str | None, stop: Callable[[], bool] = never
+) -> Generator[TrainingEvent, None, None]:
+    """Yield the events of a run as they are recorded, until it has ended. Raises `NotFound`."""
+    with closing(wait_for_end(runtime, partial(find_job, runtime, principal, run_id))) as waiting:
+        for _ in waiting:
+            for event in events_after(runtime, run_id, after):
+                yield event
+                after = event.id
+            if stop():
+                return
+
+
+async def afollow_events(
+    runtime: Runtime, principal: Principal, run_id: str, after: str | None
+) -> AsyncIterator[TrainingEvent]:
+    """Yield the events of a run as they are recorded, like `follow_events`, without blocking the event loop."""
+    gone = threading.Event()
+    events = follow_events(runtime, principal, run_id, after, gone.is_set)
+    try:
+        while (event := await in_executor(lambda: next(events, None))) is not None:
+            yield event
+    finally:
+        gone.set()
+        await in_executor(events.close)
+
+
+def events_after(runtime: Runtime, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
+    """Yield what was recorded of a run after an event, by one of its jobs after the other. Raises `NotFound`."""
+    jobs = runtime.store.read(partial(_jobs_from, run_id, after))
+    for job in jobs:
+        yield from events_behind(runtime, job.id, after)
+        after = None
+
+
+def _jobs_from(run_id: str, after: str | None, snapshot: Snapshot) -> list[Job]:
+    """Return the jobs of a run, the oldest first; from the job of the event `after` on. Raises `NotFound`."""
+    jobs = list(iter_index(snapshot, Job, "of_lane", run_id))
+    if after is None:
+        return jobs
+    event = snapshot.find(JobEvent, "id", after)
+    left = list(dropwhile(lambda job: event is None or job.id != event.job_id, jobs))
+    if not left:
+        raise NotFound("Event", after)
+    return left
+
+
+# ---- progress
+
 Progress = bool | Show
-"""Whether to show a bar; or a function that is told how many rows are done, of how many, and numbers by name."""
-
-RATE = "rows/s"
-
-
-class Told:
-    """What the engine has told of its count, and whom to tell it; rows that were stored before are told first."""
-
-    def __init__(self, show: Show | None) -> None:
-        self._show = show
-        self._tally: RunningTotals | None = None
-        self._before: int | None = None
-        self._shown = -1
-
-    def begin(self, tally: RunningTotals) -> None:
-        """Hear of the count."""
-        self._tally = tally
-
-    def tell(self, total: int | None, seconds: float) -> None:
-        """Tell how far it has come so many seconds after it began, if that is further than before."""
-        if self._show is None or self._tally is None:
-            return
-        rows = self._tally.rows
-        self._before = rows if self._before is None else self._before
-        if rows > self._shown:
-            self._shown = rows
-            self._show(rows, total, numbers(self._tally, rows - self._before, seconds))
+"""Whether to show a bar; or a function that receives how many rows are done, of how many, and numbers by name."""
 
 
 @contextmanager
-def telling(progress: Progress, run: EvaluationRun) -> Iterator[Told]:
-    """What tells of the progress of a run, as long as the context lasts. Raises `InvalidInput`, ImportError."""
+def reporting(progress: Progress, run: EvaluationRun) -> Iterator[ProgressReporter]:
+    """Show the progress of a run as long as the context lasts. Raises `InvalidInput`, ImportError."""
     if isinstance(progress, bool):
         with _bar(run) if progress else nullcontext() as show:
-            yield Told(show)
+            yield ProgressReporter(show)
     elif callable(progress):
-        yield Told(progress)
+        yield ProgressReporter(progress)
     else:
         raise InvalidInput.at("progress", msg="must be True for a bar, or a function of done, total and numbers")
 
 
 @contextmanager
 def _bar(run: EvaluationRun) -> Iterator[Show]:
-    """A bar beside which the rate does not stand: it tells that itself."""
+    """Show a bar without the rate among its numbers: the bar shows a rate itself."""
     label = printable(f"{ref_text(run.model)} on {ref_text(run.evaluation)}")
     with progress_bar(label, "row") as show:
-        yield lambda done, total, told: show(done, total, {name: told[name] for name in told if name != RATE})
-
-
-def numbers(tally: RunningTotals, rows: int, seconds: float) -> Mapping[str, float]:
-    """The running score, failed rows, the rate (`rows` in so many seconds), and USD, where they are known."""
-    failed = tally.failed if tally.rows else None
-    known = {"score": tally.mean, "failed": failed, RATE: rows / seconds if seconds > 0 else None}
-    cost = tally.cost
-    return {
-        **{name: float(value) for name, value in known.items() if value is not None},
-        **({} if cost is None else {"cost": float(cost)}),
-    }
+        yield lambda done, total, known: show(done, total, {name: known[name] for name in known if name != RATE})

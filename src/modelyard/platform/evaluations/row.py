@@ -84,7 +84,7 @@ class RowScorer(Protocol):
         """What a score calls it."""
         ...
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
+    def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """Its verdict. May raise anything."""
         ...
 
@@ -118,15 +118,15 @@ class ModelCall:
     latency: float | None
 
 
-def call_with_retries(subject: ModelUnderTest, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[ModelCall]:
+def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[ModelCall]:
     """Ask the model, and again after a failure that may pass."""
     clock, pauses, attempts = retries.clock, retries.pauses(), 0
     while True:
         attempts += 1
         begun = clock.monotonic()
         try:
-            reply = yield from subject.reply(row, seed)
-            check_kept(reply.output)
+            reply = yield from model.reply(row, seed)
+            check_storable(reply.output)
             return ModelCall(reply, None, attempts, max(0.0, clock.monotonic() - begun))
         except (CallerDisconnected, StoreError):
             raise
@@ -142,7 +142,7 @@ def _may_pass(error: Exception) -> bool:
     return not isinstance(error, ModelyardError) or isinstance(error, BackendError | Overloaded | RateLimited)
 
 
-def check_kept(value: Any) -> None:
+def check_storable(value: Any) -> None:
     """Raise `ValueError` or `InvalidInput` for an output that no store could keep."""
     if type(value) is str:
         if not value.isascii():
@@ -160,17 +160,17 @@ def error_text(error: Exception) -> str:
 # ---- scoring -------------------------------------------------------------------------------------------------------
 
 
-def scoring(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any]) -> Flow[tuple[ScoreResult, ...]]:
+def score_row(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any]) -> Flow[tuple[ScoreResult, ...]]:
     """Every scorer's verdict, in their order."""
-    verdicts = []
+    results = []
     for scorer in scorers:
-        verdicts.append((yield from _verdict(scorer, output, row)))
-    return tuple(verdicts)
+        results.append((yield from _score(scorer, output, row)))
+    return tuple(results)
 
 
-def _verdict(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
+def _score(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
     try:
-        return (yield from scorer.judge(output, row))
+        return (yield from scorer.score(output, row))
     except (CallerDisconnected, StoreError):
         raise
     except Unscored as why:
@@ -179,14 +179,14 @@ def _verdict(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[Sco
         return ScoreResult(None, error_text(error), scored=False)
 
 
-def verdict_of(value: Any) -> ScoreResult:
+def to_score_result(value: Any) -> ScoreResult:
     """The verdict that a scorer's answer is. Raises TypeError, ValueError for what is no score."""
     kept, reason = checked_score(value)
-    check_kept(kept)
+    check_storable(kept)
     return ScoreResult(kept, truncate_for_storage(reason) if reason else "")
 
 
-def lacking(missing: KeyError) -> InvalidInput:
+def missing_field(missing: KeyError) -> InvalidInput:
     """What is wrong with a row that has no field of this name, for which a declarative scorer looks."""
     return InvalidInput.at("row", str(missing.args[0]), msg="is not there, and the scorer reads it")
 
@@ -194,14 +194,14 @@ def lacking(missing: KeyError) -> InvalidInput:
 # ---- functions of the caller's -------------------------------------------------------------------------------------
 
 
-def calling(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Any]:
+def call_function(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Any]:
     """What a function answers, or a coroutine function, which is to be `awaited`."""
     if awaited:
         return (yield Await(lambda: function(*arguments), lambda: _alone(function(*arguments))))
     return (yield Call(lambda: function(*arguments)))
 
 
-def check_takes(function: Any, arguments: Sequence[str], *loc: str) -> None:
+def check_signature(function: Any, arguments: Sequence[str], *loc: str) -> None:
     """Raise `InvalidInput` at `loc` for what is no function of these arguments, as far as can be known beforehand."""
     said = f"must be a function of {' and '.join(arguments)}"
     if not callable(function):
@@ -230,7 +230,7 @@ def _alone(awaitable: Awaitable[Any]) -> Any:
 
 
 @attrs.frozen
-class FunctionModel:
+class CallableModel:
     """A function of the row, the caller's own, as a model under evaluation."""
 
     function: Callable[[Mapping[str, Any]], Any]
@@ -245,11 +245,11 @@ class FunctionModel:
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         """What the function returns."""
-        return Reply((yield from calling(self.function, self.awaited, row)))
+        return Reply((yield from call_function(self.function, self.awaited, row)))
 
 
 @attrs.frozen
-class FunctionScorer:
+class CallableScorer:
     """A function of the output and the row, the caller's own."""
 
     name: str
@@ -261,9 +261,9 @@ class FunctionScorer:
     def _is_async(self) -> bool:
         return is_async(self.function)
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
+    def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """What the function says."""
-        return verdict_of((yield from calling(self.function, self.awaited, output, row)))
+        return to_score_result((yield from call_function(self.function, self.awaited, output, row)))
 
 
 @attrs.frozen

@@ -9,30 +9,35 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.running_totals import RunningTotals
 from modelyard.domain.evaluation.scorers import RULES, LlmJudge, OwnRule, Rule, rule_of
 from modelyard.domain.identity import Principal
+from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.formats.fields import below
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.row import (
-    FunctionScorer,
+    CallableScorer,
     Retries,
     RowScorer,
     ScoreResult,
-    check_takes,
-    lacking,
-    verdict_of,
+    check_signature,
+    missing_field,
+    to_score_result,
 )
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace
 
+ModelFunction = Callable[[Mapping[str, Any]], Any]
+"""A function of the row."""
+
 ScorerFunction = Callable[[Any, Mapping[str, Any]], Any]
 
 OneScorer = ScorerFunction | Rule | str | Mapping[str, Any] | ObjectVersion
-"""A function of output and row; a declarative scorer: its value, its data, the name of one that needs no fields; or
-one that was published, or its reference.
+"""A function of output and row; a declarative scorer, by value, as data, or by name where it needs no fields; or a
+published scorer, or its reference.
 """
 
 Scorers = OneScorer | Sequence[OneScorer] | Mapping[str, OneScorer]
@@ -55,36 +60,36 @@ class NamedScorer:
 
     @property
     def content(self) -> Mapping[str, Any]:
-        """What a version of it is: equal content is the same version. Source code is text, and is never run."""
+        """The content of its version: equal content is the same version. Source code is stored, and never run."""
         if self.rule is not None:
             return {"name": self.name, "scorer": self.rule.plain()}
         return {"name": self.name, "op_source_code": source_of(self.function)}
 
-    def ref(self, place: Namespace) -> ObjectRef:
-        """The reference of this version, whether or not it is published."""
-        return self.published or ObjectRef(*place, RefKind.OBJECT, self.name, digest(self.content))
+    def ref(self, namespace: Namespace) -> ObjectRef:
+        """Return the reference of this version, whether or not it is published."""
+        return self.published or ObjectRef(*namespace, RefKind.OBJECT, self.name, digest(self.content))
 
-    def publish(self, objects: Objects, place: Namespace) -> None:
-        """Keep this version, unless it is kept already. Raises `InvalidInput`, `Forbidden`."""
+    def publish(self, objects: Objects, namespace: Namespace) -> None:
+        """Publish this version, unless it is published already. Raises `InvalidInput`, `Forbidden`."""
         if self.published is None:
-            objects.publish(ObjectKind.SCORER, self.name, self.content, entity=place[0], project=place[1])
+            objects.publish(ObjectKind.SCORER, self.name, self.content, entity=namespace[0], project=namespace[1])
 
-    def plain(self, place: Namespace) -> Mapping[str, Any]:
-        """As a job keeps it: enough to make a declarative one again."""
+    def spec(self, namespace: Namespace) -> Mapping[str, Any]:
+        """Return what a job stores of it: enough to build a declarative scorer again."""
         rule = None if self.rule is None else self.rule.plain()
-        return {"name": self.name, "ref": str(self.ref(place)), "rule": rule}
+        return {"name": self.name, "ref": str(self.ref(namespace)), "rule": rule}
 
 
 def source_of(function: Any) -> str:
-    """The text of a function, or what is known of it."""
+    """Return the source code of a function, or its type where there is none."""
     try:
         return inspect.getsource(function if inspect.isroutine(function) else type(function))
     except (OSError, TypeError):
         return repr(type(function))
 
 
-def named(scorers: Scorers, objects: Objects) -> tuple[NamedScorer, ...]:
-    """The scorers by their names. Raises `InvalidInput`, and for a reference `NotFound`, `Forbidden`."""
+def name_scorers(scorers: Scorers, objects: Objects) -> tuple[NamedScorer, ...]:
+    """Name the scorers. Raises `InvalidInput`, and for a reference `NotFound`, `Forbidden`."""
     found = tuple(_each(scorers, objects))
     names = [scorer.name for scorer in found]
     if len(found) > MAX_SCORERS:
@@ -121,19 +126,19 @@ def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScore
     if not callable(scorer):
         raise InvalidInput.at("scorers", msg=f"must be functions, or declarative: {', '.join(sorted(RULES))}")
     own = getattr(scorer, "__name__", type(scorer).__name__)
-    named_so = NamedScorer(_checked_name(name or own), function=scorer)
-    check_takes(scorer, ("output", "row"), "scorers", named_so.name)
-    return named_so
+    found = NamedScorer(_checked_name(name or own), function=scorer)
+    check_signature(scorer, ("output", "row"), "scorers", found.name)
+    return found
 
 
 def _read(version: ObjectVersion) -> NamedScorer:
-    """A declarative scorer out of the version that was published of it. Raises `InvalidInput`."""
-    plain = version.content.get("scorer")
-    if not isinstance(plain, Mapping):
-        msg = f"{version.object_id} is source code, which is kept and never run; publish a declarative scorer"
+    """Read a declarative scorer from a published version. Raises `InvalidInput`."""
+    data = version.content.get("scorer")
+    if not isinstance(data, Mapping):
+        msg = f"{version.object_id} is source code, which is stored and never run; publish a declarative scorer"
         raise InvalidInput.at("scorers", msg=msg)
     try:
-        return NamedScorer(_checked_name(version.object_id), rule_of(plain), published=version.ref)
+        return NamedScorer(_checked_name(version.object_id), rule_of(data), published=version.ref)
     except InvalidInput as wrong:
         raise below(wrong, "scorers", version.object_id) from None
 
@@ -141,47 +146,70 @@ def _read(version: ObjectVersion) -> NamedScorer:
 def _checked_name(name: str) -> str:
     checked = object_id(name)
     if ObjectRef.parse(f"weave:///e/p/object/{checked}") is None:
-        raise InvalidInput.at("scorers", msg=f"{name!r} is no name for a scorer")
+        raise InvalidInput.at("scorers", msg=f"{name!r} is not a valid scorer name")
     return checked
 
 
-# ---- at work -------------------------------------------------------------------------------------------------------
+# ---- functions of the caller
+
+
+@attrs.frozen
+class LocalCallables:
+    """What a run in this process brings that a store cannot keep: functions, and the event loop on which to call them.
+
+    `on_totals` receives the run's totals as soon as there are any.
+    """
+
+    model: ModelFunction | None = None
+    scorers: Mapping[str, ScorerFunction] = EMPTY
+    loop: Any = None
+    principal: Principal | None = None
+    on_totals: Callable[[RunningTotals], None] = lambda _: None
+
+
+def callables_of(model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
+    """Return the functions among a model and scorers."""
+    functions = {scorer.name: scorer.function for scorer in scorers if scorer.function is not None}
+    return LocalCallables(model, functions)
+
+
+# ---- in a run -------------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class RuleScorer:
-    """A declarative scorer at work."""
+    """A declarative scorer of a run."""
 
     name: str
     ref: ObjectRef
     rule: OwnRule
 
-    def judge(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        """What it says."""
+    def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
+        """Score by the rule."""
         yield from ()
         try:
-            return verdict_of(self.rule.score(output, row))
+            return to_score_result(self.rule.score(output, row))
         except KeyError as missing:
-            raise lacking(missing) from None
+            raise missing_field(missing) from None
 
 
-def at_work(
+def build_scorer(
     runtime: Runtime,
     principal: Principal,
-    place: Namespace,
-    plain: Mapping[str, Any],
+    namespace: Namespace,
+    kept: Mapping[str, Any],
     function: ScorerFunction | None,
     retries: int,
 ) -> RowScorer:
-    """The scorer that a job keeps as `plain`, with the function that it stands for. Raises as `CompletionModel.of`."""
-    name, ref = plain["name"], ObjectRef.parse(plain["ref"])
+    """Build the scorer that a job stores as `kept`, with its function if it has one. Raises as `CompletionModel.of`."""
+    name, ref = kept["name"], ObjectRef.parse(kept["ref"])
     assert ref is not None
-    if plain["rule"] is None:
+    if kept["rule"] is None:
         assert function is not None
-        return FunctionScorer(name, ref, function)
-    rule = rule_of(plain["rule"])
+        return CallableScorer(name, ref, function)
+    rule = rule_of(kept["rule"])
     if isinstance(rule, OwnRule):
         return RuleScorer(name, ref, rule)
     assert isinstance(rule, LlmJudge)
-    model = CompletionModel.of(runtime, principal, rule.model, place, rule.options)
+    model = CompletionModel.of(runtime, principal, rule.model, namespace, rule.options)
     return JudgeScorer(name, ref, rule, model, Retries(retries, runtime.clock))

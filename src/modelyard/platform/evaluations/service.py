@@ -1,311 +1,340 @@
-"""Evaluation runs: creating, reading and ending them, and judging a model in one (specification 4.5)."""
+"""`platform.evaluations`: evaluate models, and read what came of it (specification 4.5)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-import attrs
-
-from modelyard.domain.canonical import canonical_json
-from modelyard.domain.evaluation.objects import ObjectKind
-from modelyard.domain.evaluation.references import RefMode, same_scheme
+from modelyard.domain.evaluation.objects import OneObject
+from modelyard.domain.evaluation.options import ReportKeywords
 from modelyard.domain.evaluation.results import ResultQuery
-from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus
-from modelyard.domain.lineage import RunLineage
-from modelyard.errors import InvalidInput, Problem
-from modelyard.platform.evaluations.compare import Comparing
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.identity import Principal
+from modelyard.domain.training import TrainingEvent
+from modelyard.flow import settled
+from modelyard.lazy import asyncio
+from modelyard.platform.evaluations import compare, result
+from modelyard.platform.evaluations.compare import QualityGate
+from modelyard.platform.evaluations.dataset import RowData, build_specs
+from modelyard.platform.evaluations.job import add_run, resume_here, run_here
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.predictions import Predictions, Scores, close_open, remove_parts
+from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.query import Results, query_results
-from modelyard.platform.evaluations.references import References
-from modelyard.platform.evaluations.run import Evaluating
-from modelyard.platform.evaluations.transactions import check_idle, run_status
-from modelyard.platform.evaluations.watch import EndedWork
-from modelyard.platform.lineage import run_lineage
-from modelyard.platform.paging import BATCH, Cursor, check_slice, cursor_at, iter_index_live, slice_listing, unique_ids
-from modelyard.platform.scope import Namespace
-from modelyard.protocols import Snapshot, Tx
+from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress
+from modelyard.platform.evaluations.resume import requeue
+from modelyard.platform.evaluations.runs import Runs, find_run
+from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
+from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, RunSpec, WorkOptions, build_rescore_spec
+from modelyard.platform.jobs.queue import announce
+from modelyard.platform.jobs.runner import never
+from modelyard.platform.runtime import Runtime
+from modelyard.report.evaluations.comparison import ComparisonReport
+from modelyard.report.evaluations.export import Format
+from modelyard.report.evaluations.run import RunReport
 
-MAX_ID = 128
-MAX_REASON = 2000
 
+class Evaluations:
+    """Evaluates models for a principal, and reads the runs that they may see.
 
-class Evaluations(Evaluating, Comparing):
-    """The evaluation runs that a principal may see.
-
-    run = platform.evaluations.create(evaluation_ref, model_ref, project="support")
-    platform.evaluations.finish(run.id, {"accuracy": 0.9})
+    result = platform.evaluations.run("politeness", "echo", rows, project="demo")
+    print(platform.evaluations.report(result))
     """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+        self._specs = partial(build_specs, runtime, principal)
+
+    @property
+    def runs(self) -> Runs:
+        """Runs as they are stored."""
+        return Runs(self._runtime, self._principal)
 
     @property
     def objects(self) -> Objects:
         """Datasets, scorers, models, evaluations and ops, in versions."""
-        return Objects(self.runtime, self.principal)
+        return Objects(self._runtime, self._principal)
 
     @property
     def predictions(self) -> Predictions:
-        """What models answered."""
-        return Predictions(self.runtime, self.principal)
+        """The outputs of models."""
+        return Predictions(self._runtime, self._principal)
 
     @property
     def scores(self) -> Scores:
-        """What scorers say of it."""
-        return Scores(self.runtime, self.principal)
+        """The scores of predictions."""
+        return Scores(self._runtime, self._principal)
 
-    # ---- making and reading
+    # ---- evaluating in this process
 
-    def create(
+    def run(
         self,
-        evaluation: str,
-        model: str,
-        source_evaluation_run_id: str | None = None,
+        evaluation: OneObject,
+        model: OneModel,
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
         *,
         project: str,
         entity: str | None = None,
-    ) -> EvaluationRun:
-        """A new run, running, that ties an evaluation to a model by their references.
+        progress: Progress = False,
+        **options: Unpack[EvaluationOptions],
+    ) -> EvaluationResult:
+        """Evaluate a model: ask it every row, and score its answers, in a new run.
 
-        How strictly references are taken is `Settings.reference_mode`. A source run that is unknown, or not in the
-        caller's scope, is accepted and marked so; "" is none. Raises `InvalidInput` naming every field at fault.
+        A row has `messages` (or `prompt`, a string) and any fields that the scorers read, such as `expected`. `model`
+        is a name that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the
+        row. A trained model is pinned to its checkpoint of this moment. `rows` are mappings, a version of a dataset, or
+        the path of a JSON Lines file. They are read once and stored before the first is asked. Without them, dataset,
+        scorers and trials are those of the published evaluation, and the run is pinned to its version of this moment.
+        An evaluation is given by its name ("quiz", "quiz:v0"), by a reference, or as the version that `objects.publish`
+        returned. `scorers` are "exact_match" by default.
+
+        `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how often each row is asked, each time
+        with another seed. A row on which the model or a scorer fails is stored with its error and counted; only scored
+        rows are in the mean.
+
+        Raises TypeError for an unknown option; `InvalidInput`, `ModelNotFound`, `Forbidden` before the first row; and
+        `JobFailed` for a run that failed or was cancelled. What was done stays, and `resume` continues a failed run.
         """
-        run = EvaluationRun(
-            self.runtime.ids(),
-            *self._sight.place(project, entity),
-            evaluation,
-            model,
-            self.runtime.clock.now(),
-            source_evaluation_run_id=source_evaluation_run_id or None,
-        )
-        return self.runtime.store.transact(lambda tx: self._create(tx, run))
+        (spec,) = self._specs(evaluation, (model,), rows, scorers, project, entity, options)
+        return self._run_here(spec, progress)
 
-    def get(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> EvaluationRun:
-        """One run. Where a project is named, it must lie there. Raises `NotFound`."""
-        place = self._sight.maybe_place(project, entity)
-        return self.runtime.store.read(lambda snapshot: self._found(snapshot, run_id, place))
-
-    def list(
+    def run_each(
         self,
+        evaluation: OneObject,
+        models: Sequence[OneModel],
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
         *,
         project: str,
         entity: str | None = None,
-        evaluations: Iterable[str] = (),
-        models: Iterable[str] = (),
-        ids: Iterable[str] = (),
-        sources: Iterable[str] = (),
-        limit: int | None = None,
-        offset: int = 0,
-        after: EvaluationRun | None = None,
-    ) -> Iterator[EvaluationRun]:
-        """A project's runs in the order in which they started, read as they are asked for, a batch at a time.
+        progress: Progress = False,
+        **options: Unpack[EvaluationOptions],
+    ) -> list[EvaluationResult]:
+        """Evaluate several models, one after the other, each in a run of its own. Everything is checked first.
 
-        Each filter keeps runs with one of the given references, ids or sources; an empty filter keeps all. `after` goes
-        on behind a run, which need no longer exist. Raises `InvalidInput`.
+        Rows are read once. Raises as `run` does.
         """
-        check_slice(limit, offset)
-        place, wanted = self._sight.place(project, entity), unique_ids(ids)
-        if wanted:
-            found = self._by_id(wanted, place, after)
-        else:
-            found = iter_index_live(self.runtime, EvaluationRun, "by_project", *place, after=after)
-        return slice_listing(filter(_matcher(evaluations, models, sources), found), limit, offset)
+        specs = self._specs(evaluation, models, rows, scorers, project, entity, options)
+        return [self._run_here(spec, progress) for spec in specs]
 
-    def status(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunStatus:
-        """A run and how many of its rows are done. Raises `NotFound`."""
-        place = self._sight.maybe_place(project, entity)
-        return self.runtime.store.read(lambda snapshot: run_status(snapshot, self._found(snapshot, run_id, place)))
+    async def arun(
+        self,
+        evaluation: OneObject,
+        model: OneModel,
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Unpack[EvaluationOptions],
+    ) -> EvaluationResult:
+        """Evaluate a model from a task, like `run`. Async models and scorers run on this event loop.
 
-    def results(self, query: ResultQuery, *, project: str, entity: str | None = None) -> Results:
-        """The rows of runs of a project, joined by their digests: filtered, sorted, counted, a page of them.
-
-        Runs that are not there are told as `missing`. Raises `InvalidInput`, `Forbidden`.
+        The loop is never blocked: `rows` are read, and `progress` is called, in a thread of its executor.
         """
-        check_slice(query.limit, query.offset)
-        place, ids = self._sight.place(project, entity), unique_ids(query.run_ids)
-        runs = [run for run_id in ids for run in self._by_id([run_id], place, None)]
-        return query_results(self.runtime, runs, query)
+        specs = partial(self._specs, evaluation, (model,), rows, scorers, project, entity, options)
+        return (await self._arun(specs, progress))[0]
 
-    def lineage(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunLineage:
-        """What a run was rescored from, what was rescored from it, and the checkpoint that it judged.
+    async def arun_each(
+        self,
+        evaluation: OneObject,
+        models: Sequence[OneModel],
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        progress: Progress = False,
+        **options: Unpack[EvaluationOptions],
+    ) -> list[EvaluationResult]:
+        """Evaluate several models from a task, like `run_each` and `arun`."""
+        specs = partial(self._specs, evaluation, models, rows, scorers, project, entity, options)
+        return await self._arun(specs, progress)
 
-        Raises `NotFound`.
+    def rescore(
+        self, run_id: str, scorers: Scorers, *, progress: Progress = False, **options: Unpack[WorkOptions]
+    ) -> EvaluationResult:
+        """Score the outputs of a run that has ended again, in a new run. The source stays as it is.
+
+        The new run shares the outputs: latency, usage and cost are the source's and are reported as such
+        (`copied_from`), and rows on which the model failed stay failed. Raises `NotFound`, `Conflict`, `InvalidInput`,
+        `JobFailed`.
         """
-        place = self._sight.maybe_place(project, entity)
-        return self.runtime.store.read(
-            lambda snapshot: run_lineage(snapshot, self.principal, self._found(snapshot, run_id, place))
-        )
+        return self._run_here(build_rescore_spec(self._runtime, self._principal, run_id, scorers, options), progress)
 
-    def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
-        """Delete runs for ever, with their predictions and scores; returns how many of them there were.
-
-        What belongs to a run goes first, in small steps, so that this can be repeated after a crash.
-        """
-        place, left, deleted = self._sight.place(project, entity), unique_ids(ids), 0
-        event_ids, now = {run_id: self.runtime.ids() for run_id in left}, self.runtime.clock.now()
-        while left:
-            gone, left = self.runtime.store.transact(partial(self._delete_some, left, place, event_ids, now))
-            for work in gone:
-                self._drop_work(work)
-            deleted += len(gone)
-        return deleted
-
-    # ---- ending
-
-    def finish(
+    def resume(
         self,
         run_id: str,
-        summary: Mapping[str, Any] | None = None,
         *,
+        model: ModelFunction | None = None,
+        scorers: Scorers = (),
+        progress: Progress = False,
+    ) -> EvaluationResult:
+        """Continue a run that failed or whose owner is gone, under its id; no stored row is asked again.
+
+        The functions that it was begun with must be passed again. An owner is taken to be gone when it makes no
+        progress for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`, `Conflict`
+        while another process works on it, and `InvalidInput` for a function that is missing or has changed.
+        """
+        with result.reporting(progress, find_run(self._runtime, self._principal, run_id)) as reporter:
+            resume_here(self._runtime, self._principal, run_id, model, scorers, reporter)
+        return result.completed(self._runtime, self._principal, run_id)
+
+    # ---- evaluating by workers
+
+    def submit(
+        self,
+        evaluation: OneObject,
+        model: str,
+        rows: RowData | None = None,
+        scorers: Scorers | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+        **options: Unpack[EvaluationOptions],
+    ) -> EvaluationRun:
+        """Queue a run for workers, and return it at once. Model and scorers must be the platform's own.
+
+        Raises as `run` does, and `RateLimited`.
+        """
+        (spec,) = self._specs(evaluation, (model,), rows, scorers, project, entity, options, portable=True)
+        return self._queue(spec)
+
+    def submit_rescore(self, run_id: str, scorers: Scorers, **options: Unpack[WorkOptions]) -> EvaluationRun:
+        """Queue a rescoring for workers, and return the new run at once. Raises as `rescore` does."""
+        spec = build_rescore_spec(self._runtime, self._principal, run_id, scorers, options)
+        spec.check_portable()
+        return self._queue(spec)
+
+    def submit_resume(self, run_id: str) -> EvaluationRun:
+        """Queue what is left of a failed run for workers, and return the run at once, running again.
+
+        Raises `NotFound`, `RunAlreadyFinished`, `RateLimited`, and `Conflict` while it is worked on, for a run that
+        the engine did not make, and for one that needs functions.
+        """
+        announce(self._runtime, requeue(self._runtime, self._principal, run_id))
+        return find_run(self._runtime, self._principal, run_id)
+
+    # ---- following a run
+
+    def wait(self, run_id: str, timeout: float | None = None) -> EvaluationResult:
+        """Wait until a run has completed, and return its result. Where no worker is alive, this thread works on it.
+
+        Raises `NotFound`, `JobFailed`; and TimeoutError after `timeout` seconds.
+        """
+        return result.wait(self._runtime, self._principal, run_id, timeout)
+
+    def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> Iterator[TrainingEvent]:
+        """Yield what happens to a run, live, until it has ended. `after` is the id of the event to start after.
+
+        Where no worker is alive, this thread works on the run; leaving the loop gives it back. Without `follow`, only
+        the events recorded so far are yielded, which are none for a client's own run. Raises `NotFound`.
+        """
+        if follow:
+            return result.follow_events(self._runtime, self._principal, run_id, after)
+        find_run(self._runtime, self._principal, run_id)
+        return result.events_after(self._runtime, run_id, after)
+
+    async def aevents(self, run_id: str, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+        """Yield the events of a run live, like `events`, without blocking the event loop."""
+        async for event in result.afollow_events(self._runtime, self._principal, run_id, after):
+            yield event
+
+    # ---- what came of it
+
+    def result(self, run_id: str) -> EvaluationResult:
+        """Return a run with its rows, as it is now. Raises `NotFound`."""
+        return EvaluationResult(self._runtime, find_run(self._runtime, self._principal, run_id))
+
+    def results(self, query: ResultQuery, *, project: str, entity: str | None = None) -> Results:
+        """Join the rows of a project's runs by their digests: filtered, sorted, counted, a page of them.
+
+        Runs that do not exist are returned as `missing`. Raises `InvalidInput`, `Forbidden`.
+        """
+        return query_results(self._runtime, self._principal, query, project, entity)
+
+    def report(
+        self, run: AnyRun, *, project: str | None = None, entity: str | None = None, **options: Unpack[ReportKeywords]
+    ) -> RunReport:
+        """Report a run in numbers, to print, to show in a notebook, and to save as .html, .jsonl or .csv.
+
+        The trials of a row are reduced first, by `reducer`: "mean", "median", "min" or "max". `cluster_by` names an
+        input that related rows share, such as the text that several questions are about: standard errors and intervals
+        then allow for it. `confidence` is that of the intervals. Raises `NotFound`, `InvalidInput`.
+        """
+        return compare.report_of(self._runtime, self._run(run, project, entity), **options)
+
+    def compare(
+        self,
+        *,
+        baseline: AnyRun,
+        candidate: AnyRun,
         project: str | None = None,
         entity: str | None = None,
-    ) -> EvaluationRun:
-        """Complete a run, and its open predictions before. Again with an equal summary, or with none, changes nothing.
+        **options: Unpack[ReportKeywords],
+    ) -> ComparisonReport:
+        """Compare a candidate with a baseline, row by row: whether it is shown to be better or worse, by each metric.
 
-        Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` for a summary that is no JSON object.
+        Higher is better. Options are those of `report`. Raises `NotFound`, `InvalidInput`.
         """
-        _check_summary(summary)
-        place, now = self._sight.maybe_place(project, entity), self.runtime.clock.now()
-        step = partial(self._finish, run_id, place, summary, now)
-        while (finished := self.runtime.store.transact(step)) is None:
-            pass  # a step closes some of the open predictions
-        return finished
+        before, after = (self._run(run, project, entity) for run in (baseline, candidate))
+        return compare.compare_runs(self._runtime, before, after, **options)
 
-    def cancel(
-        self, run_id: str, reason: str = "cancelled", *, project: str | None = None, entity: str | None = None
-    ) -> EvaluationRun:
-        """End a running run because nobody wants it. Idempotent. Raises `NotFound`, `RunAlreadyFinished`.
+    def assert_not_worse(
+        self,
+        *,
+        baseline: AnyRun,
+        candidate: AnyRun,
+        metric: str | None = None,
+        margin: float = 0.0,
+        **options: Unpack[ReportKeywords],
+    ) -> ComparisonReport:
+        """Fail a test when the candidate is shown to be worse than the baseline by more than `margin`.
 
-        A run that the engine works on ends with the rows that are under way, and keeps what is done.
+        All metrics count, corrected for how many there are, or the one that is named. Failing on rows where the
+        baseline has a value does not help a candidate: it must not be shown to be worse over all rows either, where a
+        missing value counts as the worst. Raises AssertionError that tells on which rows, by how much and how certain
+        that is, also when no row was scored in both; `NotFound`, `InvalidInput`.
         """
-        run = self.get(run_id, project=project, entity=entity)
-        if self._stop_work(run.id, _checked_reason(reason)):
-            return self.get(run_id)
-        return self._stop(RunState.CANCELLED, run_id, reason, project, entity)
+        report = self.compare(baseline=baseline, candidate=candidate, **options)
+        compare.assert_not_worse(report, metric, margin)
+        return report
 
-    def fail(
-        self, run_id: str, reason: str = "failed", *, project: str | None = None, entity: str | None = None
-    ) -> EvaluationRun:
-        """End a running run because it went wrong. Idempotent. Raises `NotFound`, `RunAlreadyFinished`."""
-        return self._stop(RunState.FAILED, run_id, reason, project, entity)
+    def gate(self, run: AnyRun, thresholds: Mapping[str, float], *, max_errors: float = 0.0) -> QualityGate:
+        """Check whether each metric's mean reaches its threshold: `assert gate.passed, gate`.
 
-    # ---- steps
+        A metric without a scored row fails, as does one with a larger share of failed trials than `max_errors`. Raises
+        `NotFound`, `InvalidInput`.
+        """
+        return compare.check_thresholds(self.report(run), thresholds, max_errors)
 
-    def _create(self, tx: Tx, run: EvaluationRun) -> EvaluationRun:
-        source = run.source_evaluation_run_id
-        known = None if source is None else self._sight.see(tx, EvaluationRun, source, None) is not None
-        references = References(self.runtime.settings.reference_mode, self.principal)
-        problems = [
-            references.problem(tx, ("evaluation",), ObjectKind.EVALUATION, run.evaluation),
-            references.problem(tx, ("model",), ObjectKind.MODEL, run.model),
-            _source_problem(source, known, references.mode),
-        ]
-        found = [problem for problem in problems if problem is not None]
-        if found:
-            raise InvalidInput(found)
-        run = attrs.evolve(run, source_known=known)
-        tx.add(run)
-        return run
+    def export(
+        self, run: AnyRun, format: Format = "jsonl", *, project: str | None = None, entity: str | None = None
+    ) -> Iterator[bytes]:
+        """Export every prediction of a run with its scores, as JSON Lines or CSV. The rows are read lazily.
 
-    def _found(self, snapshot: Snapshot, run_id: str, place: Namespace | None) -> EvaluationRun:
-        return self._sight.find(snapshot, EvaluationRun, "Evaluation run", run_id, place)
+        Raises `NotFound` at once, `InvalidInput` for another format.
+        """
+        return compare.export_lines(self._runtime, self._run(run, project, entity), format)
 
-    def _finish(
-        self, run_id: str, place: Namespace | None, summary: Mapping[str, Any] | None, now: datetime, tx: Tx
-    ) -> EvaluationRun | None:
-        """The run, completed; None while there are open predictions to close."""
-        run = self._found(tx, run_id, place)
-        check_idle(tx, run_id)
-        finished = run.finished(summary, now)
-        if finished is run:
-            return run
-        if not close_open(tx, run_id, now):
-            return None
-        tx.replace(finished)
-        return tx.get(EvaluationRun, run_id)  # as it is kept: frozen to its depth
+    # ---- parts
 
-    def _delete_some(
-        self, ids: Sequence[str], place: Namespace, event_ids: Mapping[str, str], now: datetime, tx: Tx
-    ) -> tuple[Sequence[EndedWork], Sequence[str]]:
-        """The work on the runs that went in this step, and which are left."""
-        gone: tuple[EndedWork, ...] = ()
-        room = BATCH
-        for at, run_id in enumerate(ids):
-            if self._sight.see(tx, EvaluationRun, run_id, place) is not None:
-                room -= remove_parts(tx, run_id, room)
-                if room <= 0:
-                    return gone, ids[at:]
-                gone += (self._end_work(tx, run_id, event_ids[run_id], now),)
-                tx.remove(EvaluationRun, run_id)
-        return gone, ()
+    async def _arun(self, specs: Callable[[], Iterator[RunSpec]], progress: Progress) -> list[EvaluationResult]:
+        gone, loop = threading.Event(), asyncio.get_running_loop()
+        return await settled(lambda: [self._run_here(spec, progress, loop, gone.is_set) for spec in specs()], gone.set)
 
-    def _stop(
-        self, state: RunState, run_id: str, reason: str, project: str | None, entity: str | None
-    ) -> EvaluationRun:
-        _checked_reason(reason)
-        place, now = self._sight.maybe_place(project, entity), self.runtime.clock.now()
+    def _run_here(
+        self, spec: RunSpec, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
+    ) -> EvaluationResult:
+        with result.reporting(progress, spec.run) as reporter:
+            run_here(self._runtime, self._principal, spec, reporter, loop, stop)
+        return result.completed(self._runtime, self._principal, spec.run.id)
 
-        def step(tx: Tx) -> EvaluationRun:
-            before = self._found(tx, run_id, place)
-            check_idle(tx, run_id)
-            after = before.stopped(state, reason, now)
-            if after is not before:
-                tx.replace(after)
-            return after
+    def _queue(self, spec: RunSpec) -> EvaluationRun:
+        spec.store(lambda tx: add_run(self._runtime, tx, spec))
+        announce(self._runtime, spec.job)
+        return spec.run
 
-        return self.runtime.store.transact(step)
-
-    # ---- in batches
-
-    def _by_id(self, ids: Sequence[str], place: Namespace, after: EvaluationRun | None) -> Iterator[EvaluationRun]:
-        see = self._sight.see
-        seen = self.runtime.store.read(lambda snapshot: [see(snapshot, EvaluationRun, run_id, place) for run_id in ids])
-        found = sorted((run for run in seen if run is not None), key=_cursor)
-        return (run for run in found if after is None or _cursor(run) > _cursor(after))
-
-
-def _cursor(run: EvaluationRun) -> Cursor:
-    return cursor_at(EvaluationRun, "by_project", run)
-
-
-def _matcher(
-    evaluations: Iterable[str], models: Iterable[str], sources: Iterable[str]
-) -> Callable[[EvaluationRun], bool]:
-    of_evaluation = frozenset(map(same_scheme, evaluations))
-    of_model = frozenset(map(same_scheme, models))
-    of_source = frozenset(sources)
-
-    def matches(run: EvaluationRun) -> bool:
-        return (
-            (not of_evaluation or same_scheme(run.evaluation) in of_evaluation)
-            and (not of_model or same_scheme(run.model) in of_model)
-            and (not of_source or run.source_evaluation_run_id in of_source)
-        )
-
-    return matches
-
-
-# ---- bounds
-
-
-def _checked_reason(reason: str) -> str:
-    if not 1 <= len(reason) <= MAX_REASON:
-        raise InvalidInput.at("reason", msg=f"must be 1 to {MAX_REASON} characters")
-    return reason
-
-
-def _check_summary(summary: Mapping[str, Any] | None) -> None:
-    if summary is None:
-        return
-    try:
-        canonical_json(summary)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput.at("summary", msg=f"must be a JSON object: {error}") from None
-
-
-def _source_problem(source: str | None, known: bool | None, mode: RefMode) -> Problem | None:
-    loc = ("source_evaluation_run_id",)
-    if source is not None and not (len(source) <= MAX_ID and source.isprintable()):
-        return Problem(loc, f"must be the id of a run, at most {MAX_ID} printable characters")
-    if known is False and mode is RefMode.RESOLVE:
-        return Problem(loc, "must be the id of a run that is here")
-    return None
+    def _run(self, run: AnyRun, project: str | None, entity: str | None) -> EvaluationRun:
+        return self.runs.get(result.run_id_of(run), project=project, entity=entity)

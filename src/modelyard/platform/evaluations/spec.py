@@ -1,28 +1,38 @@
-"""What a run of the engine is asked to do: checked, resolved, and kept as the spec of a job."""
+"""The spec of a run: what it is to do, checked, resolved, and stored with its job."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime
-from typing import Any, TypedDict, TypeGuard, TypeVar
+from difflib import get_close_matches
+from typing import Any, TypedDict, TypeVar
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
+from modelyard.domain.evaluation.prediction import Prediction
 from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json import checked_dumps
-from modelyard.platform.evaluations.job import LocalCallables
+from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import evaluation_ref
-from modelyard.platform.evaluations.row import RunLimits, check_takes
-from modelyard.platform.evaluations.scorers import NamedScorer, at_work
+from modelyard.platform.evaluations.row import RunLimits, check_signature
+from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.scorers import (
+    LocalCallables,
+    ModelFunction,
+    NamedScorer,
+    Scorers,
+    build_scorer,
+    callables_of,
+    name_scorers,
+)
 from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -31,18 +41,16 @@ from modelyard.protocols import Tx
 
 T = TypeVar("T")
 
-ModelFunction = Callable[[Mapping[str, Any]], Any]
-
 OneModel = str | CatalogueEntry | Model | Checkpoint | ModelFunction
-"""What is judged: a name or reference, a value of the platform, or a function of the row."""
+"""The model under test: a name or reference, a value of the platform, or a function of the row."""
 
 
 class WorkOptions(TypedDict, total=False):
-    """How the engine works.
+    """How a run works through its rows.
 
-    `concurrency` rows at a time, `scorer_concurrency` of them in their scorers; each takes `timeout` seconds at most;
-    `retries` more calls after a failure that may pass; more failed rows than `error_budget` (a count, or as a float a
-    share of all) end the run as failed.
+    At most `concurrency` rows are under way at a time, `scorer_concurrency` of them in their scorers. Each takes at
+    most `timeout` seconds. A call that fails for a passing reason is repeated up to `retries` times. The run fails when
+    more rows have failed than `error_budget`: a count, or as a float a share of all rows.
     """
 
     concurrency: int
@@ -52,6 +60,14 @@ class WorkOptions(TypedDict, total=False):
     error_budget: float | None
 
 
+class EvaluationOptions(WorkOptions, GenerationOptions, total=False):
+    """How a run works, the options of its completions, and `trials`: how often each row is evaluated."""
+
+    trials: int
+
+
+_MODEL = "a name, a reference, an entry, a trained model, a checkpoint or a function of the row"
+
 _WHOLE = {
     "concurrency": (1, 1000),
     "scorer_concurrency": (1, 1000),
@@ -59,7 +75,8 @@ _WHOLE = {
     "trials": (1, 1000),
     "seed": (-(2**63), 2**63 - 1),
 }
-_WORK = frozenset(WorkOptions.__annotations__)
+WORK_OPTIONS = frozenset(WorkOptions.__annotations__)
+EVALUATION_OPTIONS = frozenset(EvaluationOptions.__annotations__)
 _SEED_BYTES = 6
 
 
@@ -70,11 +87,11 @@ class RunSpec:
     runtime: Runtime
     run: EvaluationRun
     job: Job
-    crew: LocalCallables
+    callables: LocalCallables
 
     def check_portable(self) -> None:
         """Raise `InvalidInput` when it needs functions of the caller's, which no worker has."""
-        needed = {"model": self.crew.model, "scorers": self.crew.scorers}
+        needed = {"model": self.callables.model, "scorers": self.callables.scorers}
         problems = [
             Problem((name,), "a worker cannot run functions of yours; use what the platform has, or `run`")
             for name, functions in needed.items()
@@ -83,8 +100,8 @@ class RunSpec:
         if problems:
             raise InvalidInput(problems)
 
-    def keep(self, step: Callable[[Tx], T]) -> T:
-        """Store it by `step`; the rows that it brought go again where that fails."""
+    def store(self, step: Callable[[Tx], T]) -> T:
+        """Store the run by `step`. Its rows are removed again where that fails."""
         with ExitStack() as undone:
             if "artifact" in self.job.spec:
                 undone.callback(self.runtime.artifacts.remove, self.job.spec["artifact"])
@@ -96,73 +113,85 @@ class RunSpec:
 # ---- a run ---------------------------------------------------------------------------------------------------------
 
 
-def order_of(
+def build_spec(
     runtime: Runtime,
     principal: Principal,
     evaluation: OneObject,
     model: OneModel,
     scorers: Sequence[NamedScorer],
-    place: Namespace,
+    namespace: Namespace,
     options: Mapping[str, Any],
 ) -> RunSpec:
-    """The order of one model, still without rows.
+    """Build the spec of a run of one model, still without rows.
 
     Raises `InvalidInput`, `ModelNotFound`, `Forbidden`, `StorageFull`.
     """
     runtime.require_room()
     seed = options.get("seed")
-    work = {name: options[name] for name in options if name in _WORK or name == "trials"}
+    work = {name: options[name] for name in options if name in WORK_OPTIONS or name == "trials"}
     chat = {name: options[name] for name in options if name not in work and name != "seed"}
     limits = _limits({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
-    held, ref = _model(runtime, principal, model, place, chat, seed)
+    pinned, ref = _model(runtime, principal, model, namespace, chat, seed)
     spec = {
-        "model": held,
+        "model": pinned,
         "model_ref": str(ref),
         "options": chat,
         "trials": work.get("trials", 1),
-        **_judged_by(runtime, principal, place, scorers, limits, work.get("error_budget")),
+        **_scored_by(runtime, principal, namespace, scorers, limits, work.get("error_budget")),
     }
     run_id, now = runtime.ids(), runtime.clock.now()
-    run = EvaluationRun(run_id, *place, str(evaluation_ref(evaluation, place)), str(ref), now)
-    job = Job(runtime.ids(), JobKind.EVALUATE, *place, run_id, now, spec)
-    return RunSpec(runtime, run, job, crew_of(model if held is None else None, scorers))
+    run = EvaluationRun(run_id, *namespace, str(evaluation_ref(evaluation, namespace)), str(ref), now)
+    job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec)
+    return RunSpec(runtime, run, job, callables_of(model if callable(model) else None, scorers))
 
 
-def rescore_order(
+def build_rescore_spec(
     runtime: Runtime,
     principal: Principal,
-    source: EvaluationRun,
-    total: int,
-    scorers: Sequence[NamedScorer],
+    source_id: str,
+    scorers: Scorers,
     options: Mapping[str, Any],
 ) -> RunSpec:
-    """The order of a rescoring: a new run, in the place of its source. Raises as `order_of`."""
+    """Build the spec of a rescoring: a new run in the project of its source.
+
+    Raises as `build_spec` does, and `NotFound`, `Conflict`.
+    """
+    source, named = _rescorable(runtime, principal, source_id), name_scorers(scorers, Objects(runtime, principal))
+    total = runtime.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", source_id))
     runtime.require_room()
-    if unknown := options.keys() - _WORK:
-        raise InvalidInput([Problem((name,), "is no option of a rescoring") for name in sorted(unknown)])
+    check_options(options, WORK_OPTIONS, "rescore")
     limits = _limits(options)
-    place = (source.entity, source.project)
-    judged_by = _judged_by(runtime, principal, place, scorers, limits, options.get("error_budget"))
-    spec = {"source": source.id, "total": total, **judged_by}
+    namespace = (source.entity, source.project)
+    scored_by = _scored_by(runtime, principal, namespace, named, limits, options.get("error_budget"))
+    spec = {"source": source.id, "total": total, **scored_by}
     now = runtime.clock.now()
     run = EvaluationRun(
         runtime.ids(),
-        *place,
+        *namespace,
         _evaluation_with(
-            Objects(runtime, principal), source.evaluation, [plain["ref"] for plain in judged_by["scorers"]]
+            Objects(runtime, principal), source.evaluation, [scorer["ref"] for scorer in scored_by["scorers"]]
         ),
         source.model,
         now,
         source_evaluation_run_id=source.id,
         source_known=True,
     )
-    job = Job(runtime.ids(), JobKind.RESCORE, *place, run.id, now, spec)
-    return RunSpec(runtime, run, job, crew_of(None, scorers))
+    job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, spec)
+    return RunSpec(runtime, run, job, callables_of(None, named))
+
+
+def _rescorable(runtime: Runtime, principal: Principal, run_id: str) -> EvaluationRun:
+    source = find_run(runtime, principal, run_id)
+    if source.state is RunState.RUNNING:
+        raise Conflict(f"evaluation run {run_id} is still running; finish or cancel it, then rescore it")
+    return source
 
 
 def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
-    """The reference of an evaluation's new version, with these scorers; of itself where no version is to be had: it was
-    never published, names something else, or is not for this caller to see.
+    """Publish a version of an evaluation with these scorers, and return its reference.
+
+    Returns the given reference where there is no version to start from: it was never published, is not an evaluation,
+    or is not visible to this caller.
     """
     try:
         old = objects.resolve(ObjectKind.EVALUATION, evaluation)
@@ -172,78 +201,73 @@ def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) 
     return str(objects.publish(old.kind, content["name"], content, entity=old.entity, project=old.project).ref)
 
 
-def _judged_by(
+def _scored_by(
     runtime: Runtime,
     principal: Principal,
-    place: Namespace,
+    namespace: Namespace,
     scorers: Sequence[NamedScorer],
     limits: RunLimits,
     error_budget: float | None,
 ) -> Mapping[str, Any]:
-    """The part of a spec that says who judges and how, by versions that are published.
+    """Return the part of a spec about scoring, with the scorers published as versions.
 
-    Every scorer is made once before, so that what is wrong shows now.
+    Every scorer is built once before, so that errors show now.
     """
-    plain, objects = [scorer.plain(place) for scorer in scorers], Objects(runtime, principal)
-    for kept, scorer in zip(plain, scorers, strict=True):
-        at_work(runtime, principal, place, kept, scorer.function, limits.retries)
+    stored, objects = [scorer.spec(namespace) for scorer in scorers], Objects(runtime, principal)
+    for kept, scorer in zip(stored, scorers, strict=True):
+        build_scorer(runtime, principal, namespace, kept, scorer.function, limits.retries)
     for scorer in scorers:
-        scorer.publish(objects, place)
+        scorer.publish(objects, namespace)
     return {
-        "scorers": plain,
+        "scorers": stored,
         "limits": attrs.asdict(limits),
         "error_budget": error_budget,
         "asker": requester_spec(runtime, principal),
     }
 
 
-def crew_of(model: Any, scorers: Sequence[NamedScorer]) -> LocalCallables:
-    """The functions among a model and scorers."""
-    functions = {scorer.name: scorer.function for scorer in scorers if scorer.function is not None}
-    return LocalCallables(model, functions)
-
-
 # ---- its parts -----------------------------------------------------------------------------------------------------
 
 
-def is_one(model: OneModel | Sequence[OneModel]) -> TypeGuard[OneModel]:
-    """Whether this is one model, and not several."""
-    return isinstance(model, str | CatalogueEntry | Model | Checkpoint) or callable(model)
+def check_models(models: Sequence[OneModel]) -> tuple[OneModel, ...]:
+    """Return the models. Raises `InvalidInput` for none, and for a value that is not a model."""
+    if not isinstance(models, list | tuple) or not models:
+        raise InvalidInput.at("model", msg=f"must be a list of models, each {_MODEL}")
+    for model in models:
+        if not (isinstance(model, str | CatalogueEntry | Model | Checkpoint) or callable(model)):
+            raise InvalidInput.at("model", msg=f"must be {_MODEL}; to evaluate several, use `run_each`")
+    return tuple(models)
 
 
-def several(model: OneModel | Sequence[OneModel]) -> Sequence[OneModel]:
-    """The models, also where it is one. Raises `InvalidInput` for none."""
-    if is_one(model):
-        return (model,)
-    if not isinstance(model, list | tuple) or not model or not all(map(is_one, model)):
-        raise InvalidInput.at(
-            "model",
-            msg="must be a name, a reference, an entry, a trained model, a checkpoint or a function of the row; "
-            "or a list of such",
-        )
-    return tuple(model)
+def check_options(options: Mapping[str, Any], known: Collection[str], function: str) -> None:
+    """Raise TypeError for an option that the function does not take, naming the nearest that it does."""
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def _model(
     runtime: Runtime,
     principal: Principal,
     model: OneModel,
-    place: Namespace,
+    namespace: Namespace,
     chat: Mapping[str, Any],
     seed: int | None,
 ) -> tuple[str | None, ObjectRef]:
-    """The name that completions take, None for a function, and the reference."""
+    """Return the model's name for completions, None for a function, and its reference."""
     if callable(model):
-        check_takes(model, ("row",), "model")
+        check_signature(model, ("row",), "model")
         if chat:
             raise InvalidInput(
-                [Problem((name,), "is an option of a completion; a function takes none") for name in chat]
+                [Problem((name,), "is an option of completions; a function takes none") for name in chat]
             )
         name = object_id(getattr(model, "__name__", type(model).__name__)) or "function"
-        return None, ObjectRef(*place, RefKind.OP, name)
+        return None, ObjectRef(*namespace, RefKind.OP, name)
     checked_dumps(chat, at=("options",))
     options = chat if seed is None else {**chat, "seed": seed}
-    resolved = CompletionModel.of(runtime, principal, _name_of(runtime, model), place, options)
+    resolved = CompletionModel.of(runtime, principal, _name_of(runtime, model), namespace, options)
     return resolved.request.model, resolved.ref
 
 
@@ -288,7 +312,7 @@ def _fresh_seed(runtime: Runtime) -> int:
 
 @attrs.frozen
 class Published:
-    """What a version of an evaluation says: its dataset, the references of its scorers, how often a row is asked."""
+    """A published version of an evaluation: its dataset, the references of its scorers, and its trials."""
 
     ref: ObjectRef
     dataset: ObjectVersion
@@ -297,7 +321,7 @@ class Published:
 
     @classmethod
     def of(cls, objects: Objects, evaluation: ObjectRef) -> "Published":
-        """What the evaluation of a reference says now. Raises `NotFound`, `Forbidden`."""
+        """Return the version that a reference names now. Raises `NotFound`, `Forbidden`."""
         try:
             version = objects.resolve(ObjectKind.EVALUATION, evaluation)
         except ObjectDeleted:
@@ -307,47 +331,3 @@ class Published:
         content = version.content
         dataset = objects.resolve(ObjectKind.DATASET, content["dataset"])
         return cls(version.ref, dataset, tuple(content.get("scorers", ())), content.get("trials", 1))
-
-
-def again(job: Job, job_id: str, asker: Mapping[str, Any], now: datetime) -> Job:
-    """A new job that goes on, for an asker, where one that failed has ended.
-
-    One that failed by its error budget had brought what was under way to its end, and its failures are forgiven.
-    """
-    spec = {**job.spec, **job.result, "asker": asker, "resumed": True, "drained": "forgiven" in job.result}
-    return Job(job_id, job.kind, job.entity, job.project, job.lane, now, spec)
-
-
-def check_portable(job: Job) -> None:
-    """Raise `Conflict` for a job that needs functions, which no worker has."""
-    if needs_model(job) or any(plain["rule"] is None for plain in job.spec["scorers"]):
-        msg = "was begun with functions, which no worker has; resume it in Python, with the functions"
-        raise Conflict(f"evaluation run {job.lane} {msg}")
-
-
-def needs_model(job: Job) -> bool:
-    """Whether the model of a job is a function."""
-    return job.kind is JobKind.EVALUATE and job.spec["model"] is None
-
-
-def functions_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
-    """The functions that a job needs, out of those given. Raises `InvalidInput` for one that is missing or changed."""
-    given = {scorer.name: scorer for scorer in scorers}
-    problems, place = [], (job.entity, job.project)
-    for plain in job.spec["scorers"]:
-        scorer = given.get(plain["name"])
-        if scorer is None and plain["rule"] is None:
-            problems.append(Problem(("scorers", plain["name"]), "the run was begun with this function; give it again"))
-        elif scorer is not None and str(scorer.ref(place)) != plain["ref"]:
-            problems.append(
-                Problem(("scorers", plain["name"]), "has changed since the run began; rescore the run instead")
-            )
-    if needs_model(job) and model is None:
-        problems.append(Problem(("model",), "the run was begun with a function as its model; give it again"))
-    if model is not None and not needs_model(job):
-        problems.append(Problem(("model",), "the run needs no function: it goes on with the model that it names"))
-    if problems:
-        raise InvalidInput(problems)
-    if model is not None:
-        check_takes(model, ("row",), "model")
-    return crew_of(model, scorers)

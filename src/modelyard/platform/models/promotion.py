@@ -18,14 +18,13 @@ from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.checkpoints.aliases import aliases_of, promote, remove_alias, roll_back
 from modelyard.platform.checkpoints.lookup import ModelView, found_checkpoint
-from modelyard.platform.evaluations.compare import check_not_worse
 from modelyard.platform.evaluations.references import evaluation_ref, held, versions_of
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.lineage import runs_on
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none, read_page
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
-from modelyard.report.evaluations.comparison import ComparisonReport
+from modelyard.report.evaluations.comparison import ComparisonReport, regression_text
 
 FEW = 10
 """How many things a refusal names at most of each kind."""
@@ -51,16 +50,18 @@ def verdict(
         pair = _named(evaluations, require.runs, model, (step, current))
     candidate, baseline = pair
     report = evaluations.compare(baseline=baseline, candidate=candidate, confidence=require.confidence)
-    try:
-        check_not_worse(report, require.metric, require.margin)
-    except AssertionError as failed:
-        raise PromotionRefused(str(failed)) from None
+    check = report.comparison.check_not_worse(require.metric, require.margin)
+    if check.not_compared:
+        why = "; ".join(check.not_compared)
+        raise PromotionRefused(f"the runs have no scored rows to compare: {why}\n\n{report}")
+    if not check.passed:
+        raise PromotionRefused(f"the candidate is worse than the promoted step\n{regression_text(report, check)}")
     return _numbers(report, require)
 
 
 def _named(evaluations: Evaluations, runs: PromotionRuns, model: Model, steps: tuple[int, int]) -> Pair:
     """The runs of these ids, which must have judged these checkpoints and be completed."""
-    candidate, baseline = (evaluations.get(run_id) for run_id in (runs["candidate"], runs["baseline"]))
+    candidate, baseline = (evaluations.runs.get(run_id) for run_id in (runs["candidate"], runs["baseline"]))
     for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
         if same_scheme(run.model) != str(checkpoint_ref(model, step)) or run.state is not RunState.COMPLETED:
             raise InvalidInput.at("runs", name, msg=f"must be a completed run on step {step} of {model.name}")

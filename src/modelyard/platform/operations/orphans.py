@@ -20,7 +20,7 @@ from modelyard.domain.models import Checkpoint, TrajectoryLog
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
 from modelyard.lazy import log
-from modelyard.platform.evaluations.transactions import resumable
+from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.operations.erasure import artifacts_of
 from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime
@@ -93,12 +93,12 @@ class _Look:
 def _look(runtime: Runtime) -> _Look:
     """The files first and then the records: a record that came in between is seen, a file that did is not."""
     kept = frozenset(runtime.artifacts.names())
-    return runtime.store.read(lambda snapshot: _compared(kept, snapshot))
+    return runtime.store.read(lambda snapshot: _compared(runtime, kept, snapshot))
 
 
-def _compared(kept: frozenset[str], snapshot: Snapshot) -> _Look:
+def _compared(runtime: Runtime, kept: frozenset[str], snapshot: Snapshot) -> _Look:
     orphans, missing = set(kept), set()
-    for record in _naming(snapshot):
+    for record in _naming(runtime.job_types, snapshot):
         for name in artifacts_of(record):
             orphans.discard(name)
             if name not in kept:
@@ -106,12 +106,12 @@ def _compared(kept: frozenset[str], snapshot: Snapshot) -> _Look:
     return _Look(frozenset(orphans), frozenset(missing), _running(snapshot))
 
 
-def _naming(snapshot: Snapshot) -> Iterator[Any]:
+def _naming(types: JobTypes, snapshot: Snapshot) -> Iterator[Any]:
     for cls, index in NAMING:
         yield from iter_index(snapshot, cls, index)
     for place in QueueState:
         jobs = iter_index(snapshot, Job, "by_place", place)
-        yield from (job for job in jobs if not job.ended or resumable(job))
+        yield from (job for job in jobs if not job.ended or types[job.kind].resumable(job))
 
 
 def _running(snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:

@@ -1,18 +1,22 @@
-"""Two runs side by side to look at: as text, in a notebook, as one HTML page, and row by row."""
+"""The report of a comparison: as text, in a notebook, as one HTML page, and row by row."""
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Unpack
 
 import attrs
 
-from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict, compare
+from modelyard.domain.evaluation.comparison import (
+    Comparison,
+    MetricComparison,
+    NotWorseCheck,
+    Regression,
+    RowDifference,
+    Verdict,
+)
 from modelyard.domain.evaluation.metrics import Row, row_values
-from modelyard.domain.evaluation.options import TermOptions
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.evaluations.comparison_page import UNPAIRED, comparison_content
-from modelyard.report.evaluations.export import Format, comparison_lines, save_report
-from modelyard.report.evaluations.reader import Reader, compared_on
+from modelyard.report.evaluations.export import Format, RunRows, comparison_lines, save_report
 from modelyard.report.html import fragment, page, tag
 from modelyard.report.numbers import (
     clusters_text,
@@ -27,13 +31,16 @@ from modelyard.report.numbers import (
 )
 from modelyard.report.table import printable, text_table
 
-GLANCE = 10
+SHOWN_IN_NOTEBOOK = 10
+SHOWN_ROWS = 5
+SHOWN_TEXT = 60
 
 
 @attrs.frozen(repr=False)
 class ComparisonReport:
-    """A candidate beside a baseline in numbers, and the way to their rows. `print` it, leave it at the end of a
-    notebook's cell, or save it.
+    """A candidate compared with a baseline, in numbers and row by row.
+
+    `print` it, leave it at the end of a notebook's cell, or save it.
 
     report = platform.evaluations.compare(baseline=baseline, candidate=candidate)
     report.save("comparison.html")
@@ -42,41 +49,29 @@ class ComparisonReport:
     baseline: EvaluationRun
     candidate: EvaluationRun
     comparison: Comparison
-    readers: tuple[Reader, Reader] = attrs.field(eq=False)
-
-    @classmethod
-    def of(
-        cls,
-        baseline: EvaluationRun,
-        candidate: EvaluationRun,
-        readers: tuple[Reader, Reader],
-        **options: Unpack[TermOptions],
-    ) -> "ComparisonReport":
-        """The report of a candidate beside a baseline, which `readers` read. Raises `InvalidInput`."""
-        before, after = (compared_on(reader, options) for reader in readers)
-        return cls(baseline, candidate, compare(before, after, **options), readers)
+    rows: tuple[RunRows, RunRows] = attrs.field(eq=False)
 
     def metric(self, name: str) -> MetricComparison:
-        """The metric of this name. Raises `InvalidInput` naming those that there are."""
+        """Return the metric of this name. Raises `InvalidInput` naming those that exist."""
         return self.comparison.metric(name)
 
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
-        """Every row of both runs, side by side, as JSON Lines or CSV, read as it is asked for."""
+        """Export every row that is in both runs, side by side, as JSON Lines or CSV. The rows are read lazily."""
         names = [one.name for one in self.comparison.metrics]
-        return comparison_lines(*self.readers, self._values, names, format)
+        return comparison_lines(*self.rows, self._values, names, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file of the kind that its ending says: .html, .jsonl or .csv. Raises `InvalidInput`."""
+        """Write a file of the kind that its ending names: .html, .jsonl or .csv. Raises `InvalidInput`."""
         save_report(path, lambda: self.html, self.export)
 
     @property
     def html(self) -> str:
-        """The whole page, which needs no other file. Of the rows it shows those that were kept, and says so."""
+        """The whole page, which needs no other file. It shows the rows that were kept, and says so."""
         content = comparison_content(self.baseline, self.candidate, self.comparison)
         return page(self._title, tag("h1", self._title), *content)
 
     def _repr_html_(self) -> str:
-        content = comparison_content(self.baseline, self.candidate, self.comparison, GLANCE)
+        content = comparison_content(self.baseline, self.candidate, self.comparison, SHOWN_IN_NOTEBOOK)
         return fragment(tag("h3", self._title), *content)
 
     @property
@@ -125,11 +120,11 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
 
 
 def _remarks(one: MetricComparison) -> Iterator[str]:
-    """What stands behind the table: over which rows it is not, and how many would be enough."""
+    """Yield what follows the table: which rows are left out, and how many would be enough."""
     everywhere, left_out = one.all_rows, left_out_text(one)
     if left_out:
-        told = f"{difference_text(everywhere.difference, one.kind)} ({span_text(everywhere.interval, one.kind)})"
-        yield f"{printable(one.name)}, {left_out}; over all {count_text(everywhere.count)}, these as worst: {told}"
+        shown = f"{difference_text(everywhere.difference, one.kind)} ({span_text(everywhere.interval, one.kind)})"
+        yield f"{printable(one.name)}, {left_out}; over all {count_text(everywhere.count)}, these as worst: {shown}"
     if one.verdict is Verdict.NO_DIFFERENCE and one.rows_needed is not None:
         yield f"{printable(one.name)}, about {count_text(one.rows_needed)} rows would show a difference of this size"
 
@@ -146,3 +141,65 @@ def _cells(one: MetricComparison) -> tuple[object, ...]:
         p_text(one.corrected),
         one.verdict.value,
     )
+
+
+# ---- what is worse
+
+
+def regression_text(report: ComparisonReport, check: NotWorseCheck) -> str:
+    """Describe on which metrics a candidate is worse, by how much, how certain that is, and on which rows."""
+    candidate, baseline = (f"{printable(run.model)} (run {run.id})" for run in (report.candidate, report.baseline))
+    runs = f"  candidate {candidate}\n  baseline  {baseline}"
+    return "\n\n".join([runs, *(_regression(one, check.margin) for one in check.regressions)])
+
+
+def _regression(regression: Regression, margin: float) -> str:
+    one, found = regression.metric, regression.rows
+    assert found.interval is not None
+    p = one.corrected if found is one.paired else one.corrected_all_rows
+    allowed = f"; {difference_text(margin, one.kind).lstrip('+')} would be allowed" if margin else ""
+    sure = f"{confidence_text(found.interval.confidence)} interval {span_text(found.interval, one.kind)}, p {p_text(p)}"
+    split = f"{count_text(found.wins)} better, {count_text(found.ties)} the same, {count_text(found.losses)} worse"
+    return "\n".join(
+        [
+            f"{one.name}: {difference_text(found.difference, one.kind)} ({sure}){allowed}",
+            f"  over {count_text(found.count)} rows{_means(regression)}: {split}",
+            *(_worst_rows(one.worst) if found is one.paired else _lost_rows(one.lost)),
+        ]
+    )
+
+
+def _means(regression: Regression) -> str:
+    one = regression.metric
+    if regression.rows is one.paired:
+        return f" ({mean_text(one.baseline, one.kind)} before, {mean_text(one.candidate, one.kind)} now)"
+    lost = count_text(one.only_baseline)
+    return f", {lost} of which have no value in the candidate, which counts as the worst"
+
+
+def _worst_rows(worst: tuple[RowDifference, ...]) -> list[str]:
+    if not worst:
+        return []
+    lines = [
+        (note.digest[:10], f"{note.baseline:g}", f"{note.candidate:g}", _cut(note.inputs), _cut(note.candidate_output))
+        for note in worst[:SHOWN_ROWS]
+    ]
+    headers = ("row", "before", "now", "inputs", "candidate's output")
+    return ["  the rows that lose most:", *_indented(text_table(headers, lines, right=("before", "now")))]
+
+
+def _lost_rows(lost: tuple[RowDifference, ...]) -> list[str]:
+    lines = [
+        (note.digest[:10], f"{note.baseline:g}", _cut(note.inputs), _cut(note.detail)) for note in lost[:SHOWN_ROWS]
+    ]
+    headers = ("row", "before", "inputs", "why it has no value now")
+    return ["  rows that are lost:", *_indented(text_table(headers, lines, right=("before",)))]
+
+
+def _indented(table: str) -> list[str]:
+    return [f"    {line}" for line in table.splitlines()]
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_TEXT else f"{line[: SHOWN_TEXT - 1]}…"

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import PurePath
 from typing import Any, Literal, get_args
 
+import attrs
+
 from modelyard.domain.evaluation.metrics import (
     FullScoredPrediction,
     Metric,
@@ -25,7 +27,6 @@ from modelyard.domain.evaluation.run import Outcome
 from modelyard.domain.evaluation.running_totals import outcome_of
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import dumps
-from modelyard.report.evaluations.reader import Reader
 
 Format = Literal["jsonl", "csv"]
 
@@ -36,12 +37,23 @@ _COLUMNS = (*_RUN_COLUMNS, "completion_tokens", "cost", "scorer_errors")
 _NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 
 
+@attrs.frozen
+class RunRows:
+    """The rows of a run, read from the beginning as often as needed, in the order of their digests.
+
+    `full` reads whole records, `columns` what metrics need.
+    """
+
+    full: Callable[[], Iterator[FullScoredPrediction]]
+    columns: Callable[[], Iterator[ScoredPrediction]]
+
+
 # ---- a run -------------------------------------------------------------------------------------------------------
 
 
-def run_lines(run: Reader, format: Format) -> Iterator[bytes]:
+def run_lines(run: RunRows, format: Format) -> Iterator[bytes]:
     """The predictions of a run with their scores."""
-    return _json_lines(map(_run_object, run.whole())) if format == "jsonl" else _csv(_run_table(run))
+    return _json_lines(map(_run_object, run.full())) if format == "jsonl" else _csv(_run_table(run))
 
 
 def _run_object(judged: FullScoredPrediction) -> dict[str, Any]:
@@ -84,11 +96,11 @@ def _usd(cost: Decimal | None) -> str | None:
     return None if cost is None else f"{cost:f}"
 
 
-def _run_table(run: Reader) -> Iterator[Sequence[Any]]:
-    said = (reading for trial in run.numbers() for reading in trial_readings(trial))
+def _run_table(run: RunRows) -> Iterator[Sequence[Any]]:
+    said = (reading for trial in run.columns() for reading in trial_readings(trial))
     names = _names(reading.metric for reading in said if reading.kind is not None)
     yield (*_COLUMNS, *names.values())
-    for trial in run.whole():
+    for trial in run.full():
         found = {**_run_object(trial), "scorer_errors": _scorer_errors(trial)}
         values = {reading.metric: reading.value for reading in trial_readings(trial)}
         yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
@@ -115,14 +127,14 @@ def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:
 
 
 def comparison_lines(
-    baseline: Reader,
-    candidate: Reader,
+    baseline: RunRows,
+    candidate: RunRows,
     values: Callable[[Row], Mapping[str, float]],
     names: Sequence[str],
     format: Format,
 ) -> Iterator[bytes]:
     """The rows of both runs side by side. `values` gives a row's value of each metric in `names` that it has."""
-    both = ((one, other) for one, other in merged(rows(baseline.whole()), rows(candidate.whole())) if one and other)
+    both = ((one, other) for one, other in merged(rows(baseline.full()), rows(candidate.full())) if one and other)
     found = (_pair_object(one, other, values(one), values(other)) for one, other in both)
     return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
 

@@ -1,17 +1,14 @@
-"""A run to look at: as text, in a notebook, as one HTML page, and row by row."""
+"""The report of a run: as text, in a notebook, as one HTML page, and row by row."""
 
 import os
 from collections.abc import Iterator
-from typing import Unpack
 
 import attrs
 
-from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, aggregate
-from modelyard.domain.evaluation.options import TermOptions
+from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput
-from modelyard.report.evaluations.export import Format, run_lines, save_report
-from modelyard.report.evaluations.reader import Reader, judged_on
+from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
 from modelyard.report.evaluations.run_page import run_content
 from modelyard.report.html import fragment, page, tag
 from modelyard.report.numbers import (
@@ -29,13 +26,13 @@ from modelyard.report.table import printable, text_table
 SHOWN_ERRORS = 3
 """Of how many rows a terminal shows the errors."""
 
-GLANCE = 10
+SHOWN_IN_NOTEBOOK = 10
 """How many rows of a kind a notebook shows; the page shows all that were kept."""
 
 
 @attrs.frozen(repr=False)
 class RunReport:
-    """A run in numbers, and the way to its rows. `print` it, leave it at the end of a notebook's cell, or save it.
+    """A run in numbers and row by row. `print` it, leave it at the end of a notebook's cell, or save it.
 
     report = platform.evaluations.report(run)
     report.save("run.html")
@@ -43,15 +40,10 @@ class RunReport:
 
     run: EvaluationRun
     aggregate: Aggregate
-    reader: Reader = attrs.field(eq=False)
-
-    @classmethod
-    def of(cls, run: EvaluationRun, reader: Reader, **options: Unpack[TermOptions]) -> "RunReport":
-        """The report of a run that `reader` reads. Raises `InvalidInput`."""
-        return cls(run, aggregate(judged_on(reader, options), **options), reader)
+    rows: RunRows = attrs.field(eq=False)
 
     def metric(self, name: str) -> MetricSummary:
-        """The metric of this name. Raises `InvalidInput` naming those that there are."""
+        """Return the metric of this name. Raises `InvalidInput` naming those that exist."""
         for summary in self.aggregate.metrics:
             if summary.name == name:
                 return summary
@@ -59,20 +51,20 @@ class RunReport:
         raise InvalidInput.at("metric", msg=f"must be a metric of the run: {known}")
 
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
-        """Every prediction with its scores, as JSON Lines or CSV, read as it is asked for."""
-        return run_lines(self.reader, format)
+        """Export every prediction with its scores, as JSON Lines or CSV. The rows are read lazily."""
+        return run_lines(self.rows, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file of the kind that its ending says: .html, .jsonl or .csv. Raises `InvalidInput`."""
+        """Write a file of the kind that its ending names: .html, .jsonl or .csv. Raises `InvalidInput`."""
         save_report(path, lambda: self.html, self.export)
 
     @property
     def html(self) -> str:
-        """The whole page, which needs no other file. Of the rows it shows those that were kept, and says so."""
+        """The whole page, which needs no other file. It shows the rows that were kept, and says so."""
         return page(self._title, tag("h1", self._title), *run_content(self.run, self.aggregate))
 
     def _repr_html_(self) -> str:
-        return fragment(tag("h3", self._title), *run_content(self.run, self.aggregate, GLANCE))
+        return fragment(tag("h3", self._title), *run_content(self.run, self.aggregate, SHOWN_IN_NOTEBOOK))
 
     @property
     def _title(self) -> str:
@@ -118,7 +110,7 @@ def _cells(one: MetricSummary) -> tuple[object, ...]:
 
 
 def _notes(found: Aggregate) -> Iterator[str]:
-    """What the columns mean."""
+    """Yield what the columns mean."""
     yield f"all trials: {found.policy}"
     if found.trials != found.rows:
         yield f"trials of a row reduced by {found.terms.reducer}"

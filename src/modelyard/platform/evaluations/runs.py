@@ -1,0 +1,343 @@
+"""Evaluation runs as they are stored, and what ties each to the job that works on it (specification 4.5).
+
+The jobs of a run queue up on the run's id, so that at most one is at work on it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.references import same_scheme
+from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, JobProgress, JobStatus
+from modelyard.domain.lineage import RunLineage
+from modelyard.errors import Conflict
+from modelyard.platform.evaluations.predictions import close_open, remove_parts
+from modelyard.platform.evaluations.references import References
+from modelyard.platform.jobs.queue import announce, files_of, latest_job, request_cancel
+from modelyard.platform.lineage import run_lineage
+from modelyard.platform.paging import (
+    BATCH,
+    Cursor,
+    check_slice,
+    cursor_at,
+    get_or_none,
+    iter_index_live,
+    slice_listing,
+    unique_ids,
+)
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.scope import Namespace, ScopedReader
+from modelyard.protocols import Snapshot, Tx
+
+RUN = "Evaluation run"
+
+
+class Runs:
+    """The evaluation runs that a principal may see.
+
+    run = platform.evaluations.runs.create(evaluation_ref, model_ref, project="support")
+    platform.evaluations.runs.finish(run.id, {"accuracy": 0.9})
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal, self._reader = runtime, principal, ScopedReader(principal)
+
+    # ---- making and reading
+
+    def create(
+        self,
+        evaluation: str,
+        model: str,
+        source_evaluation_run_id: str | None = None,
+        *,
+        project: str,
+        entity: str | None = None,
+    ) -> EvaluationRun:
+        """Create a running run that ties an evaluation to a model by their references.
+
+        How strictly references are checked is `Settings.reference_mode`. A source run that is unknown, or outside of
+        the caller's scope, is accepted and marked as unknown; "" means no source. Raises `InvalidInput` naming every
+        field at fault.
+        """
+        run = EvaluationRun(
+            self._runtime.ids(),
+            *self._reader.place(project, entity),
+            evaluation,
+            model,
+            self._runtime.clock.now(),
+            source_evaluation_run_id=source_evaluation_run_id or None,
+        )
+        return self._runtime.store.transact(lambda tx: self._create(tx, run))
+
+    def get(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> EvaluationRun:
+        """Return a run. Where a project is named, the run must be in it. Raises `NotFound`."""
+        namespace = self._reader.maybe_place(project, entity)
+        return self._runtime.store.read(lambda snapshot: self._find(snapshot, run_id, namespace))
+
+    def list(
+        self,
+        *,
+        project: str,
+        entity: str | None = None,
+        evaluations: Iterable[str] = (),
+        models: Iterable[str] = (),
+        ids: Iterable[str] = (),
+        sources: Iterable[str] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        after: EvaluationRun | None = None,
+    ) -> Iterator[EvaluationRun]:
+        """List a project's runs in the order in which they started. They are read a batch at a time.
+
+        Each filter keeps runs with one of the given references, ids or sources; an empty filter keeps all. The listing
+        continues after the run `after`, which need no longer exist. Raises `InvalidInput`.
+        """
+        check_slice(limit, offset)
+        namespace, wanted = self._reader.place(project, entity), unique_ids(ids)
+        if wanted:
+            found = self._by_id(wanted, namespace, after)
+        else:
+            found = iter_index_live(self._runtime, EvaluationRun, "by_project", *namespace, after=after)
+        return slice_listing(filter(_matcher(evaluations, models, sources), found), limit, offset)
+
+    def status(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunStatus:
+        """Return a run and how many of its rows are done. Raises `NotFound`."""
+        namespace = self._reader.maybe_place(project, entity)
+        return self._runtime.store.read(lambda snapshot: run_status(snapshot, self._find(snapshot, run_id, namespace)))
+
+    def lineage(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunLineage:
+        """Return what a run was rescored from, what was rescored from it, and the checkpoint that it evaluated.
+
+        Raises `NotFound`.
+        """
+        namespace = self._reader.maybe_place(project, entity)
+        return self._runtime.store.read(
+            lambda snapshot: run_lineage(snapshot, self._principal, self._find(snapshot, run_id, namespace))
+        )
+
+    def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
+        """Delete runs for ever, with their predictions and scores. Returns how many of `ids` existed.
+
+        The parts of a run are deleted first, in small steps, so that this can be repeated after a crash.
+        """
+        namespace, left, deleted = self._reader.place(project, entity), unique_ids(ids), 0
+        event_ids, now = {run_id: self._runtime.ids() for run_id in left}, self._runtime.clock.now()
+        while left:
+            gone, left = self._runtime.store.transact(partial(self._delete_some, left, namespace, event_ids, now))
+            for work in gone:
+                self._drop_work(work)
+            deleted += len(gone)
+        return deleted
+
+    # ---- ending
+
+    def finish(
+        self,
+        run_id: str,
+        summary: Mapping[str, Any] | None = None,
+        *,
+        project: str | None = None,
+        entity: str | None = None,
+    ) -> EvaluationRun:
+        """Complete a run, after closing its open predictions. Repeating it with an equal summary changes nothing.
+
+        Nor does repeating it without one. Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` for a summary
+        that is not a JSON object.
+        """
+        check_summary(summary)
+        namespace, now = self._reader.maybe_place(project, entity), self._runtime.clock.now()
+        step = partial(self._finish, run_id, namespace, summary, now)
+        while (finished := self._runtime.store.transact(step)) is None:
+            pass  # each step closes some of the open predictions
+        return finished
+
+    def cancel(
+        self, run_id: str, reason: str = "cancelled", *, project: str | None = None, entity: str | None = None
+    ) -> EvaluationRun:
+        """End a running run that is no longer wanted. Idempotent. Raises `NotFound`, `RunAlreadyFinished`.
+
+        A run that the engine works on ends after the rows that are under way, and keeps what is done.
+        """
+        run = self.get(run_id, project=project, entity=entity)
+        if self._stop_work(run.id, check_reason(reason)):
+            return self.get(run_id)
+        return self._stop(RunState.CANCELLED, run_id, reason, project, entity)
+
+    def fail(
+        self, run_id: str, reason: str = "failed", *, project: str | None = None, entity: str | None = None
+    ) -> EvaluationRun:
+        """End a running run because it went wrong. Idempotent. Raises `NotFound`, `RunAlreadyFinished`."""
+        return self._stop(RunState.FAILED, run_id, reason, project, entity)
+
+    # ---- steps
+
+    def _create(self, tx: Tx, run: EvaluationRun) -> EvaluationRun:
+        source = run.source_evaluation_run_id
+        known = None if source is None else self._reader.see(tx, EvaluationRun, source, None) is not None
+        run = attrs.evolve(run, source_known=known)
+        References(self._runtime.settings.reference_mode, self._principal).check_run(tx, run)
+        tx.add(run)
+        return run
+
+    def _find(self, snapshot: Snapshot, run_id: str, namespace: Namespace | None) -> EvaluationRun:
+        return self._reader.find(snapshot, EvaluationRun, RUN, run_id, namespace)
+
+    def _finish(
+        self, run_id: str, namespace: Namespace | None, summary: Mapping[str, Any] | None, now: datetime, tx: Tx
+    ) -> EvaluationRun | None:
+        """Complete a run. Returns None while there are open predictions to close."""
+        run = self._find(tx, run_id, namespace)
+        check_idle(tx, run_id)
+        finished = run.finished(summary, now)
+        if finished is run:
+            return run
+        if not close_open(tx, run_id, now):
+            return None
+        tx.replace(finished)
+        return tx.get(EvaluationRun, run_id)  # as the store returns it: deeply frozen
+
+    def _stop(
+        self, state: RunState, run_id: str, reason: str, project: str | None, entity: str | None
+    ) -> EvaluationRun:
+        check_reason(reason)
+        namespace, now = self._reader.maybe_place(project, entity), self._runtime.clock.now()
+
+        def step(tx: Tx) -> EvaluationRun:
+            before = self._find(tx, run_id, namespace)
+            check_idle(tx, run_id)
+            after = before.stopped(state, reason, now)
+            if after is not before:
+                tx.replace(after)
+            return after
+
+        return self._runtime.store.transact(step)
+
+    # ---- the job of a run that ends or is deleted
+
+    def _stop_work(self, run_id: str, reason: str) -> bool:
+        """Request the end of a run's job, if one is queued or running. Returns whether there was one."""
+        event_id, now = self._runtime.ids(), self._runtime.clock.now()
+
+        def step(tx: Tx) -> Job | None:
+            run, job = get_or_none(tx, EvaluationRun, run_id), latest_job(tx, run_id)
+            if job is None or job.ended:
+                return None
+            if run is not None:
+                tx.replace(attrs.evolve(run, reason=run.reason or reason))
+            return request_cancel(tx, self._runtime.job_types, job.id, event_id, self._principal.name, now)
+
+        job = self._runtime.store.transact(step)
+        if job is not None and job.ended:
+            announce(self._runtime, job)
+        return job is not None
+
+    def _delete_some(
+        self, ids: Sequence[str], namespace: Namespace, event_ids: Mapping[str, str], now: datetime, tx: Tx
+    ) -> tuple[Sequence["_LastJob"], Sequence[str]]:
+        """Delete up to a batch of records. Returns the last jobs of the runs that are gone, and the ids still left."""
+        gone: tuple[_LastJob, ...] = ()
+        room = BATCH
+        for at, run_id in enumerate(ids):
+            if self._reader.see(tx, EvaluationRun, run_id, namespace) is not None:
+                room -= remove_parts(tx, run_id, room)
+                if room <= 0:
+                    return gone, ids[at:]
+                gone += (self._end_work(tx, run_id, event_ids[run_id], now),)
+                tx.remove(EvaluationRun, run_id)
+        return gone, ()
+
+    def _end_work(self, tx: Tx, run_id: str, event_id: str, now: datetime) -> "_LastJob":
+        """Cancel the job of a run in the transaction that deletes the run, so that nothing is added to it again."""
+        job = latest_job(tx, run_id)
+        if job is None or job.ended:
+            return _LastJob(job)
+        return _LastJob(
+            request_cancel(tx, self._runtime.job_types, job.id, event_id, self._principal.name, now), cancelled=True
+        )
+
+    def _drop_work(self, last: "_LastJob") -> None:
+        """Remove the files of a deleted run's last job. Those of a job at work are removed when it ends."""
+        if last.job is None or not last.job.ended:
+            return
+        if last.cancelled:
+            announce(self._runtime, last.job)
+        for name in files_of(last.job):
+            self._runtime.artifacts.remove(name)
+
+    # ---- in batches
+
+    def _by_id(self, ids: Sequence[str], namespace: Namespace, after: EvaluationRun | None) -> Iterator[EvaluationRun]:
+        see = self._reader.see
+        seen = self._runtime.store.read(
+            lambda snapshot: [see(snapshot, EvaluationRun, run_id, namespace) for run_id in ids]
+        )
+        found = sorted((run for run in seen if run is not None), key=_cursor)
+        return (run for run in found if after is None or _cursor(run) > _cursor(after))
+
+
+@attrs.frozen
+class _LastJob:
+    """The last job of a run that was deleted, if it had one; and whether the deletion cancelled it."""
+
+    job: Job | None
+    cancelled: bool = False
+
+
+# ---- a run and its job
+
+
+def find_run(runtime: Runtime, principal: Principal, run_id: str) -> EvaluationRun:
+    """Return a run that the principal may see. Raises `NotFound`."""
+    return Runs(runtime, principal).get(run_id)
+
+
+def check_idle(snapshot: Snapshot, run_id: str) -> None:
+    """Raise `Conflict` while a run has a job that is queued or running."""
+    job = latest_job(snapshot, run_id)
+    if job is not None and not job.ended:
+        raise Conflict(f"the engine works on evaluation run {run_id}; wait for it, or cancel it")
+
+
+def end_run(tx: Tx, job: Job) -> None:
+    """End the run of a job that did not succeed, in the transaction that ends the job."""
+    if job.status is JobStatus.SUCCEEDED or job.ended_at is None:
+        return
+    run = get_or_none(tx, EvaluationRun, job.lane)
+    if run is not None and run.state is RunState.RUNNING:
+        state = RunState.CANCELLED if job.status is JobStatus.CANCELLED else RunState.FAILED
+        tx.replace(run.stopped(state, run.reason or job.error_message or state.value, job.ended_at))
+
+
+def run_status(snapshot: Snapshot, run: EvaluationRun) -> RunStatus:
+    """Return the status of a run, with the progress of its last job where there is one."""
+    job = latest_job(snapshot, run.id)
+    progress = None if job is None else get_or_none(snapshot, JobProgress, job.id)
+    if progress is None or progress.total is None:
+        return RunStatus(run)
+    return RunStatus(run, progress.step, progress.total)
+
+
+def _cursor(run: EvaluationRun) -> Cursor:
+    return cursor_at(EvaluationRun, "by_project", run)
+
+
+def _matcher(
+    evaluations: Iterable[str], models: Iterable[str], sources: Iterable[str]
+) -> Callable[[EvaluationRun], bool]:
+    of_evaluation = frozenset(map(same_scheme, evaluations))
+    of_model = frozenset(map(same_scheme, models))
+    of_source = frozenset(sources)
+
+    def matches(run: EvaluationRun) -> bool:
+        return (
+            (not of_evaluation or same_scheme(run.evaluation) in of_evaluation)
+            and (not of_model or same_scheme(run.model) in of_model)
+            and (not of_source or run.source_evaluation_run_id in of_source)
+        )
+
+    return matches
