@@ -30,8 +30,8 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.domain.logprobs import TokenLogprob
+from modelyard.formats.converter import structure_exactly, unstructure
 from modelyard.protocols import ServedModel
-from modelyard.testing.cassette.attrs_json import from_json, to_json
 from modelyard.testing.cassette.cassette import use_cassette
 from modelyard.testing.cassette.redaction import Redactor
 from modelyard.testing.cassette.request_key import asked_by, request_of
@@ -160,7 +160,7 @@ def test_what_is_kept_of_a_request_is_the_whole_request(request: CompletionReque
 
 @given(deltas)
 def test_a_value_is_what_its_json_says(delta: Delta) -> None:
-    assert from_json(Delta, json.loads(json.dumps(to_json(delta)))) == delta
+    assert structure_exactly(Delta, json.loads(json.dumps(unstructure(delta)))) == delta
 
 
 # ---- secrets -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import Length, Matching, Refused, Within
-from modelyard.formats.converter import MAX_PROBLEMS, structure, structure_members, tag_of, unstructure
+from modelyard.formats.converter import (
+    MAX_PROBLEMS,
+    structure,
+    structure_exactly,
+    tag_of,
+    unstructure,
+    unstructure_filled,
+)
 
 
 class Colour(StrEnum):
@@ -198,11 +205,12 @@ def test_messages_never_repeat_the_input() -> None:
     assert "SECRET" not in str(caught.value)
 
 
-def test_members_are_those_that_were_sent_checked_like_an_instance() -> None:
-    assert structure_members(Drawing, {"name": "x", "visible": None, "level": 2}) == {"name": "x", "level": 2}
+def test_members_that_the_class_lacks_are_refused_where_it_must_fit_exactly() -> None:
+    body = {"name": "x", "nmae": "y", "shapes": [{"type": "square", "sdie": 2}, {"type": "square", "side": 2}]}
+    assert structure(Drawing, body) == Drawing("x", (Square("square"), Square("square", 2)))
     with pytest.raises(InvalidInput) as caught:
-        structure_members(Drawing, {"name": "TOO LONG A NAME", "level": 3}, "body")
-    assert [problem.loc for problem in caught.value.problems] == [("body", "level"), ("body", "name")]
+        structure_exactly(Drawing, body, "line")
+    assert [problem.loc for problem in caught.value.problems] == [("line", "nmae"), ("line", "shapes", 0, "sdie")]
 
 
 def test_a_class_that_cannot_be_told_apart_or_parsed_is_the_programmer_s_fault() -> None:
@@ -255,6 +263,17 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def test_what_has_a_default_is_left_out_where_it_has_it_and_nothing_else_is() -> None:
     assert unstructure(Answer(None, None, AT)) == {"id": None, "colour": None, "at": "2026-01-02T03:04:05.000000Z"}
+
+
+def test_what_is_kept_filled_has_every_value_that_is_neither_none_nor_empty() -> None:
+    assert unstructure_filled(Drawing("x", (Square("square"),), note=None, tags={})) == {
+        "name": "x",
+        "shapes": [{"type": "square", "side": 1}],
+        "colour": "red",
+        "weights": [1.0],
+        "visible": True,
+        "level": 1,
+    }
 
 
 def test_json_data_are_plain_at_every_depth() -> None:

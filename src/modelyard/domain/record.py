@@ -18,6 +18,14 @@ def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return value if type(value) is MappingProxyType else MappingProxyType(dict(value))
 
 
+_LONGEST_TEXT = 2000
+
+
+def truncate_for_storage(text: str) -> str:
+    """Return a string that every store can keep: bounded, and with NUL and lone surrogates escaped."""
+    return text[:_LONGEST_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
 @attrs.frozen
 class Index:
     """A listing order: records that agree on `where`, sorted by `order`.

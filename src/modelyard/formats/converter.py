@@ -10,11 +10,10 @@ are attrs validators that raise ValueError. What concerns several fields is chec
 also raise `InvalidInput` with a place. A field may bring its own hook: `metadata={"parser": function of the value}`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum, StrEnum
-from functools import cache
 from operator import attrgetter
 from types import UnionType
 from typing import Any, Never, TypeVar, Union, get_args
@@ -28,7 +27,7 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter_errors import FAULTS, problems_in
 from modelyard.formats.structure_hooks import add_structure_hooks, either, is_any, is_of, tag_of
 
-__all__ = ["MAX_PROBLEMS", "either", "make_converter", "structure", "structure_members", "tag_of", "unstructure"]
+__all__ = ["MAX_PROBLEMS", "either", "structure", "structure_exactly", "tag_of", "unstructure", "unstructure_filled"]
 
 T = TypeVar("T")
 
@@ -41,28 +40,24 @@ def structure(cls: type[T], value: object, *loc: str | int) -> T:
     Null is as good as absent for a field with a default; unknown members are ignored. Raises `InvalidInput` naming the
     problems, each located below `loc`: the first 100, the last of them with how many more there are.
     """
+    return _structured(_LENIENT, cls, value, loc)
+
+
+def structure_exactly(cls: type[T], value: object, *loc: str | int) -> T:
+    """Return what `structure` returns, but refuse members that the class does not have."""
+    return _structured(_EXACT, cls, value, loc)
+
+
+def _structured(converters: tuple[Converter, Converter], cls: type[T], value: object, loc: tuple[str | int, ...]) -> T:
+    fast, detailed = converters
     try:
-        return _fast.structure(value, cls)
-    except (InvalidInput, ValueError, KeyError):
+        return fast.structure(value, cls)
+    except (KeyError, *FAULTS):
         pass  # the detailed converter finds every problem
     try:
-        return _detailed.structure(value, cls)
+        return detailed.structure(value, cls)
     except FAULTS as error:
         raise InvalidInput(_first(list(problems_in(error, value, loc)))) from None
-
-
-def structure_members(cls: type[attrs.AttrsInstance], value: object, *loc: str | int) -> dict[str, Any]:
-    """Return the fields of `structure(cls, value)` that were sent, by their init names. Raises as `structure` does."""
-    made, fields = structure(cls, value, *loc), _fields(cls)
-    assert isinstance(value, dict)
-    sent = [name for name, raw in value.items() if name in fields and (raw is not None or fields[name][1])]
-    return {fields[name][0]: getattr(made, name) for name in sent}
-
-
-@cache
-def _fields(cls: type[attrs.AttrsInstance]) -> Mapping[str, tuple[str, bool]]:
-    """The init names of a class's fields, and whether they are required."""
-    return {field.name: (field.alias, field.default is attrs.NOTHING) for field in attrs.fields(cls)}
 
 
 def unstructure(value: Any) -> Any:
@@ -73,7 +68,12 @@ def unstructure(value: Any) -> Any:
     and `x: str | None = None` for one that is left out instead. Times are written in UTC with microseconds and a Z,
     dates as YYYY-MM-DD, Decimals as text, enums as their values, and frozensets as sorted lists.
     """
-    return _fast.unstructure(value)
+    return _LENIENT[0].unstructure(value)
+
+
+def unstructure_filled(value: Any) -> Any:
+    """Return the JSON data of a value as `unstructure` does, but with every field that is neither None nor empty."""
+    return _FILLED.unstructure(value)
 
 
 def _first(problems: list[Problem]) -> list[Problem]:
@@ -99,6 +99,16 @@ def _written_union(kind: Any, converter: Converter) -> Callable[[Any], Any]:
     return identity if all(hook is identity for hook in hooks) else converter.unstructure
 
 
+def _written_filled(cls: Any, converter: Converter) -> Callable[[Any], Any]:
+    names = [field.name for field in attrs.fields(cls)]
+
+    def write(value: Any) -> dict[str, Any]:
+        parts = [(name, getattr(value, name)) for name in names]
+        return {name: converter.unstructure(part) for name, part in parts if part not in (None, (), {})}
+
+    return write
+
+
 def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -106,11 +116,10 @@ def _time(moment: datetime) -> str:
 # ---- the converters ----------------------------------------------------------------------------------------------
 
 
-def make_converter(*, detailed: bool, forbid_extra_keys: bool = False) -> Converter:
-    """Return a cattrs converter with the hooks of this module."""
+def _converter(*, detailed: bool, exact: bool = False) -> Converter:
     made = Converter(
         detailed_validation=detailed,
-        forbid_extra_keys=forbid_extra_keys,
+        forbid_extra_keys=exact,
         omit_if_default=True,
         unstruct_collection_overrides={frozenset: sorted},
         structure_fallback_factory=_unknown,
@@ -126,7 +135,9 @@ def _add_unstructure_hooks(made: Converter) -> None:
     made.register_unstructure_hook(datetime, _time)
     for enum in (Enum, StrEnum):
         made.register_unstructure_hook(enum, attrgetter("value"))
-    made.register_unstructure_hook_func(is_any, made.unstructure)
+    made.register_unstructure_hook_func(
+        is_any, lambda value: value if type(value) is object else made.unstructure(value)
+    )
     made.register_unstructure_hook_factory(is_mapping, _written_mapping)
     made.register_unstructure_hook_factory(is_of(Union, UnionType), _written_union)
 
@@ -135,4 +146,7 @@ def _unknown(kind: Any) -> Never:
     raise TypeError(f"{kind!r} is not a type that JSON can hold")
 
 
-_fast, _detailed = make_converter(detailed=False), make_converter(detailed=True)
+_LENIENT = _converter(detailed=False), _converter(detailed=True)
+_EXACT = _converter(detailed=False, exact=True), _converter(detailed=True, exact=True)
+_FILLED = _converter(detailed=False)
+_FILLED.register_unstructure_hook_factory(attrs.has, _written_filled)

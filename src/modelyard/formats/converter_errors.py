@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from cattrs.errors import AttributeValidationNote, BaseValidationError
+from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
 
 from modelyard.errors import InvalidInput, Problem
 
-FAULTS = (InvalidInput, ValueError, BaseValidationError)
+FAULTS = (InvalidInput, ValueError, BaseValidationError, ForbiddenExtraKeysError)
 """What structuring raises for data that do not fit: hooks, validators of fields, and cattrs for an instance."""
 
 
@@ -24,6 +24,9 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
     elif isinstance(error, InvalidInput):
         for problem in error.problems:
             yield Problem((*loc, *problem.loc), problem.msg, problem.type)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        for name in sorted(error.extra_fields):
+            yield Problem((*loc, name), "is not known", "unknown")
     elif isinstance(error, ValueError):
         yield Problem(loc, str(error))
     else:

@@ -241,16 +241,26 @@ def tag_of(classes: Sequence[type]) -> str:
 
 
 def _instance(cls: Any, converter: Converter) -> Hook:
-    fields: dict[str, Any] = {
-        field.name: override(struct_hook=_field(field, converter))
-        for field in attrs.fields(attrs.resolve_types(cls))
-        if field.init
-    }
-    return _container(dict, make_dict_structure_fn(cls, converter, **fields), *_OBJECT)
+    made: list[Hook] = []
+
+    def hook(value: Any, to: Any) -> Any:
+        if type(value) is not dict:
+            _refuse("must be an object", "dict_type")
+        if not made:  # not before: a class may have fields of its own kind
+            made.append(_fields(cls, converter))
+        return made[0](value, to)
+
+    return hook
+
+
+def _fields(cls: Any, converter: Converter) -> Hook:
+    fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
+    hooks: dict[str, Any] = {field.name: override(struct_hook=_field(field, converter)) for field in fields}
+    return make_dict_structure_fn(cls, converter, **hooks)
 
 
 def _field(field: Any, converter: Converter) -> Hook:
-    """A field's hook: its own or its type's; with null for its default, and in detail with its validator."""
+    """A field's hook: its own or its type's, with null for its default, and in detail with its validator."""
     parse, default, detailed = field.metadata.get("parser"), field.default, converter.detailed_validation
     hook = converter.get_structure_hook(field.type) if parse is None else lambda value, _: parse(value)
     if detailed and field.validator is not None:

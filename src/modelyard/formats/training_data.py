@@ -20,7 +20,7 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.chat.messages import message_object
 from modelyard.formats.chat.recorded import recorded_message, recorded_tool
 from modelyard.formats.chat.tools import tool_object
-from modelyard.formats.fields import below, each, mapping, natural, number, optional, refused, required, text, whole
+from modelyard.formats.fields import each, mapping, natural, number, optional, refused, required, text, whole
 from modelyard.formats.json import checked_dumps, loads
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
     try:
         return parse(row)
     except InvalidInput as wrong:
-        raise below(wrong, "line", place) from None
+        raise wrong.below("line", place) from None
 
 
 def dump_example(example: Example) -> bytes:

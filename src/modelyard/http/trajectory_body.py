@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.fields import below
 from modelyard.formats.json_stream import JsonReader, file_chunks
 from modelyard.formats.training_data import dump_group_end, dump_trajectory, group_around, trajectory_of
 from modelyard.http.route import Call
@@ -57,7 +56,7 @@ def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
     try:
         return write()
     except InvalidInput as wrong:
-        raise below(wrong, "body", *place) from None
+        raise wrong.below("body", *place) from None
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
 from modelyard.http.uploads.graphql import FILE, MANIFEST, operation
 from modelyard.http.uploads.schemas import (
-    STREAM_ACCEPTED,
     GraphQLAnswer,
     GraphQLRequest,
     Manifest,
@@ -24,28 +23,28 @@ from modelyard.http.uploads.schemas import (
 def perform(call: Call) -> Response:
     """Perform one operation of an artifact's upload."""
     request = structure(GraphQLRequest, call.body, "body")
-    return json_response({"data": operation(request)(call, request.variables or {})})
+    return json_response(GraphQLAnswer(operation(request)(call, request.variables or {})))
 
 
 def put_file(call: Call) -> Response:
     """Keep the file of an upload."""
     assert call.data is not None
     call.platform.uploads.receive(call.params["file"], call.data)
-    return json_response({})
+    return json_response(Received())
 
 
 def put_manifest(call: Call) -> Response:
     """Compare the list of an upload's files with the file that came."""
     manifest = structure(Manifest, call.body, "body")
     call.platform.uploads.check_manifest(call.params["manifest"], manifest.digests)
-    return json_response({})
+    return json_response(Received())
 
 
 def take_stream(call: Call) -> Response:
     """Take a piece of a run's stream, and keep nothing of it."""
     structure(RunStream, call.body, "body")
     call.principal.require(call.params["entity"], call.params["project"])
-    return json_response(STREAM_ACCEPTED)
+    return json_response(StreamAnswer(None, {}))
 
 
 _route = partial(documented_route, Interface.UPLOADS)

@@ -185,9 +185,6 @@ class StreamAnswer:
     limits: Mapping[str, Any]
 
 
-STREAM_ACCEPTED: Data = {"exitcode": None, "limits": {}}
-
-
 # ---- who, and where --------------------------------------------------------------------------------------------------
 
 

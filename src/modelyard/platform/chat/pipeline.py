@@ -12,11 +12,11 @@ from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
+from modelyard.formats import converter
 from modelyard.platform.catalogue.service import offered, served
 from modelyard.platform.chat.assembly import ResponseAssembler
 from modelyard.platform.chat.backend_stream import Close, Open, Pull
 from modelyard.platform.chat.capability_checks import check_supported, check_tool_choice, images, resolve_max_tokens
-from modelyard.platform.jsonable import to_jsonable
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import RecordUsage, book, budgets_of, reserve, settle
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot, Tx
@@ -266,8 +266,8 @@ class CompletionPipeline:
             project=self.attribution.project,
             model=self.given.model,
             created_at=self.runtime.clock.now(),
-            request=to_jsonable(self.given),
-            answer=to_jsonable(completion),
+            request=converter.unstructure_filled(self.given),
+            answer=converter.unstructure_filled(completion),
             metadata=self.given.metadata,
             price=self.served.entry.pricing.texts,
         )

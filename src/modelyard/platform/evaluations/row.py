@@ -14,12 +14,11 @@ import attrs
 from modelyard.clock import backoff
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.flow import Await, Call, CallerDisconnected, Flow, sleep
 from modelyard.formats.json import checked_dumps
 from modelyard.lazy import asyncio
-from modelyard.platform.jsonable import truncate_for_storage
 from modelyard.protocols import Clock
 
 FIRST_PAUSE = 0.5

@@ -15,7 +15,6 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
-from modelyard.formats.fields import below
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.row import (
@@ -120,7 +119,7 @@ def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScore
         try:
             scorer = rule_of(scorer)
         except InvalidInput as wrong:
-            raise below(wrong, "scorers", name) from None
+            raise wrong.below("scorers", name) from None
     if isinstance(scorer, Rule):
         return NamedScorer(_checked_name(name or scorer.type), scorer)
     if not callable(scorer):
@@ -140,7 +139,7 @@ def _read(version: ObjectVersion) -> NamedScorer:
     try:
         return NamedScorer(_checked_name(version.object_id), rule_of(data), published=version.ref)
     except InvalidInput as wrong:
-        raise below(wrong, "scorers", version.object_id) from None
+        raise wrong.below("scorers", version.object_id) from None
 
 
 def _checked_name(name: str) -> str:

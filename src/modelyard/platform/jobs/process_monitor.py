@@ -3,13 +3,13 @@
 import attrs
 
 from modelyard.domain.job import Job, JobProgress, QueueState
+from modelyard.domain.record import truncate_for_storage
 from modelyard.errors import StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import end_attempt, goes_on, note_handle, taken_up
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import MAX_CLAIMED, Runner
-from modelyard.platform.jsonable import truncate_for_storage
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Executor, Snapshot

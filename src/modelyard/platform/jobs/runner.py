@@ -7,6 +7,7 @@ from datetime import datetime
 
 from modelyard.domain.events import LeaseTaken
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress
+from modelyard.domain.record import truncate_for_storage
 from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError, TrainingError
 from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import adopt, expire
@@ -14,7 +15,6 @@ from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
 from modelyard.platform.jobs.queue import announce, crash, fail, requeue
-from modelyard.platform.jsonable import truncate_for_storage
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx

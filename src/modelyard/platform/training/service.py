@@ -15,7 +15,6 @@ from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, TrainingConfig
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.fields import below
 from modelyard.formats.training_data import EXAMPLES, GROUPS, RowFormat, read_examples
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
@@ -222,7 +221,7 @@ class Training:
                 for _ in read_examples(file):
                     pass
             except InvalidInput as wrong:
-                raise below(wrong, "training_data_url") from None
+                raise wrong.below("training_data_url") from None
 
     def _dataset(self, snapshot: Snapshot, url: str) -> Dataset:
         named = DatasetName.parse(url)

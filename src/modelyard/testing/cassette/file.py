@@ -15,9 +15,9 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Delta
-from modelyard.errors import StoreCorrupt, StoreTooNew
+from modelyard.errors import InvalidInput, StoreCorrupt, StoreTooNew
+from modelyard.formats.converter import structure_exactly, unstructure
 from modelyard.protocols import Capabilities
-from modelyard.testing.cassette.attrs_json import from_json, to_json
 
 VERSION = 1
 _HEADER = {"modelyard_cassette": VERSION}
@@ -86,7 +86,7 @@ class CassetteFile:
         new = {model: offer for model, offer in offers.items() if self.offers.get(model) != offer}
         self.offers |= new
         if new:
-            _append(self.path, [{"model": model, **to_json(offer)} for model, offer in new.items()])
+            _append(self.path, [{"model": model, **unstructure(offer)} for model, offer in new.items()])
 
     def _read(self, number: int, line: bytes) -> None:
         try:
@@ -95,10 +95,10 @@ class CassetteFile:
                 self._check_version(data)
             elif "model" in data:
                 model = data.pop("model")
-                self.offers[model] = from_json(Offer, data)
+                self.offers[model] = structure_exactly(Offer, data)
             else:
                 self.recordings.append(_recording(data, number))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (InvalidInput, ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreCorrupt(
                 f"{self.path}, line {number}, is no line of a cassette: {error}; restore it or delete it"
             ) from None
@@ -112,13 +112,15 @@ class CassetteFile:
 
 def _recording_json(recording: Recording) -> dict[str, Any]:
     """With the request first, so that a person finds it, and each delta beside its time."""
-    data: dict[str, Any] = to_json(attrs.evolve(recording, deltas=(), line=0))
-    return data | {"deltas": [{"at": timed.at, **to_json(timed.delta)} for timed in recording.deltas]}
+    data: dict[str, Any] = unstructure(attrs.evolve(recording, deltas=(), line=0))
+    return data | {"deltas": [{"at": timed.at, **unstructure(timed.delta)} for timed in recording.deltas]}
 
 
 def _recording(data: dict[str, Any], number: int) -> Recording:
-    deltas = tuple(Timed(delta.pop("at"), from_json(Delta, delta)) for delta in data.pop("deltas"))
-    return attrs.evolve(from_json(Recording, {"prompt_tokens": None, "deltas": [], **data}), deltas=deltas, line=number)
+    deltas = tuple(Timed(delta.pop("at"), structure_exactly(Delta, delta)) for delta in data.pop("deltas"))
+    return attrs.evolve(
+        structure_exactly(Recording, {"prompt_tokens": None, "deltas": [], **data}), deltas=deltas, line=number
+    )
 
 
 # ---- the bytes ---------------------------------------------------------------------------------------------------

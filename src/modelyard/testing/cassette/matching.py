@@ -7,7 +7,7 @@ from typing import Any
 
 from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import InvalidInput
-from modelyard.testing.cassette.attrs_json import to_json
+from modelyard.formats.converter import unstructure
 from modelyard.testing.cassette.request_key import FIELDS, Asked, about_the_prompt, request_of
 
 _MOST_SHOWN = 6
@@ -33,7 +33,7 @@ class Match:
         """JSON data: requests that agree in it are the same."""
         if self._match is None:
             return {name: value for name, value in asked.items() if name not in self._ignored}
-        return to_json(self._match(request_of(asked)))
+        return unstructure(self._match(request_of(asked)))
 
     def key(self, asked: Asked) -> str:
         """One text for everything that is compared. Raises `InvalidInput` for a match that is no JSON data."""

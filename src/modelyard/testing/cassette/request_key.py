@@ -12,7 +12,7 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import SAMPLING_PARAMETERS, CompletionRequest
-from modelyard.testing.cassette.attrs_json import from_json, to_json
+from modelyard.formats.converter import structure_exactly, unstructure
 
 Asked = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ _DRAWN_SEED = 2**32
 
 def asked_by(request: CompletionRequest, entry: CatalogueEntry, prompt_tokens: int | None) -> dict[str, Any]:
     """The JSON data of a request, given what it was resolved to and how many tokens its prompt has."""
-    asked: dict[str, Any] = to_json(request)
+    asked: dict[str, Any] = unstructure(request)
     asked |= asked.pop("sampling", {})
     for name in WITHOUT_EFFECT:
         asked.pop(name, None)
@@ -45,7 +45,7 @@ def about_the_prompt(asked: Asked) -> dict[str, Any]:
 
 
 def request_of(asked: Asked) -> CompletionRequest:
-    """The request again. Raises ValueError or TypeError for what `asked_by` does not give."""
+    """The request again. Raises `InvalidInput` for what `asked_by` does not give."""
     sampling = {name: asked[name] for name in SAMPLING_PARAMETERS if name in asked}
     others = {name: value for name, value in asked.items() if name not in SAMPLING_PARAMETERS}
-    return from_json(CompletionRequest, others | {"sampling": sampling})
+    return structure_exactly(CompletionRequest, others | {"sampling": sampling})
