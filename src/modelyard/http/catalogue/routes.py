@@ -61,14 +61,14 @@ def _knows(if_none_match: str, etag: str) -> bool:
 
 
 def list_models(call: Call) -> Response:
-    """List what the caller may ask: the catalogue, then the caller's trained models by their names."""
+    """List the models that the caller may use: the catalogue, then their trained models by name."""
     offered = map(ListedModel.of, call.platform.catalogue.entries())
     trained = map(ListedModel.of_trained, _models(call.platform))
     return json_response(ModelList("list", (*offered, *trained)))
 
 
 def show_model(call: Call) -> Response:
-    """Show one model that the caller may ask, by any of its names."""
+    """Show one model that the caller may use, by any of its names."""
     name = call.params["id"]
     found = call.platform.catalogue.resolve(name)
     return json_response(ListedModel(name, "model", found.entry.created, OWNER))
@@ -93,7 +93,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             Auth.BEARER,
             list_models,
             response=ModelList,
-            summary="List the models that the caller may ask.",
+            summary="List the models that the caller may use.",
             error_format=ErrorFormat.ERROR,
         ),
         Route(
@@ -103,7 +103,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             Auth.BEARER,
             show_model,
             response=ListedModel,
-            summary="Show one model that the caller may ask.",
+            summary="Show one model that the caller may use.",
             error_format=ErrorFormat.ERROR,
         ),
     )
