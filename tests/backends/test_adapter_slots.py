@@ -276,6 +276,29 @@ def test_those_who_wait_for_one_adapter_hear_of_its_refusal():
     assert isinstance(slots.next(Claim("a", "here")), Load)
 
 
+def test_a_claim_that_leaves_gives_back_what_was_pinned_for_it():
+    slots = slots_holding(1)
+    served, waiting, first_of_others = Claim("a", "here"), Claim("b", "here"), Claim("c", "here")
+    used = serve(slots, served)
+    slots.next(waiting)
+    others = slots.next(first_of_others)
+    assert used.pins == 1
+    slots.leave(waiting)
+    assert slots.waiting == [first_of_others]
+    assert others.bell.done()
+    slots.leave(served)
+    assert used.pins == 0
+    assert slots.next(first_of_others) == Unload(used)
+
+
+def test_a_claim_that_was_refused_has_nothing_to_give_back():
+    slots = slots_holding(1)
+    claim = Claim("a", "here")
+    slots.refused(slots.next(claim).slot, Refused())
+    slots.leave(claim)
+    assert slots.waiting == []
+
+
 def test_a_leftover_is_loaded_again_in_place_but_goes_first_when_its_files_lie_elsewhere():
     slots = Slots(3)
     slots.next(Claim("a", "here"))

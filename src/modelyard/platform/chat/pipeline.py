@@ -318,6 +318,6 @@ def _with_details(request: CompletionRequest, capabilities: Capabilities) -> Com
 
 
 def _booked_name(requested: str, entry: CatalogueEntry) -> str:
-    """Return the catalogue id, or `entity/project/name` of a trained model, whatever step or alias was requested."""
+    """Return the catalogue id, or `entity/project/name` of a trained model without its step or alias."""
     parts = None if requested == entry.id else models.ModelName.parse(requested)
     return entry.id if parts is None else f"{parts.entity}/{parts.project}/{parts.name}"
