@@ -136,7 +136,7 @@ def own_caches(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
     sizes = {**{name: known[name] for name in SIZES}, **LINEAR, "num_hidden_layers": 4}
     AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3_5_text", **sizes)).save_pretrained(folder)
     together, apart = Network(folder), Network(folder)
-    apart.joins = False
+    apart.can_batch = False
     engines = {"a pass for all": engine_of(together, max(ROWS)), "a pass for each": engine_of(apart, max(ROWS))}
     found: dict[str, Any] = {}
     for rows in ROWS:

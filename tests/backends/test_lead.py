@@ -36,7 +36,7 @@ def test_those_who_are_ready_are_told_and_the_others_wait_on() -> None:
         lead.follow(name, follower(woken, name, lambda name=name: name in ready and lead.claimed is False))  # type: ignore[misc]
     assert woken == ["a"]
     ready |= {"b", "c"}
-    lead.tell(["b", "b", "x"])
+    lead.notify(["b", "b", "x"])
     assert woken == ["a", "b"]
     lead.hand_over()
     assert woken == ["a", "b", "c"]
@@ -66,7 +66,7 @@ def test_who_cannot_be_reached_any_more_is_passed_over() -> None:
     lead.hand_over()
     assert woken == ["here"]
     assert lead.take()
-    lead.tell(["ready"])
+    lead.notify(["ready"])
 
 
 def test_the_lead_is_kept_while_something_is_unfinished() -> None:

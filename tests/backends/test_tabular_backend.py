@@ -237,7 +237,7 @@ def test_many_threads_may_load_at_once() -> None:
 
 def test_a_file_that_is_no_adapter_is_a_clear_error() -> None:
     broken = attrs.evolve(checkpoint(5, Adapter()), open_file=lambda name: io.BytesIO(b"\x08\0\0\0\0\0\0\0nonsense"))
-    with pytest.raises(BackendError, match=r"adapter\.safetensors is no adapter"):
+    with pytest.raises(BackendError, match=r"adapter\.safetensors holds no adapter"):
         ask(broken)
 
 

@@ -157,8 +157,8 @@ ODD = [
     ({"peft_type": "IA3"}, "peft_type"),
     ({"r": 0}, "r and lora_alpha"),
     ({"lora_alpha": 0.5}, "whole numbers"),
-    ({"r": None}, "no configuration"),
-    ({"target_modules": None}, "no configuration"),
+    ({"r": None}, "not the configuration"),
+    ({"target_modules": None}, "not the configuration"),
 ]
 
 
@@ -171,7 +171,7 @@ def test_a_configuration_that_would_be_served_wrongly_is_refused(change: dict[st
 
 def test_what_is_no_json_is_refused() -> None:
     for text in (b"", b"[]", b"{", b"\xff"):
-        with pytest.raises(BackendError, match="no configuration"):
+        with pytest.raises(BackendError, match="not the configuration"):
             LoraShape.from_config(text)
 
 
@@ -190,5 +190,5 @@ def test_an_adapter_of_another_base_or_too_large_is_refused(folders: Callable[..
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"\x80\x04pickled")
-    with path.open("rb") as file, pytest.raises(ValueError, match="no safetensors file"):
+    with path.open("rb") as file, pytest.raises(ValueError, match="not a safetensors file"):
         read_tensors(file)

@@ -11,7 +11,7 @@ from local_models import END, base_model
 
 from modelyard import open_platform
 from modelyard.engines.torch.serving.backend import LocalBackend
-from modelyard.engines.torch.serving.sequence import UNTOLD
+from modelyard.engines.torch.serving.sequence import MAX_UNREAD
 from modelyard.protocols import ServedModel
 
 ENDLESS: Any = {"model": "tiny", "messages": "hello", "max_tokens": 900, "seed": 3, "logit_bias": {END: -100}}
@@ -55,7 +55,7 @@ def test_a_task_that_is_cancelled_while_it_waits_for_a_whole_answer_is_booked_fo
         loop, task = asyncio.get_running_loop(), asyncio.ensure_future(asking)
 
         def stepping() -> None:
-            if engine.rows.running and len(engine.rows.running[0].sampled) == 2 * UNTOLD + 5:
+            if engine.rows.running and len(engine.rows.running[0].sampled) == 2 * MAX_UNREAD + 5:
                 loop.call_soon_threadsafe(task.cancel)
                 assert gone.wait(ENOUGH), "nobody noticed"
             step()
@@ -68,4 +68,4 @@ def test_a_task_that_is_cancelled_while_it_waits_for_a_whole_answer_is_booked_fo
     with open_platform(backend=backend) as platform:
         asyncio.run(given_up(platform.chat.acomplete(**ENDLESS)))
         (entry,) = platform.usage.entries().items
-    assert entry.completion_tokens == 2 * UNTOLD
+    assert entry.completion_tokens == 2 * MAX_UNREAD

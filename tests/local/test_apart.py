@@ -12,7 +12,7 @@ import torch
 from local_models import SHAPE, TOKEN_BYTES, _loaded, adapter_weights, alone, answered, asked, engine_of, prompts
 
 from modelyard.domain.completion import Sampling
-from modelyard.engines.torch.hf_cache import OwnCache
+from modelyard.engines.torch.hf_cache import SequenceCache
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.separate_caches import SeparateCaches
 from modelyard.errors import BackendError, ContextLengthExceeded
@@ -30,8 +30,8 @@ def apart(folder: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> Any:
     def engine(keeps: bool = True, **options: Any) -> Engine:
         with monkeypatch.context() as changed:
             changed.setattr(_loaded(folder), "in_rows", False)
-            changed.setattr(_loaded(folder), "keeps", keeps)
-            changed.setattr(_loaded(folder), "joins", keeps and joins)
+            changed.setattr(_loaded(folder), "has_cache", keeps)
+            changed.setattr(_loaded(folder), "can_batch", keeps and joins)
             made = engine_of(folder, **options)
         assert isinstance(made.rows, SeparateCaches)
         return made
@@ -94,14 +94,14 @@ def test_memory_is_never_exceeded_and_those_for_whom_there_is_none_wait(
 ) -> None:
     memory, most = TOKEN_BYTES * 100, [0]
     engine = apart(memory=memory, ends=frozenset())
-    read = OwnCache.read
+    read = SequenceCache.read
 
-    def watching(cache: OwnCache, ids: torch.Tensor) -> torch.Tensor:
+    def watching(cache: SequenceCache, ids: torch.Tensor) -> torch.Tensor:
         states = read(cache, ids)
         most[0] = max(most[0], sum(one.nbytes for one in engine.rows._caches.values()))
         return states
 
-    monkeypatch.setattr(OwnCache, "read", watching)
+    monkeypatch.setattr(SequenceCache, "read", watching)
     wanted = [asked([*range(5, 25)], 40, Sampling(seed=n)) for n in range(5)]
     found = answered(engine, *wanted)
     assert memory // 2 < most[0] <= memory

@@ -61,7 +61,7 @@ def test_what_is_registered_answers_as_transformers_does(made: Made, family: str
     longest = read_base_folder(folder).context_length
     network = Network(folder)
     assert network.in_rows == ((family, options) not in APART)
-    assert network.joins == (not network.in_rows and family not in ONE_BY_ONE)
+    assert network.can_batch == (not network.in_rows and family not in ONE_BY_ONE)
     engine = Engine(network, AdapterBank(network.model, 1, 8), frozenset())
     lengths = (5, 20, longest // 2, longest - 24)
     beside = [(prompt * longest)[:length] for prompt, length in zip(prompts(4), lengths, strict=True)]
@@ -164,7 +164,7 @@ def test_a_window_without_effect_is_served_as_the_whole_model_computes(made: Mad
     so there is none to go on from.
     """
     network = Network(made("llama", {**GROUPED, "sliding_window": 16}))
-    assert (network.in_rows, network.keeps) == (False, False)
+    assert (network.in_rows, network.has_cache) == (False, False)
     prompt = (prompts(1)[0] * 99)[:60]
     (found,) = answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), asked(prompt, 8))
     for place, token in enumerate(found):
@@ -285,7 +285,7 @@ def test_experts_that_are_layers_are_adapted_and_what_lies_beside_a_stack_of_the
         experts.weights = nn.Parameter(torch.zeros(2, 4, 4))
     beside = nn.ModuleDict({"up_proj": nn.Linear(4, 4)}) if stacked else nn.ModuleDict()
     parts = {"q_proj": nn.Linear(4, 4), "experts": experts, "shared_experts": beside}
-    assert set(LoraShape().around(nn.ModuleDict(parts)).targets) == targets
+    assert set(LoraShape().resolve(nn.ModuleDict(parts)).targets) == targets
 
 
 @pytest.mark.parametrize(("family", "options", "targets"), ADAPTED, ids=named)

@@ -40,7 +40,7 @@ def fail(engine: Engine) -> None:
     one = asked([9] * 150, 5, slot=BROKEN)
     answered(engine, one)
     assert type(one.failure) is BackendError
-    assert "no number" in str(one.failure)
+    assert "not a number" in str(one.failure)
     assert not one.sampled
 
 

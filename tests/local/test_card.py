@@ -276,13 +276,13 @@ def test_where_a_pass_cannot_be_recorded_all_goes_on_and_on_the_usual_stream(
     engine._network.hidden = waiting  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING):
         assert told(engine, asked([5, 6, 7], 5)) == told(expected, asked([5, 6, 7], 5))
-    assert "without a graph" in caplog.text
+    assert "without a CUDA graph" in caplog.text
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
 
 
 def test_a_token_that_the_model_has_not_is_refused_before_the_card_fails_for_good(card: Card, folder: Path) -> None:
     engine = engine_on("cuda", folder)
-    with pytest.raises(BackendError, match="token 259 of the prompt is none of this model's 259"):
+    with pytest.raises(BackendError, match="token 259 of the prompt is not one of this model's 259"):
         answered(engine, asked([5, 259], 3))
     assert len(answered(engine, asked([5, 258], 3))[0]) == 3
 

@@ -108,7 +108,7 @@ def test_special_tokens_come_from_the_template_alone_served_or_trained(said: lis
         Message(Role.ASSISTANT, said[8]),
     )
     tools = (Tool(said[1], said[4], {"properties": {said[2]: {"description": said[7]}}}),)
-    ids, marks = chat.marked(messages, tools)
+    ids, marks = chat.render_marked(messages, tools)
     assert ids == chat.render(messages, tools, add_generation_prompt=False)
     assert [token for token in ids if token < 3] == [1, 2] * 6
     assert chat.prompt(messages, tools) == [*ids, *chat.prompt(())]
@@ -175,7 +175,7 @@ def test_a_template_that_fails_makes_the_request_fail_and_nothing_else(
 
 
 def test_a_conversation_that_becomes_nothing_is_refused(templated: Callable[[str], Chat]) -> None:
-    with pytest.raises(InvalidInput, match="nothing at all"):
+    with pytest.raises(InvalidInput, match="rendered as nothing"):
         templated("{% for m in messages %}{% endfor %}").prompt((HELLO,))
 
 

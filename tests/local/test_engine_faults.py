@@ -194,7 +194,7 @@ def test_a_prompt_with_tokens_that_the_model_has_not_never_reaches_it(folder: Pa
     """A graphics card would fail for good, and with it all that is answered and trained there."""
     engine = engine_of(folder)
     good = asked([5, 258, 7], 4)
-    with pytest.raises(BackendError, match=f"token {token} of the prompt is none of this model's 259"):
+    with pytest.raises(BackendError, match=f"token {token} of the prompt is not one of this model's 259"):
         engine.submit(asked([5, token, 6], 4))
     assert answered(engine, good) == alone(folder, good)
 
@@ -295,7 +295,7 @@ def test_weights_that_give_no_numbers_are_told_as_such(folder: Path, monkeypatch
             engine.submit(other)
             engine.wait(one, 1)
         engine.wait(other, 3)
-        assert "no number" in str(one.failure)
+        assert "not a number" in str(one.failure)
         assert [other.answer] == alone(folder, other)
 
 

@@ -11,7 +11,7 @@ import pytest
 from local_models import GREEDY, asked, engine_of
 
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
-from modelyard.engines.torch.serving.sequence import Sequence, Speaker
+from modelyard.engines.torch.serving.sequence import ChoiceStream, Sequence
 from modelyard.errors import BackendError
 
 WATCHED = ("serving/batching_engine.py", "serving/sequence.py", "serving/sampler.py")
@@ -22,7 +22,7 @@ class Reader:
 
     def __init__(self, sequence: Sequence) -> None:
         request = CompletionRequest("m", (Message(Role.USER, "x"),), streamed=True)
-        self._speaker = Speaker(0, sequence, request, [bytes([65 + n % 26]) for n in range(259)])
+        self._speaker = ChoiceStream(0, sequence, request, [bytes([65 + n % 26]) for n in range(259)])
         self.heard: list[Delta] = []
         self.failure: Exception | None = None
 
@@ -30,7 +30,7 @@ class Reader:
         if self._speaker.ended:
             return
         try:
-            self.heard.extend(self._speaker.tell())
+            self.heard.extend(self._speaker.deltas())
         except Exception as fault:
             self.failure = self.failure or fault
 
@@ -116,7 +116,7 @@ def test_a_whole_answer_is_told_at_once_and_only_when_it_is_over(folder: Path) -
     sequence = asked([5, 6, 7], 4)
     reader = Reader(sequence)
     request = CompletionRequest("m", (Message(Role.USER, "x"),))
-    reader._speaker = Speaker(0, sequence, request, [b"a"] * 259)
+    reader._speaker = ChoiceStream(0, sequence, request, [b"a"] * 259)
     engine = engine_of(folder, ends=frozenset())
     engine.submit(sequence)
     with looking(reader, 1):

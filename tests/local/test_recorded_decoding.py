@@ -132,7 +132,7 @@ def test_what_cannot_be_recorded_is_decoded_all_the_same_and_told_once(
     with caplog.at_level(logging.WARNING):
         assert answered(engine_of(folder, rows=3, recorder=lambda: refuse), *wanted) == alone(folder, *wanted)
     (record,) = caplog.records
-    assert "without a graph" in record.getMessage()
+    assert "without a CUDA graph" in record.getMessage()
     assert "not permitted" in record.getMessage()
 
 

@@ -107,7 +107,7 @@ def test_the_checkpoint_that_was_not_used_for_the_longest_time_makes_room(backen
 
 def test_a_checkpoint_in_use_stays_and_the_next_is_told_to_come_again(backend: LocalBackend, folder: Path) -> None:
     one = tuned(backend, folder, 1)
-    with backend._model(one).answering(REQUEST, one):
+    with backend._model(one).start(REQUEST, one):
         with pytest.raises(Overloaded):
             said(backend, tuned(backend, folder, 2))
         assert said(backend, one) == generated(folder, tuned_weights(folder, 1))

@@ -48,7 +48,7 @@ def test_logits_that_a_model_scales_are_exact_sums_too() -> None:
     model.to(BF16).requires_grad_(False)
     hidden = torch.randn(2, 5, 64, dtype=BF16)
     exact = hidden.double() @ model.lm_head.weight.double().T / 8
-    found = head.OwnHead(model)(hidden)
+    found = head.ModelHead(model)(hidden)
     assert found.dtype is torch.float32
     torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
 

@@ -1,4 +1,4 @@
-"""An adapter of the tabular model as one safetensors file: `parameters` (I64, ascending) and their `weights` (F64)."""
+"""The file of an adapter of the tabular model: safetensors with `parameters` (I64, ascending) and `weights` (F64)."""
 
 import sys
 from array import array
@@ -13,13 +13,13 @@ ADAPTER_FILE = "adapter.safetensors"
 
 
 def write_adapter(adapter: Adapter) -> Iterable[bytes]:
-    """The bytes of the file; equal adapters give equal bytes."""
+    """Return the bytes of the file in chunks; equal adapters give equal bytes."""
     parameters, weights = adapter.parameters()
     return write_tensors({"parameters": _tensor("I64", parameters), "weights": _tensor("F64", weights)})
 
 
 def read_adapter(file: BinaryIO) -> Adapter:
-    """The adapter in a file. Raises ValueError when it holds none."""
+    """Read the adapter in a file. Raises ValueError if there is none."""
     tensors = read(file)
     return Adapter.from_parameters(_column(tensors, "parameters", "I64"), _column(tensors, "weights", "F64"))
 
@@ -41,7 +41,7 @@ def _column(tensors: Mapping[str, Tensor], name: str, dtype: str) -> "array[Any]
 
 
 def _little_endian(column: "array[Any]") -> "array[Any]":
-    """The same numbers in the file's byte order, or back."""
+    """Convert numbers to the file's byte order, or back."""
     if sys.byteorder == "big":
         column.byteswap()
     return column

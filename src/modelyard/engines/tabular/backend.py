@@ -1,4 +1,6 @@
-"""Serving the tabular language model: small, seeded, with real probabilities, and with a checkpoint's adapter."""
+"""The backend of the tabular language model: small, seeded, with real probabilities, and with a checkpoint's
+adapter.
+"""
 
 import codecs
 import threading
@@ -19,11 +21,11 @@ from modelyard.protocols import Capabilities, ServedModel
 
 MAX_ADAPTERS = 32
 UNSTREAMED_PIECE = 64
-"""How many tokens are sampled between two chances to stop, when nobody reads along."""
+"""Tokens sampled between two deltas of an answer that is not streamed; it can be stopped between them."""
 
 
 class TabularBackend:
-    """Answers with what a tabular model samples, about 0.1 ms a token: base models by name, checkpoints by adapter.
+    """Samples from tabular models, in about 0.1 ms per token: base models by name, checkpoints by adapter.
 
     Log-probabilities are the model's own, before any sampling parameter. An answer that ends by itself has the end of
     the turn as its last token: counted, with empty text. Tools are read as context and cannot be forced. Up to 32
@@ -40,19 +42,21 @@ class TabularBackend:
         self._entries = tabular_entries(base_models, pricing)
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """One entry per base model."""
+        """Return one entry per base model."""
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:
-        """All sampling parameters, log-probabilities and token ids, but nothing forced."""
+        """Return all sampling parameters, log-probabilities and token ids; nothing can be forced."""
         return CAPABILITIES
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """The tokens of the conversation. Raises `InvalidInput` where it is no Unicode text."""
+        """Count the tokens of the conversation. Raises `InvalidInput` if it is not valid Unicode."""
         return len(_encoded(conversation(request.messages, request.tools)))
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """Sample. Raises `InvalidInput`, `ArtifactMissing`, and `BackendError` when a checkpoint cannot be read."""
+        """Sample an answer. Raises `InvalidInput`, `ArtifactMissing`, or `BackendError` for an unreadable
+        checkpoint.
+        """
         check_bias(request.sampling, VOCABULARY_SIZE)
         messages = conversation(request.messages, request.tools)
         prompt = _encoded(messages)
@@ -66,11 +70,11 @@ def _encoded(messages: Sequence[Message]) -> list[int]:
     try:
         return prompt_ids(messages)
     except UnicodeEncodeError:
-        raise InvalidInput.at("messages", msg="holds a lone surrogate, which is no text; send valid Unicode") from None
+        raise InvalidInput.at("messages", msg="holds a lone surrogate; send valid Unicode") from None
 
 
 def _sampled(scorer: Scorer, request: CompletionRequest, prompt: Sequence[int], limit: int) -> Iterator[TokenLogprob]:
-    """Token by token, up to the end of the turn or the limit."""
+    """Sample token by token, up to the end of the turn or the limit."""
     answer: list[int] = []
     known = frozenset(prompt)
     while len(answer) < limit and END_OF_TURN not in answer[-1:]:
@@ -82,7 +86,7 @@ def _sampled(scorer: Scorer, request: CompletionRequest, prompt: Sequence[int], 
 
 
 def _next(odds: Odds, sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
-    """The token that follows; only a repetition penalty, which multiplies, needs scores that are normalised."""
+    """Sample the next token; only a repetition penalty, which multiplies, needs normalised scores."""
     if is_plain(sampling):
         return drawn(odds.weights, sampling, len(answer))
     scores = odds.logits if sampling.repetition_penalty == 1 else odds.logprobs
@@ -96,15 +100,15 @@ def _entry(token: int, odds: Odds, top: tuple[TokenLogprob, ...] = ()) -> TokenL
 def _deltas(
     tokens: Iterator[TokenLogprob], request: CompletionRequest, prompt: Sequence[int], limit: int
 ) -> Iterator[Delta]:
-    """Tokens as pieces of text; bytes of a character that is not whole yet wait for the rest of it."""
+    """Join tokens to pieces of text; the bytes of an incomplete character wait for the rest of it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     prompt_token_ids = tuple(prompt) if request.return_token_ids else ()
-    said, reason = 0, None
+    produced, reason = 0, None
     while reason is None:
         piece = list(islice(tokens, 1 if request.streamed else UNSTREAMED_PIECE))
         ids = tuple(token.id for token in piece if token.id is not None)
-        said += len(ids)
-        reason = _ending(ids, said, limit)
+        produced += len(ids)
+        reason = _ending(ids, produced, limit)
         yield Delta(
             text=decoder.decode(b"".join(map(token_bytes, ids)), final=reason is not None),
             tokens=len(ids),
@@ -116,21 +120,21 @@ def _deltas(
         prompt_token_ids = ()
 
 
-def _ending(ids: Sequence[int], said: int, limit: int) -> FinishReason | None:
+def _ending(ids: Sequence[int], produced: int, limit: int) -> FinishReason | None:
     if END_OF_TURN in ids[-1:]:
         return FinishReason.STOP
-    return FinishReason.LENGTH if said >= limit else None
+    return FinishReason.LENGTH if produced >= limit else None
 
 
 class _Adapters:
-    """The adapters used last, by checkpoint; safe to share between threads."""
+    """A cache of the most recently used adapters, by checkpoint. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: OrderedDict[str, Adapter] = OrderedDict()
 
     def of(self, model: ServedModel) -> Adapter:
-        """The adapter of the model's checkpoint, read now unless it is here; none for an untouched base."""
+        """Return the adapter of the model's checkpoint, reading it if needed; an empty one for a base model."""
         checkpoint = model.checkpoint
         if checkpoint is None or not checkpoint.files:
             return Adapter()
@@ -155,4 +159,4 @@ def _loaded(model: ServedModel) -> Adapter:
         with model.open_file(ADAPTER_FILE) as file:
             return read_adapter(file)
     except ValueError as fault:
-        raise BackendError(f"the checkpoint's {ADAPTER_FILE} is no adapter of the tabular model: {fault}") from fault
+        raise BackendError(f"the checkpoint's {ADAPTER_FILE} holds no adapter of the tabular model: {fault}") from fault

@@ -1,4 +1,4 @@
-"""What serving and training must agree on about the tabular model: its base models, and how a request is read."""
+"""What serving and training share: the base models of the tabular engine, and how a request is read."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -12,16 +12,16 @@ from modelyard.domain.completion import SAMPLING_PARAMETERS, Message, Role, Tool
 from modelyard.protocols import Capabilities
 
 BASE_MODELS = ("tabular-mini",)
-"""The base models that are offered and trained where the host names none."""
+"""The base models that are offered and trained by default."""
 
 
 def base_seed(base_model: str) -> int:
-    """The seed that makes a base model: each name is a model with a taste of its own."""
+    """Return the seed of a base model: each name is a model with preferences of its own."""
     return crc32(base_model.encode())
 
 
 def conversation(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[Message, ...]:
-    """The messages as the model reads them: tools as a system message before them, tool calls as text."""
+    """Return the messages as the model reads them: tools as a leading system message, tool calls as text."""
     offered = (Message(Role.SYSTEM, "tools: " + "; ".join(map(_tool_text, tools))),) if tools else ()
     return (*offered, *map(_spelled_out, messages))
 
@@ -51,7 +51,7 @@ MAX_OUTPUT_LENGTH = 4_096
 
 
 def tabular_entries(base_models: Sequence[str] = BASE_MODELS, pricing: Pricing = PRICING) -> tuple[CatalogueEntry, ...]:
-    """One entry per base model."""
+    """Return one catalogue entry per base model."""
     return tuple(
         attrs.evolve(entry_for(model, CAPABILITIES, pricing, CONTEXT_LENGTH), max_output_length=MAX_OUTPUT_LENGTH)
         for model in base_models

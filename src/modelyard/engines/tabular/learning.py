@@ -1,9 +1,9 @@
-"""How the tabular model learns: exact gradients, and gradient descent that keeps no state of its own.
+"""How the tabular model learns: exact gradients, and gradient descent without optimizer state.
 
 A step is trace, loss, descend: the learner traces a batch of answers; a loss over the traced log-probabilities, of any
-kind, says how it changes with each of them; the learner turns that into the derivative for every weight and goes down.
-The optimizer has no moments, so an adapter saved between two steps is all that a broken-off job needs to go on, bit for
-bit (no result depends on the order in which weights were loaded: sums over slots are exactly rounded).
+kind, gives its derivative for each of them; the learner turns these into the derivative of every weight and descends.
+The optimizer has no moments, so an adapter saved between two steps is all that an interrupted job needs to resume, bit
+for bit (no result depends on the order in which weights were loaded: sums over slots are exactly rounded).
 """
 
 import math
@@ -24,45 +24,45 @@ from modelyard.engines.tabular.model import (
     habit,
 )
 from modelyard.engines.tabular.tokenizer import VOCABULARY_SIZE
-from modelyard.engines.tabular.trace import Following, Met, Prompt, Trace, Weights
+from modelyard.engines.tabular.trace import Occurrence, Prompt, Successors, Trace, Weights
 from modelyard.errors import TrainingError
 
 LOGITS_PER_RATE = 40_000.0
-"""What a learning rate is multiplied with, so that the rates of large models (SFT 5e-5, RL 5e-6) teach this one too."""
+"""The factor on learning rates, so that the rates of large models (SFT 5e-5, RL 5e-6) also suit this one."""
 
 WORST_LOSS = 8 * math.log(VOCABULARY_SIZE)
-"""Nats per token at which training counts as diverged: eight times what blind guessing costs."""
+"""Nats per token at which training counts as diverged: eight times the loss of uniform guessing."""
 
 
 @attrs.frozen
 class Answer:
-    """An answer to learn from: the features of its prompt, and its tokens, as a rule with the end of the turn."""
+    """An answer to learn from: the features of its prompt, and its tokens, usually with the end of the turn."""
 
     features: PromptFeatures
     ids: tuple[int, ...]
 
 
 Part = tuple[Weights, float, Sequence[float], int]
-"""A feature's row and value, the derivatives for the logits by what the row goes by, and how often it was active."""
+"""A feature's row and value, the derivatives of the logits by the row's keys, and how often it was active."""
 
 
 @attrs.define
 class _Own:
-    """What the places of the answers to one prompt do to the prompt's own logits.
+    """The effect of the positions of a prompt's answers on the prompt's own logits.
 
     By token it is `shifts`, less `scale` x the exponential of the logit.
     """
 
     shifts: list[float] = attrs.field(factory=lambda: [0.0] * VOCABULARY_SIZE)
     scale: float = 0.0
-    places: int = 0
+    positions: int = 0
 
 
 class Gradient:
     """The derivative of a loss for each weight of each active feature; every other weight has derivative 0.
 
-    It is kept in `parts`, by feature, as factors: a derivative is value x error. As a rule that is one product for each
-    weight, made where it is used.
+    It is stored in `parts`, by feature, as factors: a derivative is value x error. Usually that is one product for each
+    weight, computed where it is used.
     """
 
     def __init__(self) -> None:
@@ -72,37 +72,37 @@ class Gradient:
     def add(self, trace: Trace, derivatives: Sequence[float]) -> None:
         """Add an answer, given the loss's derivative for each of its log-probabilities.
 
-        Weights for pairs of feature and token that it meets for the first time come to be here, with value 0.
+        Pairs of feature and token that are new get a weight of value 0.
         """
         own = self._own.setdefault(trace.prompt, _Own())
         parts, values, shifts = self.parts, trace.prompt.features.values, own.shifts
-        for ((following, slot, features, rows), ground, _, exps, total, _), derivative in zip(
-            trace.places, derivatives, strict=True
+        for ((successors, slot, features, rows), prompt_part, _, exps, total, _), derivative in zip(
+            trace.positions, derivatives, strict=True
         ):
             scale = derivative / total
             errors = [-scale * exp for exp in exps]
             errors[slot] += derivative
-            for token, error, exp in zip(ground.tokens, errors, ground.exps, strict=True):
+            for token, error, exp in zip(prompt_part.tokens, errors, prompt_part.exps, strict=True):
                 shifts[token] += error + scale * exp
             own.scale += scale
             for feature, value, known in zip(features, values, rows, strict=True):
                 part = parts.get(feature)
                 if part is None:
-                    row = following.setdefault(feature, {}) if known is None else known
+                    row = successors.setdefault(feature, {}) if known is None else known
                     parts[feature] = row, value, errors, 1
                 else:
                     row = part[0]
                     parts[feature] = _joined(part, value, errors, 1)
                 if slot not in row:
                     row[slot] = 0.0
-        own.places += len(trace.places)
+        own.positions += len(trace.positions)
 
     def add_constant(self, rows: Mapping[int, Weights]) -> None:
         """Add the features that are constant for the prompts of the answers so far."""
         for prompt, own in self._own.items():
             errors = [shift - own.scale * exp for shift, exp in zip(own.shifts, prompt.scorer.exps, strict=True)]
             for feature, value in prompt.features.constant:
-                new = (rows[feature], value, errors, own.places)
+                new = (rows[feature], value, errors, own.positions)
                 part = self.parts.get(feature)
                 self.parts[feature] = new if part is None else _joined(part, *new[1:])
 
@@ -113,11 +113,11 @@ class Gradient:
         return {feature: [value * errors[at] for at in row] for feature, (row, value, errors, _) in parts}
 
 
-def _joined(part: Part, value: float, errors: Sequence[float], places: int) -> Part:
+def _joined(part: Part, value: float, errors: Sequence[float], positions: int) -> Part:
     row, before, earlier, times = part
     if value == before:
-        return row, value, list(map(add, earlier, errors)), times + places
-    return row, 1.0, [before * a + value * b for a, b in zip(earlier, errors, strict=True)], times + places
+        return row, value, list(map(add, earlier, errors)), times + positions
+    return row, 1.0, [before * a + value * b for a, b in zip(earlier, errors, strict=True)], times + positions
 
 
 class Learner:
@@ -126,50 +126,51 @@ class Learner:
     def __init__(self, model: TabularModel) -> None:
         self._seed, self._start = model.seed, model.adapter.rows
         self._constant: dict[int, Weights] = {}
-        self._following: dict[int, Following] = {}
+        self._successors: dict[int, Successors] = {}
 
     @property
     def rows(self) -> Mapping[int, Row]:
-        """The weights of the moment, by feature and token."""
+        """The current weights, by feature and token."""
         constant = {feature: row.copy() for feature, row in self._constant.items()}
         return {**self._start, **constant, **dict(self._learnt())}
 
     def _learnt(self) -> Iterator[tuple[int, Row]]:
-        for following in self._following.values():
-            tokens = following.tokens
-            for feature, row in following.items():
+        for successors in self._successors.values():
+            tokens = successors.tokens
+            for feature, row in successors.items():
                 yield feature, {tokens[slot]: weight for slot, weight in row.items()}
 
     def model(self) -> TabularModel:
-        """The model as it stands, apart from what is learnt later."""
+        """Return a copy of the current model, which later steps do not change."""
         return TabularModel(self._seed, Adapter(self.rows))
 
     def trace(self, answers: Sequence[Answer]) -> list[Trace]:
-        """The answers under the weights of the moment."""
-        met = [self._met(answer) for answer in answers]
+        """Score the answers under the current weights."""
+        occurrences = [self._occurrences(answer) for answer in answers]
         prompts = {
             features: self._prompt(features) for features in dict.fromkeys(answer.features for answer in answers)
         }
         return [
-            Trace(prompt := prompts[answer.features], prompt.places(places))
-            for answer, places in zip(answers, met, strict=True)
+            Trace(prompt := prompts[answer.features], prompt.positions(positions))
+            for answer, positions in zip(answers, occurrences, strict=True)
         ]
 
     def _prompt(self, features: PromptFeatures) -> Prompt:
         return Prompt(Scorer(self._seed, self._constant, features), features)
 
-    def _met(self, answer: Answer) -> list[Met]:
-        """Every place of an answer. Its tokens have slots from now, and weights for what is constant."""
-        self._meet_constant(answer)
-        places = []
+    def _occurrences(self, answer: Answer) -> list[Occurrence]:
+        """Prepare every position of an answer. Its tokens get slots, and weights for constant features."""
+        self._add_constant(answer)
+        positions = []
         for target, last, features in contexts(answer.features, answer.ids):
-            following = self._following.get(last)
-            if following is None:
-                following = self._following[last] = Following(self._start, habit(self._seed, last))
-            places.append(Met(following, following.slot(target), features, list(map(following.find, features))))
-        return places
+            successors = self._successors.get(last)
+            if successors is None:
+                successors = self._successors[last] = Successors(self._start, habit(self._seed, last))
+            rows = list(map(successors.find, features))
+            positions.append(Occurrence(successors, successors.slot(target), features, rows))
+        return positions
 
-    def _meet_constant(self, answer: Answer) -> None:
+    def _add_constant(self, answer: Answer) -> None:
         tokens = set(answer.ids)
         for feature, _ in answer.features.constant:
             row = self._constant.get(feature)
@@ -180,18 +181,18 @@ class Learner:
     def step(
         self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]], learning_rate: float, step: int
     ) -> dict[str, float]:
-        """One optimizer step; `derivatives` are the loss's, for each log-probability of the latest `trace`.
+        """Make one optimizer step; `derivatives` are the loss's, for each log-probability of the latest `trace`.
 
-        Returns `grad_norm`. Raises `TrainingError`, naming `step`, when training has diverged; the learner is then of
-        no further use.
+        Returns `grad_norm`. Raises `TrainingError`, naming `step`, if training has diverged; the learner must not be
+        used after that.
         """
         _refuse_lost(traces, learning_rate, step)
-        places = sum(len(trace.places) for trace in traces)
-        slopes = _descend(self.gradient(traces, derivatives), places, learning_rate, step)
+        positions = sum(len(trace.positions) for trace in traces)
+        slopes = _descend(self.gradient(traces, derivatives), positions, learning_rate, step)
         return {"grad_norm": math.hypot(*slopes)}
 
     def gradient(self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]]) -> Gradient:
-        """The loss's derivative for every weight, chained through the softmax of every place."""
+        """Return the loss's derivative for every weight, chained through the softmax of every position."""
         gradient = Gradient()
         for trace, row in zip(traces, derivatives, strict=True):
             gradient.add(trace, row)
@@ -199,16 +200,16 @@ class Learner:
         return gradient
 
 
-def _descend(gradient: Gradient, places: int, learning_rate: float, step: int) -> list[float]:
-    """Move each weight against its derivative, the further the fewer places its feature had a say at.
+def _descend(gradient: Gradient, positions: int, learning_rate: float, step: int) -> list[float]:
+    """Move each weight against its derivative, the further the fewer positions its feature was active at.
 
-    A feature's derivative is so made a mean over the places where it is active (and one more, for caution with those
-    seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones. Returns all
+    A feature's derivative so becomes a mean over the positions where it is active (and one more, as a caution with
+    features seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones. Returns all
     derivatives.
     """
     lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
     slopes: list[float] = []
-    whole_rate = LOGITS_PER_RATE * learning_rate * places
+    whole_rate = LOGITS_PER_RATE * learning_rate * positions
     for row, value, errors, visits in gradient.parts.values():
         rate = whole_rate / (visits + 1)
         for at, weight in row.items():
@@ -221,7 +222,7 @@ def _descend(gradient: Gradient, places: int, learning_rate: float, step: int) -
 
 
 def _refuse_lost(traces: Sequence[Trace], learning_rate: float, step: int) -> None:
-    losses = [-place.logprob for trace in traces for place in trace.places]
+    losses = [-position.logprob for trace in traces for position in trace.positions]
     mean = math.fsum(losses) / max(len(losses), 1)
     if not mean <= WORST_LOSS:
         raise _diverged(step, f"the model costs {mean:.3g} nats per token", learning_rate)
@@ -230,5 +231,5 @@ def _refuse_lost(traces: Sequence[Trace], learning_rate: float, step: int) -> No
 def _diverged(step: int, symptom: str, learning_rate: float) -> TrainingError:
     return TrainingError(
         f"training diverged at step {step}: {symptom}; try a learning rate far below {learning_rate:g}, "
-        "or go on from an earlier checkpoint"
+        "or resume from an earlier checkpoint"
     )

@@ -1,13 +1,13 @@
 """The tabular language model: one softmax over tokens, small enough for pure Python, that really learns.
 
-The logit of a token is a seeded prior plus the sum of value x weight over the features that are active at its place:
-the last one, two, three and five tokens, the stems of the prompt's telling words, and each of these together with the
-last token and the number of the sentence. No table is keyed by whole prompts, so what is learnt from one prompt carries
-over to others that share words with it.
+The logit of a token is a seeded prior plus the sum of value x weight over the features that are active at its position:
+the last one, two, three and five tokens, the stems of the prompt's informative words, and each of these together with
+the last token and the number of the sentence. No table is keyed by whole prompts, so what is learnt from one prompt
+carries over to others that share words with it.
 
-A weight belongs to a (feature, token) pair, and exists only for pairs that training has met (`tabular_learning`). So at
-each place only a few dozen logits differ from those that the prompt alone gives, and the softmax is normalised exactly
-at their cost instead of the vocabulary's.
+A weight belongs to a (feature, token) pair, and exists only for pairs that training has met
+(`engines.tabular.learning`). So at each position only a few dozen logits differ from those that the prompt alone gives,
+and the softmax is normalised exactly at their cost instead of the vocabulary's.
 """
 
 import math
@@ -29,13 +29,13 @@ from modelyard.engines.tabular.tokenizer import END_OF_TURN, OPENING_IDS, TOKENS
 
 TOKEN_BITS = 9
 WEIGHT_LIMIT = 100.0
-"""No weight is larger (nats): a healthy one stays far below, and the sum of those at a place can be exponentiated."""
+"""The largest weight (nats): a healthy one stays far below, and the sum at a position can be exponentiated."""
 
 Features = tuple[tuple[int, float], ...]
 """(feature id, value) pairs."""
 
 Context = tuple[int, int, list[int]]
-"""A token of an answer, the one before it, and the ids of the features active there beside the prompt's constant ones.
+"""A token of an answer, the one before it, and the ids of the features active there besides the constant ones.
 Their values are the prompt's `values`."""
 
 Row = Mapping[int, float]
@@ -43,7 +43,7 @@ Row = Mapping[int, float]
 
 
 NO_WEIGHTS: Row = {}
-"""The row of a feature that training has not met."""
+"""The row of a feature that did not occur in training."""
 
 # ---- features --------------------------------------------------------------------------------------------------
 
@@ -63,35 +63,38 @@ in into is it its may me my need no not of on one or our out please should so so
 their them then there they this to up us use want was we were what when where which who why will with would you your
 """
 _COMMON_WORDS = frozenset(_COMMON.split())
-# Squared lengths: what is active all along an answer must move less at each of its places. The values of a place add up
-# to less than 7, so that with weights within the limit no logit is too large for `exp`.
+# Squared lengths: what is active all along an answer must move less at each of its positions. The values of a position
+# add up to less than 7, so that with weights within the limit no logit is too large for `exp`.
 _BIAS_VALUE, _PROMPT_NORM, _KEY_NORM = 0.5, 0.3, 3.3
 _ONE_VALUE, _TWO_VALUE, _THREE_VALUE, _FIVE_VALUE = 0.4, 0.6, 0.8, 0.6
 
 
 @attrs.frozen
 class PromptFeatures:
-    """A prompt as features: `constant` ones are active all along an answer, `keys` join its last token and sentence."""
+    """A prompt as features: `constant` ones are active all along an answer, `keys` combine with its last token and
+    sentence.
+    """
 
     constant: Features
     keys: Features
 
     @property
     def key_ids(self) -> list[int]:
-        """The ids of the keys alone."""
+        """Return the ids of the keys."""
         return [key for key, _ in self.keys]
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The values of the features of a place, in the order in which `contexts` names them."""
+        """The values of the features of a position, in the order in which `contexts` lists them."""
         return (*[value for _, value in self.keys], _ONE_VALUE, _TWO_VALUE, _THREE_VALUE, _FIVE_VALUE)
 
 
 def prompt_features(messages: Sequence[Message]) -> PromptFeatures:
-    """The features of a conversation: the stems of its most telling words, hashed with the role that said them.
+    """Return the features of a conversation: the stems of its most informative words, hashed with their roles.
 
     The last user message and what follows it count in full, earlier messages little; long words more than short ones,
-    and the commonest words of English little. A stem is the first letters of a word, so that its forms meet.
+    and the commonest words of English little. A stem is the first letters of a word, so that its inflected forms
+    coincide.
     """
     words = _word_values(messages)
     telling = dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:_TELLING_WORDS])
@@ -101,7 +104,7 @@ def prompt_features(messages: Sequence[Message]) -> PromptFeatures:
 
 
 def _hash(word: str) -> int:
-    """One of 2^27 buckets, the same in every process."""
+    """Return one of 2^27 buckets, the same in every process."""
     return crc32(word.encode(errors="replace")) >> 5
 
 
@@ -113,23 +116,23 @@ def _word_values(messages: Sequence[Message]) -> dict[str, float]:
         share = 1.0 if place >= last else _EARLIER_MESSAGE
         for word in _WORD.findall(message.text.casefold()):
             stem = f"{message.role}:{word[:_STEM]}"
-            values[stem] = max(values.get(stem, 0.0), share * _worth(word))
+            values[stem] = max(values.get(stem, 0.0), share * _informativeness(word))
     return values
 
 
-def _worth(word: str) -> float:
-    """How much a word is likely to tell: from its length alone, without looking at any data."""
+def _informativeness(word: str) -> float:
+    """Estimate how informative a word is from its length, without looking at any data."""
     return min(len(word), _TELLING_LENGTH) / _TELLING_LENGTH * (_COMMON_WORD if word in _COMMON_WORDS else 1.0)
 
 
 def _scaled(values: Mapping[str, float], squared_length: float) -> list[tuple[str, float]]:
-    """The same values, scaled to this sum of squares."""
+    """Scale the values to this sum of squares."""
     scale = math.sqrt(squared_length / (math.fsum(value * value for value in values.values()) or 1.0))
     return [(word, value * scale) for word, value in values.items()]
 
 
 def prompt_ids(messages: Iterable[Message]) -> list[int]:
-    """The conversation as tokens, up to where the assistant's answer begins."""
+    """Return the conversation as tokens, up to where the assistant's answer begins."""
     turns = (encode(f"{message.role}: {message.text}") for message in messages)
     return [*(token for turn in turns for token in (*turn, END_OF_TURN)), *encode("assistant: ")]
 
@@ -139,12 +142,14 @@ def prompt_ids(messages: Iterable[Message]) -> list[int]:
 
 @attrs.frozen
 class Adapter:
-    """What training has changed: rows of weights by feature id. Not to be written once made; step 0 has none."""
+    """What training has changed: rows of weights by feature id. Never modified once made; step 0 has none."""
 
     rows: Mapping[int, Row] = MappingProxyType({})
 
     def parameters(self) -> tuple["array[int]", "array[float]"]:
-        """Two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights (float64)."""
+        """Return two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights
+        (float64).
+        """
         ids, weights = array("q"), array("d")
         for feature in sorted(self.rows, key=float):  # exact for ids of features, and sorted faster than integers
             row, first = self.rows[feature], feature << TOKEN_BITS
@@ -155,13 +160,13 @@ class Adapter:
 
     @classmethod
     def from_parameters(cls, ids: Sequence[int], weights: Sequence[float]) -> "Adapter":
-        """The adapter with these columns. Raises ValueError when they are not what `parameters` gives."""
+        """Build the adapter of these columns. Raises ValueError if `parameters` could not have returned them."""
         if len(ids) != len(weights) or any(map(ge, ids, islice(ids, 1, None))):
             raise ValueError("an adapter needs one weight for each parameter id, and ids in ascending order")
         if ids and not 0 <= ids[0] <= ids[-1] < _FEATURES << TOKEN_BITS:
             raise ValueError("an adapter's ids start at 0 and belong to features of this model")
         if not all(map(WEIGHT_LIMIT.__ge__, map(abs, weights))):
-            raise ValueError(f"an adapter's weights lie within +-{WEIGHT_LIMIT:g}")
+            raise ValueError(f"an adapter's weights must be within +-{WEIGHT_LIMIT:g}")
         rows: dict[int, dict[int, float]] = {}
         found = -1
         for parameter, weight in zip(ids, weights, strict=True):
@@ -178,7 +183,10 @@ class Adapter:
 
 @lru_cache(maxsize=64)
 def _prior(seed: int) -> tuple[float, ...]:
-    """Base logits: common words, then rare ones, then parts of words, then stray bytes; each seed has its own taste."""
+    """Return base logits that fall from common words over rare ones and parts of words to stray bytes.
+
+    Each seed has its own preferences.
+    """
     taste = Random(seed)  # noqa: S311 - a model, not a secret
     return tuple(_commonness(token) + 0.3 * taste.gauss(0, 1) for token in range(VOCABULARY_SIZE))
 
@@ -195,16 +203,18 @@ def _commonness(token: int) -> float:
 
 @lru_cache(maxsize=4096)
 def habit(seed: int, last: int) -> Row:
-    """What the untrained model likes after a token: openings first, a few words after words, an end after a stop."""
+    """Return what the untrained model prefers after a token: openings first, a few words after words, an end after a
+    stop.
+    """
     taste = Random(f"{seed}:{last}")  # noqa: S311 - a model, not a secret
     if last in (END_OF_TURN, ord(".")):
-        liked = {token: taste.uniform(2, 4) for token in taste.sample(OPENING_IDS, 4)}
-        liked |= {END_OF_TURN: 4.5} if last == ord(".") else {}
+        preferred = {token: taste.uniform(2, 4) for token in taste.sample(OPENING_IDS, 4)}
+        preferred |= {END_OF_TURN: 4.5} if last == ord(".") else {}
     else:
-        liked = {token: taste.uniform(1, 3.5) for token in taste.sample(WORD_IDS, 5)}
-        liked |= {ord("."): 5.0} if taste.random() < 0.12 else {}
-        liked[last] = -3.0
-    return liked
+        preferred = {token: taste.uniform(1, 3.5) for token in taste.sample(WORD_IDS, 5)}
+        preferred |= {ord("."): 5.0} if taste.random() < 0.12 else {}
+        preferred[last] = -3.0
+    return preferred
 
 
 # ---- the model -------------------------------------------------------------------------------------------------
@@ -212,7 +222,7 @@ def habit(seed: int, last: int) -> Row:
 
 @attrs.frozen
 class TabularModel:
-    """A base model, told apart by its seed, with an adapter. Answers depend on nothing else.
+    """A base model, identified by its seed, with an adapter. Answers depend on nothing else.
 
     >>> model = TabularModel(seed=7)
     >>> len(model.scorer(prompt_features([])).next_logprobs([]))
@@ -223,34 +233,34 @@ class TabularModel:
     adapter: Adapter = Adapter()
 
     def scorer(self, features: PromptFeatures) -> "Scorer":
-        """What scores answers to one prompt."""
+        """Return the scorer of answers to one prompt."""
         return Scorer(self.seed, self.adapter.rows, features)
 
     def score(self, features: PromptFeatures, ids: Sequence[int]) -> list[float]:
-        """The log-probability (nats, temperature 1) of each token of an answer."""
+        """Return the log-probability (nats, temperature 1) of each token of an answer."""
         return self.scorer(features).score(ids)
 
 
 class Odds(NamedTuple):
-    """What the next token may be: by token, logits and their exponentials; and the log of the sum of these."""
+    """The distribution of the next token: by token, logits and their exponentials; and the log of the sum of these."""
 
     logits: list[float]
     weights: list[float]
     log_total: float
 
     def logprob(self, token: int) -> float:
-        """The log-probability (nats) of a token."""
+        """Return the log-probability (nats) of a token."""
         return self.logits[token] - self.log_total
 
     @property
     def logprobs(self) -> list[float]:
-        """The log-probability (nats) of every token."""
+        """Return the log-probability (nats) of every token."""
         log_total = self.log_total
         return [logit - log_total for logit in self.logits]
 
 
 class Scorer:
-    """The model at one prompt. What the prompt alone gives is summed once, here; each place then adds its own part.
+    """The model at one prompt. The prompt's part is summed once, here; each position then adds its own part.
 
     `logits` are the prompt's own by token, the largest 0, and `exps` their exponentials.
     """
@@ -267,29 +277,29 @@ class Scorer:
         self.exps = list(map(math.exp, self.logits))
 
     def odds(self, context: Sequence[int]) -> Odds:
-        """What may come next in an answer that has begun with `context`."""
+        """Return the distribution after `context`, the beginning of an answer."""
         recent = (*_BEFORE, *context[-_REACH:])[-_REACH:]
         return self._odds(recent[-1], _active(self._key_ids, recent, context.count(_FULL_STOP)))
 
     def next_logprobs(self, context: Sequence[int]) -> list[float]:
-        """The log-probability of every token, as the next one of an answer that has begun with `context`."""
+        """Return the log-probability of every token after `context`, the beginning of an answer."""
         return self.odds(context).logprobs
 
     def score(self, ids: Sequence[int]) -> list[float]:
-        """The log-probability (nats, temperature 1) of each token of an answer."""
+        """Return the log-probability (nats, temperature 1) of each token of an answer."""
         every = contexts(self._features, ids)
         return [self._odds(last, features).logprob(target) for target, last, features in every]
 
     def _odds(self, last: int, features: Iterable[int]) -> Odds:
-        logits, liked = self.logits.copy(), habit(self._seed, last)
+        logits, preferred = self.logits.copy(), habit(self._seed, last)
         rows = list(map(self._rows.get, features, repeat(NO_WEIGHTS)))
-        for token, liking in liked.items():
-            logits[token] += liking
+        for token, weight in preferred.items():
+            logits[token] += weight
         for value, row in zip(self._values, rows, strict=True):
             for token, weight in row.items():
                 logits[token] += value * weight
         weights = self.exps.copy()
-        for token in set().union(liked, *rows):
+        for token in set().union(preferred, *rows):
             weights[token] = math.exp(logits[token])
         return Odds(logits, weights, math.log(sum(weights)))
 
@@ -298,7 +308,7 @@ _BEFORE = (END_OF_TURN,) * _REACH
 
 
 def contexts(features: PromptFeatures, ids: Sequence[int]) -> Iterator[Context]:
-    """Every token of an answer with its context; an answer begins as if after an end of turn."""
+    """Yield every token of an answer with its context; an answer begins as if after an end of turn."""
     keys = features.key_ids
     padded = (*_BEFORE, *ids)
     sentence = 0
@@ -309,7 +319,7 @@ def contexts(features: PromptFeatures, ids: Sequence[int]) -> Iterator[Context]:
 
 
 def _active(keys: Sequence[int], recent: tuple[int, ...], sentence: int) -> list[int]:
-    """The features of a place beside the prompt's constant ones: after these tokens, in this sentence of an answer."""
+    """Return the features of a position besides the constant ones: after these tokens, in this sentence."""
     joined = sentence % VOCABULARY_SIZE << TOKEN_BITS | recent[-1]
     return [*map(or_, keys, repeat(joined)), *_ngrams(recent)]
 

@@ -1,8 +1,8 @@
-"""The tabular model's tokenizer: fixed, lossless for all text that encodes to UTF-8, and known by its bytes alone.
+"""The tabular model's tokenizer: fixed, and lossless for all text that encodes to UTF-8.
 
 Ids 0 to 255 are the single bytes, 256 ends a turn, and the rest are chunks of common English. Text is cut into the
 longest chunks that fit, from left to right; what no chunk covers falls back to its bytes. No two tokens have the same
-bytes, so an id can be found again from the bytes that a log-probability carries.
+bytes, so an id can be recovered from the bytes that a log-probability carries.
 """
 
 import re
@@ -11,7 +11,7 @@ from itertools import chain
 
 END_OF_TURN = 256
 
-# Words that follow a space, from the most common ones down: the untrained model's prior is read off this order.
+# Words that follow a space, from the most common ones down: the untrained model's prior follows this order.
 _WORDS = """
 the to you and of a your is in for it we that on can be with this are will as not or at from by if an have all my do
 please our was but has what so how when no one out up about which would their time any new day days then help order
@@ -38,7 +38,7 @@ _BYTES: tuple[bytes, ...] = (*(bytes([byte]) for byte in range(256)), b"", *(chu
 VOCABULARY_SIZE = len(_BYTES)
 TOKENS = tuple(range(VOCABULARY_SIZE))
 """All ids, as the objects that `encode` gives: tables with keys of one kind alone find them by identity."""
-# What the untrained model likes to open a sentence with, and to say in it.
+# What the untrained model prefers at the beginning of a sentence, and within it.
 OPENING_IDS = range(_BYTES.index(b"The"), _BYTES.index(b"th"))
 WORD_IDS = range(END_OF_TURN + 1, OPENING_IDS.start)
 _IDS = dict(zip(_BYTES, TOKENS, strict=True))
@@ -46,7 +46,9 @@ _CHUNK_IDS = {token.decode(): id_ for token, id_ in _IDS.items() if token.isasci
 
 
 def _longest(chunks: Sequence[str]) -> str:
-    """A pattern for the longest of these that fits: a tree of their letters, faster than a list of alternatives."""
+    """Return a pattern for the longest of these that fits: a tree of their letters, faster than a list of
+    alternatives.
+    """
     rests: dict[str, list[str]] = {}
     for chunk in filter(None, chunks):
         rests.setdefault(chunk[0], []).append(chunk[1:])
@@ -58,7 +60,7 @@ _CUT = re.compile(_longest(CHUNKS) + "|.", re.DOTALL)
 
 
 def encode(text: str) -> list[int]:
-    """The ids of the tokens of `text`. Raises UnicodeEncodeError on lone surrogates."""
+    """Return the ids of the tokens of `text`. Raises UnicodeEncodeError on lone surrogates."""
     chunks = _CUT.findall(text)
     try:
         return list(map(_CHUNK_IDS.__getitem__, chunks))
@@ -67,20 +69,20 @@ def encode(text: str) -> list[int]:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """The text of these tokens; bytes that are no UTF-8 become U+FFFD, the end of a turn becomes nothing."""
+    """Return the text of these tokens; invalid UTF-8 becomes U+FFFD, the end of a turn becomes nothing."""
     return b"".join(map(_BYTES.__getitem__, ids)).decode(errors="replace")
 
 
 def token_bytes(token_id: int) -> bytes:
-    """The bytes of a token; none for the end of a turn."""
+    """Return the bytes of a token; none for the end of a turn."""
     return _BYTES[token_id]
 
 
 def token_text(token_id: int) -> str:
-    """A token as it is shown beside its log-probability; empty for the end of a turn."""
+    """Return a token as it is shown with its log-probability; empty for the end of a turn."""
     return _BYTES[token_id].decode(errors="replace")
 
 
 def token_id(token: bytes) -> int | None:
-    """The id of the token with these bytes, or None."""
+    """Return the id of the token with these bytes, or None."""
     return _IDS.get(token)

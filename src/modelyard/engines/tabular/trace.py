@@ -1,9 +1,9 @@
-"""Answers as the tabular model sees them while it learns: each place with its softmax, in few numbers.
+"""Answers as the tabular model sees them in training: each position with its softmax, in few numbers.
 
-All features of a place name the token before it. So its logits can differ from those that the prompt alone gives only
-at the tokens that training has met behind that one, and at those that the untrained model likes there: two dozen, which
-have slots of their own. What a place needs is short lists over these, and the softmax is normalised exactly at their
-cost instead of the vocabulary's.
+All features of a position include the token before it. So its logits can differ from those that the prompt alone gives
+only at the tokens that training has met after that one, and at those that the untrained model prefers: two dozen,
+which have slots of their own. A position needs short lists over these only, and the softmax is normalised exactly at
+their cost instead of the vocabulary's.
 """
 
 import math
@@ -17,18 +17,18 @@ Weights = dict[int, float]
 """A row that is learnt: weights (nats), by slot; by token where the feature is constant for a prompt."""
 
 
-class Following(dict[int, Weights]):
-    """What may follow one token: tokens, each with its slot, and by feature the rows that have been asked for.
+class Successors(dict[int, Weights]):
+    """The possible successors of one token, each with its slot, and by feature the rows used so far.
 
-    The rows are copies of those in `start`, by slot; `find` gives one, or None where training has met none yet. `liked`
-    is what the untrained model likes to follow: it has the first slots.
+    The rows are copies of those in `start`, by slot; `find` returns one, or None if it did not occur in training yet.
+    `preferred` are the successors that the untrained model prefers: they have the first slots.
     """
 
-    def __init__(self, start: Mapping[int, Row], liked: Row) -> None:
+    def __init__(self, start: Mapping[int, Row], preferred: Row) -> None:
         super().__init__()
-        self._start, self.liked = start, liked
-        self.tokens = list(liked)
-        self._slots = {token: slot for slot, token in enumerate(liked)}
+        self._start, self.preferred = start, preferred
+        self.tokens = list(preferred)
+        self._slots = {token: slot for slot, token in enumerate(preferred)}
         self.find = self.__getitem__ if start else self.get
 
     def __missing__(self, feature: int) -> Weights | None:
@@ -39,7 +39,7 @@ class Following(dict[int, Weights]):
         return row
 
     def slot(self, token: int) -> int:
-        """The slot of a token, which has one from now."""
+        """Return the slot of a token, assigning one if needed."""
         slot = self._slots.get(token)
         if slot is None:
             slot = self._slots[token] = len(self.tokens)
@@ -47,36 +47,37 @@ class Following(dict[int, Weights]):
         return slot
 
 
-class Met(NamedTuple):
-    """A place before it is scored: what may follow there, the slot of the token that does, the active features, and
+class Occurrence(NamedTuple):
+    """A position before it is scored: its possible successors, the slot of the actual one, the active features, and
     their rows.
     """
 
-    following: Following
+    successors: Successors
     slot: int
     features: Sequence[int]
     rows: Sequence[Weights | None]
 
 
-class Ground:
-    """What a prompt alone gives behind one token: by slot, and summed over the tokens that have no slot there."""
+class PromptPart:
+    """The prompt's own part after one token: by slot, and summed over the tokens that have no slot there."""
 
-    def __init__(self, prompt: "Prompt", following: Following) -> None:
-        own, liked = itemgetter(*following.tokens), following.liked
+    def __init__(self, prompt: "Prompt", successors: Successors) -> None:
+        own, preferred = itemgetter(*successors.tokens), successors.preferred
         logits, self.exps = own(prompt.scorer.logits), own(prompt.scorer.exps)
-        self.tokens = following.tokens
-        self.logits = [*map(add, logits, liked.values()), *logits[len(liked) :]]
+        self.tokens = successors.tokens
+        self.logits = [*map(add, logits, preferred.values()), *logits[len(preferred) :]]
         self.rest: float = prompt.total - math.fsum(self.exps)
         self.rest_energy: float = prompt.energy - math.fsum(map(mul, self.exps, logits))
 
 
-class Place(NamedTuple):
-    """One token of an answer under the weights of the moment: logits and their exponentials, by slot. `total` is the
-    normaliser over the whole vocabulary, `logprob` the token's own log-probability (nats).
+class Position(NamedTuple):
+    """One token of an answer under the current weights: logits and their exponentials, by slot.
+
+    `total` is the normaliser over the whole vocabulary, `logprob` the token's own log-probability (nats).
     """
 
-    met: Met
-    ground: Ground
+    occurrence: Occurrence
+    prompt_part: PromptPart
     logits: Sequence[float]
     exps: Sequence[float]
     total: float
@@ -85,60 +86,60 @@ class Place(NamedTuple):
     @property
     def entropy(self) -> float:
         """The entropy of the distribution (nats)."""
-        energy: float = self.ground.rest_energy + math.fsum(map(mul, self.exps, self.logits))
+        energy: float = self.prompt_part.rest_energy + math.fsum(map(mul, self.exps, self.logits))
         return max(0.0, math.log(self.total) - energy / self.total)
 
 
 class Prompt:
-    """What the answers to one prompt share. It holds for one step, once all its answers have been met."""
+    """What the answers to one prompt share. Valid for one step, once all its answers have been prepared."""
 
     def __init__(self, scorer: Scorer, features: PromptFeatures) -> None:
         self.scorer, self.features = scorer, features
         self.total = sum(scorer.exps)
         self.energy: float = sum(map(mul, scorer.exps, scorer.logits))
-        self._grounds: dict[int, Ground] = {}
+        self._prompt_parts: dict[int, PromptPart] = {}
 
-    def places(self, answer: Iterable[Met]) -> list[Place]:
-        """The places of an answer."""
-        values, grounds, places = self.features.values, self._grounds, []
-        for met in answer:
-            following, slot, _, rows = met
-            ground = grounds.get(id(following))
-            if ground is None:
-                ground = grounds[id(following)] = Ground(self, following)
-            logits = ground.logits.copy()
+    def positions(self, answer: Iterable[Occurrence]) -> list[Position]:
+        """Return the positions of an answer."""
+        values, prompt_parts, positions = self.features.values, self._prompt_parts, []
+        for occurrence in answer:
+            successors, slot, _, rows = occurrence
+            prompt_part = prompt_parts.get(id(successors))
+            if prompt_part is None:
+                prompt_part = prompt_parts[id(successors)] = PromptPart(self, successors)
+            logits = prompt_part.logits.copy()
             for value, row in zip(values, rows, strict=True):
                 if row:
                     for at, weight in row.items():
                         logits[at] += value * weight
             exps = list(map(math.exp, logits))
-            total = self._total(ground, exps)
-            places.append(Place(met, ground, logits, exps, total, logits[slot] - math.log(total)))
-        return places
+            total = self._total(prompt_part, exps)
+            positions.append(Position(occurrence, prompt_part, logits, exps, total, logits[slot] - math.log(total)))
+        return positions
 
-    def _total(self, ground: Ground, exps: Sequence[float]) -> float:
-        """The normaliser; summed anew where the difference to the prompt's own would leave too few digits."""
-        total = ground.rest + math.fsum(exps)
+    def _total(self, prompt_part: PromptPart, exps: Sequence[float]) -> float:
+        """Return the normaliser; summed again if the difference to the prompt's own would leave too few digits."""
+        total = prompt_part.rest + math.fsum(exps)
         if total >= 1e-3 * self.total:
             return total
         own = self.scorer.exps.copy()
-        for token, exp in zip(ground.tokens, exps, strict=True):
+        for token, exp in zip(prompt_part.tokens, exps, strict=True):
             own[token] = exp
         return sum(own)
 
 
 class Trace(NamedTuple):
-    """An answer under the weights of the moment."""
+    """An answer under the current weights."""
 
     prompt: Prompt
-    places: Sequence[Place]
+    positions: Sequence[Position]
 
     @property
     def logprobs(self) -> list[float]:
         """The log-probability of each token (nats)."""
-        return [place.logprob for place in self.places]
+        return [one.logprob for one in self.positions]
 
     @property
     def entropies(self) -> list[float]:
         """The entropy of the model at each token (nats)."""
-        return [place.entropy for place in self.places]
+        return [one.entropy for one in self.positions]

@@ -1,8 +1,7 @@
-"""Decoding by replaying recorded passes (CUDA graphs): a graphics card makes a pass of one token a row faster than its
-thousand kernels are launched one by one.
+"""Decoding by replaying recorded passes (CUDA graphs): replaying is faster than launching a thousand kernels.
 
-A recording reads and writes fixed addresses. So a pass is recorded for a number of rows and of keys that they see, on
-inputs that stay where they are, and is replayed for fewer of both: rows of padding write where no running row lies.
+A recording reads and writes fixed addresses. So a pass is recorded for a number of rows and of visible keys, on inputs
+that stay at their addresses, and is replayed for fewer of both: rows of padding write where no running row lies.
 """
 
 import logging
@@ -23,32 +22,32 @@ log = logging.getLogger("modelyard.engines.torch")
 log.addHandler(logging.NullHandler())
 
 FEWEST_KEYS = 256
-"""Passes that see fewer keys are recorded as if they saw so many."""
+"""The smallest number of visible keys that a pass is recorded for."""
 
 MOST = 64
-"""Recordings at a time; the one that was not used for the longest time makes room."""
+"""The number of recordings kept; the least recently used one is dropped first."""
 
 
 class Recording(NamedTuple):
-    """`replay()` does again what was recorded; `states` is where its result lies then."""
+    """A recorded pass: `replay()` runs it again, and its result is then in `states`."""
 
     replay: Callable[[], object]
     states: Tensor
 
 
 Recorder = Callable[[Callable[[], Tensor]], Recording]
-"""Records what a call does with tensors. Raises what keeps it from being recorded."""
+"""Records the tensor operations of a call. Raises if they cannot be recorded."""
 
 NewRecorder = Callable[[], Recorder]
-"""Makes a recorder for recordings that are dropped together."""
+"""Creates a recorder whose recordings are dropped together."""
 
 
 _RECORDING = threading.Lock()
-"""Of a process one thread at a time can record."""
+"""Only one thread of a process can record at a time."""
 
 
 class CudaGraphs:
-    """The recorder of a graphics card. Its recordings share their memory, as one is replayed at a time."""
+    """The recorder of a graphics card. Its recordings share their memory, as only one is replayed at a time."""
 
     def __init__(self, device: torch.device) -> None:
         with torch.cuda.device(device):
@@ -56,11 +55,11 @@ class CudaGraphs:
             self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, call: Callable[[], Tensor]) -> Recording:
-        """Made once before, as libraries prepare themselves when first used. Other threads may use the card."""
+        """Record the call, after running it once: libraries initialise on first use. Other threads may use the card."""
         graph = torch.cuda.CUDAGraph()
         with _RECORDING, torch.cuda.device(self._device):
             self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):  # around both: a failed graph would leave it the current one
+            with torch.cuda.stream(self._stream):  # around both, as a failed graph would leave its stream current
                 call()
                 with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                     states = call()
@@ -69,13 +68,15 @@ class CudaGraphs:
 
 
 def usual_recorder(device: torch.device) -> NewRecorder | None:
-    """CUDA graphs where there is a card: a processor launches nothing."""
+    """Return a recorder of CUDA graphs for a graphics card, and None for a processor, which launches nothing."""
     return partial(CudaGraphs, device) if device.type == "cuda" else None
 
 
 class _Shape(NamedTuple):
-    """What a recording is for: rows, keys, and of how many rows the adapter is looked up (0: none has one, 1: all have
-    the same)."""
+    """The shape of a recording: rows, keys, and for how many rows the adapter is looked up.
+
+    The latter is 0 if no row has an adapter, and 1 if all have the same.
+    """
 
     rows: int
     keys: int
@@ -90,12 +91,13 @@ class RecordedDecoding:
         self._recorder, self._record = recorder, recorder()
         self._inputs = torch.zeros((3, rows), dtype=torch.long, device=network.device)
         self._recordings: OrderedDict[_Shape, Recording | None] = OrderedDict()
-        self._versions, self._told = (cache.version, bank.version), False
+        self._versions, self._warned = (cache.version, bank.version), False
 
     def states(self, tokens: Sequence[int], places: Sequence[int], slots: Sequence[int], most: int) -> Tensor | None:
-        """Hidden states (rows x size), until the next call, of a token for each row, which comes behind the row's first
-        `places` and uses the adapter in its slot. The first `most` rows of the cache may be written. None where such
-        a pass cannot be recorded.
+        """Return the hidden states (rows x size) of one token per row, which are valid until the next call.
+
+        Each token follows the first `places` tokens of its row and uses the adapter in its slot. The first `most` rows
+        of the cache may be written. Returns None if such a pass cannot be recorded.
         """
         keys = min(_rounded(max(FEWEST_KEYS, max(places) + 1)), self._cache.length)
         rows = max(len(tokens), min(_rounded(len(tokens)), most))
@@ -123,14 +125,14 @@ class RecordedDecoding:
     def _recorded(self, shape: _Shape) -> Recording | None:
         try:
             return self._record(partial(self._pass, shape))
-        except Exception as fault:  # noqa: BLE001 - whatever it is, the pass can be made as it is
-            if not self._told:
-                log.warning("a pass of %d rows is made without a graph, which is slower: %s", shape.rows, fault)
-            self._told = True
+        except Exception as fault:  # noqa: BLE001 - after any error the pass can run without a graph
+            if not self._warned:
+                log.warning("a pass of %d rows runs without a CUDA graph, which is slower: %s", shape.rows, fault)
+            self._warned = True
             return None
 
     def _pass(self, shape: _Shape) -> Tensor:
-        """Nothing in it depends on a value that is not in `_inputs`."""
+        """Run a pass that depends on nothing but `_inputs`."""
         tokens, places, slots = self._inputs[:, : shape.rows, None]
         self._bank.look_up(slots[: shape.adapters, 0])
         mask = self._cache.begin_at(0, places, shape.keys)
@@ -138,6 +140,6 @@ class RecordedDecoding:
 
 
 def _rounded(count: int) -> int:
-    """Up to the next power of two, or to one and a half times one."""
+    """Round up to a power of two, or to one and a half times one."""
     power = 1 << (count - 1).bit_length()
     return power * 3 // 4 if count <= power * 3 // 4 else power

@@ -1,4 +1,4 @@
-"""What base models in local folders offer to the catalogue, apart from torch: a listing need not load it."""
+"""Catalogue entries of base models in local folders; listing them does not load torch."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +15,7 @@ from modelyard.protocols import Capabilities
 
 
 class LocalOffer:
-    """The entries of base models that may become more, and what each can do."""
+    """The entries and capabilities of a growing list of base models."""
 
     def __init__(self, base_models: "Sequence[base_model.BaseModel]") -> None:
         self._base_models = base_models
@@ -23,19 +23,19 @@ class LocalOffer:
         self._limits: dict[str, int] = {}
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
-        """One entry per base model; the same tuple as long as they are the same."""
+        """Return one entry per base model; the same tuple as long as nothing has changed."""
         if len(self._entries) != len(self._base_models):
             self._entries = tuple(_entry(base, self._limits.get(base.id)) for base in self._base_models)
         return self._entries
 
     def limit(self, id: str, tokens: int) -> None:
-        """From now on a model is listed with a context of so many tokens, unless its own is shorter."""
+        """List a model with at most this context length, in tokens, from now on."""
         if self._limits.get(id) != tokens:
             self._limits[id] = tokens
             self._entries = ()
 
     def base_model(self, id: str) -> "base_model.BaseModel":
-        """The base model of this id. Raises `ModelNotFound`."""
+        """Return the base model of this id. Raises `ModelNotFound`."""
         for base in self._base_models:
             if base.id == id:
                 return base
@@ -44,7 +44,7 @@ class LocalOffer:
 
 @cache
 def capabilities(tool_format: str) -> Capabilities:
-    """What a base model can do that writes tool calls so: constrained output needs llguidance."""
+    """Return the capabilities of a base model with this tool format; constrained output needs llguidance."""
     constrained = find_spec("llguidance") is not None
     return Capabilities(
         parameters=frozenset(SAMPLING_PARAMETERS),

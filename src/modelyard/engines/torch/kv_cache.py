@@ -1,7 +1,7 @@
-"""Keys and values of the tokens seen so far, one row for each sequence that is being answered.
+"""Keys and values of the tokens read so far, one row for each sequence that is being answered.
 
-It stands in for a transformers cache: attention layers call `update` and see the keys of the rows of this step. Rows in
-use are always the first ones, so that a step works on views and copies nothing.
+It replaces a transformers cache: attention layers call `update` and get the keys of the rows of this step. Rows in use
+are always the first ones, so that a step works on views and copies nothing.
 """
 
 import math
@@ -15,19 +15,20 @@ from transformers.cache_utils import Cache
 T = TypeVar("T")
 
 Mask: TypeAlias = Tensor | Mapping[str, Tensor] | None
-"""What attention adds to each key (rows x 1 x tokens x keys): one for all layers, one for each kind of layer, or None
-where the model's own is right."""
+"""What attention adds to the score of each key (rows x 1 x tokens x keys): one for all layers, one for each kind of
+layer, or None if the model's own mask is right."""
 
 
 class RowCache(Cache):
-    """`rows` x `length` tokens, in memory for `most` of them (for these, by default) that stays where it is: `resize`
-    lays it out otherwise.
+    """`rows` x `length` tokens, in memory for `most` rows (by default these) at a fixed address.
+
+    `resize` changes the layout.
     """
 
     def __init__(
         self, config: Any, rows: int, length: int, dtype: torch.dtype, device: torch.device, most: int | None = None
     ) -> None:
-        self.layers: list[Any] = []  # what transformers looks at in caches of its own
+        self.layers: list[Any] = []  # transformers reads this attribute of its own caches
         self._heads, self._size = key_heads(config), head_size(config)
         self._windows = windows(config)
         count = (rows * length if most is None else most) * self._heads * self._size
@@ -35,21 +36,21 @@ class RowCache(Cache):
         self._memory = [[torch.zeros(count, dtype=dtype, device=device) for _ in layers] for _ in ("keys", "values")]
         self.keys, self.values = self._laid_out(rows, length)
         self.version = 0
-        """Grows when keys and values come to lie elsewhere."""
+        """Incremented when keys and values move to other addresses."""
         self._rows, self._width, self._seen = slice(0, 0), 0, 0
         self._places: tuple[Any, ...] = ()
 
     @property
     def length(self) -> int:
-        """How many tokens a row can hold."""
+        """The number of tokens that a row can hold."""
         return self.keys[0].shape[2]
 
     def begin(self, first: int, starts: Sequence[int], width: int) -> tuple[Tensor, Mask]:
-        """Say what the next pass is about: rows from `first` on get `width` tokens each, behind their first `starts`.
+        """Prepare a pass in which rows from `first` on get `width` tokens each, after their first `starts`.
 
-        Returns the tokens' positions (rows x tokens) and the mask for attention: None where all rows begin at the same
-        place, for then the model's own is right, and mostly it needs none.
-        Positions beyond the end of a row are padding, put at its end.
+        Returns the tokens' positions (rows x tokens) and the attention mask. The mask is None if all rows begin at the
+        same place: then the model's own is right, and mostly none is needed. Positions beyond the end of a row are
+        padding, moved to its end.
         """
         device, seen = self.keys[0].device, min(max(starts) + width, self.length)
         positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
@@ -61,8 +62,10 @@ class RowCache(Cache):
         return positions, self.begin_at(first, positions, seen)
 
     def begin_at(self, first: int, positions: Tensor, seen: int) -> Mask:
-        """Say that rows from `first` on get tokens at these positions (rows x tokens), all of them before `seen`.
-        Returns the mask. What it does depends on no position, so that a pass can be recorded.
+        """Prepare a pass in which rows from `first` on get tokens at these positions (rows x tokens), all before
+        `seen`.
+
+        Returns the mask. Its operations do not depend on the positions, so that a pass can be recorded.
         """
         (count, self._width), self._seen = positions.shape, seen
         self._rows = slice(first, first + count)
@@ -71,7 +74,7 @@ class RowCache(Cache):
         return mask_of(self._windows, lambda window: _causal(positions, seen, window, self.keys[0].dtype))
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Keep the new keys and values (rows x heads x tokens x size); returns all that the rows see."""
+        """Store the new keys and values (rows x heads x tokens x size); return all that the rows see."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         aligned = isinstance(self._places[0], slice)
         keys[self._places] = key_states if aligned else key_states.transpose(1, 2)
@@ -79,16 +82,16 @@ class RowCache(Cache):
         return keys[self._rows, :, : self._seen], values[self._rows, :, : self._seen]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many tokens were there before this pass, where all rows begin at the same place."""
+        """Return how many tokens there were before this pass, if all rows begin at the same place."""
         return self._seen - self._width
 
     def get_mask_sizes(self, *_: Any, **__: Any) -> tuple[int, int]:
-        """How many keys there are, and where they begin."""
+        """Return the number of keys, and where they begin."""
         return self._seen, 0
 
     @property
     def is_compileable(self) -> bool:
-        """Not by transformers."""
+        """False: transformers must not compile it."""
         return False
 
     def copy(self, source: int, target: int, tokens: int) -> None:
@@ -97,16 +100,17 @@ class RowCache(Cache):
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
 
     def clear(self, row: int) -> None:
-        """Put zeros into a row."""
+        """Fill a row with zeros."""
         for tensor in (*self.keys, *self.values):
             tensor[row].zero_()
 
     def resize(self, rows: int, length: int, kept: int) -> None:
-        """Lay the memory out as this many rows of this length; what the first `kept` rows hold stays as far as there is
-        room. Needs a copy of one row meanwhile; where that is not to be had, everything is as it was.
+        """Change the layout to this many rows of this length, keeping the first `kept` rows as far as they fit.
+
+        Needs memory for a copy of one row; without that memory nothing is changed.
         """
         before, width = (self.keys, self.values), min(length, self.length)
-        order = range(kept) if length < self.length else reversed(range(kept))  # so that none is overwritten unmoved
+        order = range(kept) if length < self.length else reversed(range(kept))  # none is overwritten before it is moved
         spare = self.keys[0].new_empty((self._heads, width, self._size))
         self.keys, self.values = self._laid_out(rows, length)
         self.version += 1
@@ -116,14 +120,14 @@ class RowCache(Cache):
                 new[row, :, :width] = spare.copy_(old[row, :, :width])
 
     def _laid_out(self, rows: int, length: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Keys and values of each layer: rows x heads x tokens x size."""
+        """Return views on the keys and values of each layer: rows x heads x tokens x size."""
         shape = (rows, self._heads, length, self._size)
         laid_out = [[memory[: math.prod(shape)].view(shape) for memory in memories] for memories in self._memory]
         return laid_out[0], laid_out[1]
 
 
 def _causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """0 for the keys that a token may look at: those up to its own, of which a window leaves the last ones."""
+    """Return a mask that shows a token the keys up to its own; a window shows only the last of them."""
     keys, own = torch.arange(seen, device=positions.device), positions[:, None, :, None]
     hidden = keys > own
     if window is not None:
@@ -132,12 +136,12 @@ def _causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """What attention adds so that it does not see what is hidden."""
+    """Return the mask that hides these keys."""
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
 def mask_of(seen: Mapping[str, T], made: Callable[[T], Tensor]) -> Mask:
-    """The mask that is made of what each kind of layer sees: one for all where they see the same."""
+    """Return the masks for what each kind of layer sees: one for all if they see the same."""
     first, *others = seen.values()
     return {kind: made(one) for kind, one in seen.items()} if any(one != first for one in others) else made(first)
 
@@ -153,36 +157,35 @@ _OTHERWISE = (
 
 
 def suits(config: Any) -> bool:
-    """Whether each layer of a model keeps keys and values of each token, and weighs them by nothing but themselves, as
-    far as its configuration tells."""
+    """Return whether every layer stores plain keys and values per token, as far as the configuration shows."""
     kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
     otherwise = [name for name in _OTHERWISE if getattr(config, name, None) is not None]
     return kinds <= {_FULL, _SLIDING, "global"} and not otherwise and not getattr(config, "alibi", False)
 
 
 def narrower(config: Any) -> int | None:
-    """The window of a model, where it is narrower than the longest sequence."""
+    """Return the attention window of a model, if it is narrower than the longest sequence."""
     window: int | None = getattr(config, "sliding_window", None)
     return None if window is None or window >= getattr(config, "max_position_embeddings", math.inf) else window
 
 
 def windows(config: Any) -> Mapping[str, int | None]:
-    """How many tokens up to its own a token sees in each kind of layer that the model has: None for all of them."""
+    """Return, for each kind of layer, how many tokens up to its own a token sees; None for all of them."""
     window = narrower(config)
     kinds = getattr(config, "layer_types", None) or [_FULL if window is None else _SLIDING]
     return {kind: window if kind == _SLIDING else None for kind in sorted(set(kinds))}
 
 
 def head_size(config: Any) -> int:
-    """The size of an attention head."""
+    """Return the size of an attention head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def key_heads(config: Any) -> int:
-    """How many heads have keys and values of their own."""
+    """Return the number of heads that have their own keys and values."""
     return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """What a token of a sequence takes in a cache."""
+    """Return the bytes that a token takes in a cache."""
     return 2 * config.num_hidden_layers * key_heads(config) * head_size(config) * dtype.itemsize

@@ -1,6 +1,6 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): their files, as peft and vLLM read them, and many of them in one batch.
 
-The bank stands in for each linear layer that an adapter may change and adds, for each row of a batch, what that row's
+The bank replaces each linear layer that an adapter may change and adds, for each row of a batch, what that row's
 adapter adds: base(x) + (x A^T) B^T with A and B of all adapters stacked. Slot 0 adds nothing.
 """
 
@@ -20,29 +20,30 @@ from modelyard.errors import BackendError
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = ("down_proj", "gate_proj", "gate_up_proj", "k_proj", "o_proj", "q_proj", "qkv_proj", "up_proj", "v_proj")
-"""The projections of attention and feed-forward layers, by the names that nearly all architectures give them."""
+"""The projections of attention and feed-forward layers, under the names of nearly all architectures."""
 
 _PASSED_OVER = {"out_proj"}
-"""Mamba gives its weights to a kernel and does not ask the layer; peft refuses it."""
+"""Mamba passes these weights to a kernel instead of calling the layer; peft refuses them."""
 
 _ODD = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
 
 PREFIX = "base_model.model."
-"""What peft puts before the names of a model's layers."""
+"""The prefix that peft adds to the names of a model's layers."""
 
 
 @attrs.frozen
 class LoraShape:
-    """The rank of an adapter, what its product is scaled with (alpha / rank), and which layers it changes: if none are
-    named, those of a model that have names among `TARGETS`, or all its linear layers where none has.
+    """The rank of an adapter, the numerator of its scale (alpha / rank), and the layers it changes.
+
+    If no layers are named: those with names in `TARGETS`, or all linear layers if the model has none of these.
     """
 
     rank: int = 16
     alpha: int = 32
     targets: tuple[str, ...] = ()
 
-    def around(self, model: nn.Module) -> "LoraShape":
-        """This shape with the names that it has in a model: none where the model has no such layer."""
+    def resolve(self, model: nn.Module) -> "LoraShape":
+        """Return this shape with the names of the layers that the model really has."""
         named = {name.rpartition(".")[2] for name, _ in linear_layers(model)}
         if self.targets:
             named &= set(self.targets)
@@ -52,11 +53,11 @@ class LoraShape:
         return attrs.evolve(self, targets=tuple(sorted(named)))
 
     def layers(self, model: nn.Module) -> "list[tuple[str, nn.Linear]]":
-        """The layers of a model that it changes, by their names."""
+        """Return the layers of a model that it changes, with their names."""
         return [(name, layer) for name, layer in linear_layers(model) if name.rpartition(".")[2] in self.targets]
 
     def config(self, base_model: str) -> bytes:
-        """The adapter's configuration file: equal adapters give equal bytes."""
+        """Return the adapter's configuration file: equal adapters give equal bytes."""
         fields = {
             "base_model_name_or_path": base_model,
             "bias": "none",
@@ -76,14 +77,14 @@ class LoraShape:
 
     @classmethod
     def from_config(cls, text: bytes) -> "LoraShape":
-        """Read such a file. Raises `BackendError` for anything but a plain LoRA."""
+        """Parse a configuration file. Raises `BackendError` for anything but a plain LoRA."""
         try:
             fields = json.loads(text)
             shape = cls(int(fields["r"]), int(fields["lora_alpha"]), tuple(sorted(fields["target_modules"])))
             if (fields["peft_type"], fields["lora_alpha"]) != ("LORA", shape.alpha) or shape.rank < 1:
                 raise ValueError("peft_type must be LORA, r and lora_alpha whole numbers")
         except (ValueError, KeyError, TypeError, OverflowError) as fault:
-            raise BackendError(f"{CONFIG_FILE} is no configuration of a LoRA adapter: {fault}") from None
+            raise BackendError(f"{CONFIG_FILE} is not the configuration of a LoRA adapter: {fault}") from None
         odd = [name for name in _ODD if fields.get(name)]
         if odd or fields.get("bias", "none") != "none":
             raise BackendError(f"{CONFIG_FILE} asks for {', '.join(odd) or 'biases'}, which is not served")
@@ -91,7 +92,7 @@ class LoraShape:
 
 
 def _fused_expert_names(model: nn.Module) -> set[str]:
-    """Where experts are one stack of weights and no layers, peft takes these names of what lies beside for theirs."""
+    """Return module names that peft would wrongly match if experts are stacked in one weight; they are skipped."""
     stacked = any(
         name.endswith("experts") and any(True for _ in module.parameters(recurse=False))
         for name, module in model.named_modules()
@@ -101,19 +102,21 @@ def _fused_expert_names(model: nn.Module) -> set[str]:
 
 @attrs.define
 class Selection:
-    """Which slot each row of the pass under way uses: one for all, or those that are looked up in `rows`: one for each
-    row, or one for all."""
+    """The adapter slot of each row of the current pass: one for all rows, or looked up in `rows`.
+
+    `rows` holds one slot for each row, or one for all.
+    """
 
     uniform: int = 0
     rows: Tensor | None = None
 
 
 _LINEAR = (nn.Linear, Conv1D)
-"""Of the two, GPT-2 has the one with its weights the other way round."""
+"""The kinds of linear layers; that of GPT-2 has its weights transposed."""
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The layers that an adapter may change, by their names: all linear ones of what reads text, but the head."""
+    """Yield the layers that an adapter may change, with their names: all linear ones of the text model but the head."""
     reading = set(getattr(model, "get_decoder", lambda: model)().modules())
     head = getattr(model, "get_output_embeddings", lambda: None)()
     for name, module in model.named_modules():
@@ -122,13 +125,13 @@ def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def _sizes(layer: nn.Linear) -> tuple[int, int]:
-    """How many features come in, and how many go out."""
+    """Return the numbers of input and output features."""
     first, second = layer.weight.shape
     return (first, second) if isinstance(layer, Conv1D) else (second, first)
 
 
 class LoraLinear(nn.Module):
-    """Stands in for a linear layer. Some layers look at the weights of others."""
+    """Replaces a linear layer; it shows that layer's weights, as some layers read the weights of others."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -137,23 +140,23 @@ class LoraLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Those of the layer itself."""
+        """The weight of the replaced layer."""
         return self.base.weight
 
     @property
     def bias(self) -> Tensor | None:
-        """That of the layer itself."""
+        """The bias of the replaced layer."""
         return self.base.bias
 
 
 def put_in(model: nn.Module, name: str, layer: LoraLinear) -> None:
-    """Put a layer in the place of the one that it stands in for."""
+    """Replace the layer of this name by its LoRA version."""
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, layer)
 
 
 class BankedLinear(LoraLinear):
-    """A linear layer with the adapters of every slot beside it."""
+    """A linear layer with the adapters of every slot."""
 
     def __init__(self, base: nn.Linear, slots: int, selection: Selection) -> None:
         super().__init__(base)
@@ -162,15 +165,15 @@ class BankedLinear(LoraLinear):
         self.up = base.weight.new_zeros(slots, self.out_features, 0)
 
     def widen(self, rank: int) -> bool:
-        """Make room for adapters of this rank; those that are there stay. Returns whether there was less."""
+        """Make room for adapters of this rank, keeping those that are loaded; return whether there was less."""
         more = rank - self.down.shape[1]
-        if more > 0:  # of both or, where there is no memory, of none
+        if more > 0:  # allocate both or, without memory, none
             wider = functional.pad(self.down, (0, 0, 0, more)), functional.pad(self.up, (0, more))
             self.down, self.up = wider
         return more > 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows x tokens x features."""
+        """Apply the layer to rows x tokens x features."""
         y, selection = self.base(x), self.selection
         if selection.rows is not None:
             inner = torch.einsum("bqi,bri->bqr", x, self.down[selection.rows])
@@ -184,19 +187,19 @@ class BankedLinear(LoraLinear):
 class AdapterBank:
     """Room for `slots` adapters of up to `rank` in a network, which it changes in place.
 
-    A layer takes as much memory, for every slot, as the largest adapter of it that has come: none, while none has.
+    For every slot, a layer takes as much memory as its largest adapter so far: none before the first one.
     """
 
     def __init__(self, model: nn.Module, slots: int, rank: int) -> None:
         self.selection, self.slots, self.rank = Selection(), slots, rank
         self.version = 0
-        """Grows when adapters come to lie elsewhere."""
+        """Incremented when adapters move to other addresses."""
         self._model, self._plain = model, dict(linear_layers(model))
         self._device = next(model.parameters()).device
         self._layers: dict[str, BankedLinear] = {}
 
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, Tensor]) -> None:
-        """Put an adapter's weights into a slot that no row of a pass under way uses. Raises `BackendError`."""
+        """Put an adapter's weights into a slot that no running row uses. Raises `BackendError`."""
         changed = self._changed(shape, weights)
         for layer in self._layers.values():
             layer.down[slot].zero_()
@@ -207,7 +210,7 @@ class AdapterBank:
             layer.up[slot, :, : shape.rank] = up.to(layer.up) * (shape.alpha / shape.rank)
 
     def _changed(self, shape: LoraShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-        """The two matrices of each layer that an adapter changes. Raises `BackendError` for one that does not fit."""
+        """Return the two matrices of each layer that an adapter changes. Raises `BackendError` if they do not fit."""
         if shape.rank > self.rank:
             raise BackendError(f"an adapter of rank {shape.rank} does not fit; the host's Room takes up to {self.rank}")
         left, changed = dict(weights), {}
@@ -223,7 +226,7 @@ class AdapterBank:
         return changed
 
     def _widened(self, name: str, rank: int) -> BankedLinear:
-        """The layer of this name with room for an adapter. Until there is one, a layer is left as it is."""
+        """Return the layer of this name with room for an adapter; layers without adapters are not replaced."""
         layer = self._layers.get(name)
         if layer is None:
             layer = self._layers[name] = BankedLinear(self._plain[name], self.slots, self.selection)
@@ -232,25 +235,25 @@ class AdapterBank:
         return layer
 
     def select(self, slots: Sequence[int]) -> None:
-        """Say which slot each row of the next pass uses."""
+        """Set the slot that each row of the next pass uses."""
         if len(set(slots)) == 1:
             self.selection.uniform, self.selection.rows = slots[0], None
         else:
             self.selection.rows = torch.tensor(slots, device=self._device)
 
     def look_up(self, slots: Tensor) -> None:
-        """Say where the next pass finds them, at whatever time it is made: one for all rows, one for each, or none."""
+        """Set the tensor that holds the slots of the next pass: one for all rows, one for each, or none."""
         self.selection.uniform, self.selection.rows = 0, slots if len(slots) else None
 
 
 def read_tensors(file: BinaryIO) -> Mapping[str, Tensor]:
-    """All tensors of a file, on the CPU. Raises ValueError when it is no sound safetensors file."""
+    """Read all tensors of a file, to the CPU. Raises ValueError if it is not a valid safetensors file."""
     try:
         return load(file.read())
     except SafetensorError as fault:
-        raise ValueError(f"no safetensors file: {fault}") from None
+        raise ValueError(f"not a safetensors file: {fault}") from None
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The bytes of a file; equal tensors under equal names give equal bytes."""
+    """Return the bytes of a safetensors file; equal tensors under equal names give equal bytes."""
     return save({name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)})

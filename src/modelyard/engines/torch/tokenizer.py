@@ -1,6 +1,6 @@
-"""A base model's tokens: conversations through its chat template, and the bytes that a token stands for.
+"""Tokens of a base model: conversations through its chat template, and the bytes that a token stands for.
 
-Tokens are never made from text that was sampled: `encode(decode(ids))` is often something else.
+Sampled tokens are never made again from their text: `encode(decode(ids))` is often different.
 """
 
 import json
@@ -20,14 +20,15 @@ from modelyard.engines.torch.network import first_line
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat.tool_calls import FORMATS
 
-# Noncharacters: no text has a use for them, and every tokenizer takes them.
+# Noncharacters: no text uses them, and every tokenizer accepts them.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 _HIDDEN = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
-class LiteralText:
-    """Keeps special tokens apart from text that only looks like one: it is hidden while the template is rendered, and
-    then encoded as ordinary text.
+class SpecialTokenEscaper:
+    """Escapes the names of special tokens in text, so that text cannot forge them.
+
+    They are replaced by placeholders while the template is rendered, and then encoded as ordinary text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -37,20 +38,20 @@ class LiteralText:
         self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._plain.encode_special_tokens = True
 
-    def hidden(self, value: Any) -> Any:
-        """A JSON value in whose texts no special token is left."""
+    def escape(self, value: Any) -> Any:
+        """Return a JSON value with the names of special tokens replaced in all its strings."""
         if isinstance(value, str):
             return self._pattern.sub(lambda found: f"{_OPEN}{self._texts.index(found[0])}{_CLOSE}", value)
         if isinstance(value, dict):
-            return {self.hidden(key): self.hidden(one) for key, one in value.items()}
-        return [self.hidden(one) for one in value] if isinstance(value, list) else value
+            return {self.escape(key): self.escape(one) for key, one in value.items()}
+        return [self.escape(one) for one in value] if isinstance(value, list) else value
 
-    def tokens(self, text: str) -> list[int]:
-        """The tokens of a text in which something may be hidden."""
+    def encode(self, text: str) -> list[int]:
+        """Encode a text that may contain placeholders."""
         return [token for _, encoded in self._pieces(text) for token in encoded.ids]
 
-    def placed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Its tokens, and where each stands in the text (first character, and the one behind the last)."""
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode a text; also return the span (first character, end) of each token in it."""
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         for found, encoded in self._pieces(text):
@@ -61,7 +62,7 @@ class LiteralText:
         return ids, spans
 
     def _pieces(self, text: str) -> Iterator[tuple[tuple[int, int], Any]]:
-        """Where each piece of a text stands, and its encoding: that of what is hidden, or of what stands between."""
+        """Yield the span and the encoding of each piece of a text: of a placeholder, or of what lies between."""
         start = 0
         for hidden in _HIDDEN.finditer(text):
             if hidden.start() > start:
@@ -81,7 +82,7 @@ _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class Chat:
-    """The tokenizer and chat template of a base model's folder. Raises `BackendError` when they cannot be read."""
+    """The tokenizer and chat template of a base model's folder. Raises `BackendError` if they cannot be loaded."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -91,7 +92,7 @@ class Chat:
         except Exception as fault:
             raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {first_line(fault)}") from fault
         self._end = _end_tokens(folder, self.tokenizer)
-        self._literal = LiteralText(self.tokenizer)
+        self._escaper = SpecialTokenEscaper(self.tokenizer)
 
     @property
     def end_tokens(self) -> frozenset[int]:
@@ -99,40 +100,42 @@ class Chat:
         return self._end
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """The tokens of a conversation up to where the assistant's answer begins.
+        """Return the tokens of a conversation up to where the assistant's answer begins.
 
-        Raises `InvalidInput` with the template's own words when it does not take these messages.
+        Raises `InvalidInput` with the template's own message if it refuses these messages.
         """
         return self.render(messages, tools, add_generation_prompt=True)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool) -> list[int]:
-        """The tokens of a conversation as the template writes it. Raises `InvalidInput`.
+        """Return the tokens of a conversation as the template writes it. Raises `InvalidInput`.
 
-        Special tokens come from the template alone: their names in what somebody said are text.
+        Only the template makes special tokens: their names in a message are text.
         """
         text, _ = self._written(messages, tools, add_generation_prompt=add_generation_prompt)
-        ids = self._literal.tokens(_sound(text))
+        ids = self._escaper.encode(_sound(text))
         if not ids:
-            raise InvalidInput.at("messages", msg="are nothing at all in this model's chat template")
+            raise InvalidInput.at("messages", msg="are rendered as nothing by this model's chat template")
         return ids
 
-    def marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
-        """The tokens of a conversation, as `render` gives them, and which of them the template marks as answers by
-        `{% generation %}`: none where it has no such marks. Raises `InvalidInput`.
+    def render_marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
+        """Return the tokens of a conversation as `render` does, and which of them belong to answers.
+
+        The template marks answers with `{% generation %}`; without such marks no token belongs to one. Raises
+        `InvalidInput`.
         """
         with_marks = bool(_MARK.search(str(self.tokenizer.chat_template)))
         text, answers = self._written(messages, tools, return_assistant_tokens_mask=with_marks)
-        ids, spans = self._literal.placed(_sound(text))
+        ids, spans = self._escaper.encode_with_spans(_sound(text))
         return ids, _within(spans, answers)
 
     def _written(
         self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any
     ) -> tuple[str, list[tuple[int, int]]]:
-        """What the template writes, with the names of special tokens hidden, and where it marks answers in it."""
+        """Render the template with escaped special tokens; also return the spans that it marks as answers."""
         try:
             (text,), marks = render_jinja_template(
-                [[self._literal.hidden(plain_message(message)) for message in messages]],
-                tools=[self._literal.hidden(_plain_tool(tool)) for tool in tools] or None,
+                [[self._escaper.escape(plain_message(message)) for message in messages]],
+                tools=[self._escaper.escape(_plain_tool(tool)) for tool in tools] or None,
                 chat_template=self.tokenizer.get_chat_template(tools=tools or None),
                 **self.tokenizer.special_tokens_map,
                 **options,
@@ -163,7 +166,7 @@ class Chat:
 
 
 def _sound(text: str) -> str:
-    """The text. Raises `InvalidInput` when it is no valid Unicode."""
+    """Return the text. Raises `InvalidInput` if it is not valid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -172,7 +175,7 @@ def _sound(text: str) -> str:
 
 
 def _within(spans: Sequence[tuple[int, int]], answers: Sequence[tuple[int, int]]) -> list[bool]:
-    """Which tokens hold something of an answer. What stands for white space alone may have an empty span at its end."""
+    """Return which tokens overlap an answer. A token of white space alone may have an empty span at its end."""
     return [
         any(first < stop and (last > start if first < last else start < last <= stop) for start, stop in answers)
         for first, last in spans
@@ -180,7 +183,7 @@ def _within(spans: Sequence[tuple[int, int]], answers: Sequence[tuple[int, int]]
 
 
 def plain_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates expect it: tool arguments as an object where they are one."""
+    """Convert a message to the form that chat templates expect: tool arguments as an object if they are one."""
     plain: dict[str, Any] = {"role": str(message.role), "content": message.text}
     if message.tool_calls:
         plain["tool_calls"] = [
@@ -207,12 +210,12 @@ def _plain_tool(tool: Tool) -> Mapping[str, Any]:
 
 
 def _text_of(value: Any) -> str:
-    """Frozen mappings as JSON: templates want plain dicts."""
+    """Return frozen mappings as JSON text."""
     return json.dumps(value, default=dict)
 
 
 def _end_tokens(folder: Path, tokenizer: Any) -> frozenset[int]:
-    """Those of the tokenizer, of the configuration and of its advice for generation."""
+    """Collect the end tokens of the tokenizer, the configuration and the generation configuration."""
     found: set[int] = set()
     if tokenizer.eos_token_id is not None:
         found.add(tokenizer.eos_token_id)
@@ -239,7 +242,7 @@ def _bytes_of(text: str, to_byte: Mapping[str, int] | None) -> bytes:
 
 
 def _byte_of_character() -> Mapping[str, int]:
-    """How byte-level tokenizers write bytes: printable ones as themselves, the others from U+0100 on, in order."""
+    """Return how byte-level tokenizers write bytes: printable ones as themselves, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}

@@ -1,4 +1,4 @@
-"""Answering with causal language models on torch: continuous batching with an adapter for each request."""
+"""Serving causal language models on torch: continuous batching with an adapter for each request."""
 
 from modelyard.lazy import defer_modules
 

@@ -1,4 +1,4 @@
-"""Which checkpoint's adapter lies in which slot of the bank: the ones used last, those in use pinned."""
+"""A cache of adapters in the bank's slots: least recently used ones are replaced, those in use are pinned."""
 
 import threading
 from collections import OrderedDict
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from modelyard.errors import QueueFull
 
 Load = Callable[[int], None]
-"""Puts an adapter into the slot of this number."""
+"""Loads an adapter into the slot of this number."""
 
 
 class AdapterSlots:
-    """Slots 1 to `count`; slot 0 is the untouched base. Safe to share between threads."""
+    """Slots 1 to `count`; slot 0 is the unchanged base model. Thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
@@ -23,9 +23,9 @@ class AdapterSlots:
 
     @contextmanager
     def pinned(self, checkpoint: str, load: Load) -> Iterator[int]:
-        """The slot of a checkpoint, loaded when it is not there, which stays as it is within the context.
+        """Yield the slot of a checkpoint, which is loaded first if needed and stays there within the context.
 
-        Several who ask at once load it once. Raises `QueueFull` when every slot is in use, and what `load` raises.
+        Concurrent callers load it once. Raises `QueueFull` if every slot is in use, and what `load` raises.
         """
         slot = self._pin(checkpoint, load)
         try:
@@ -64,7 +64,7 @@ class AdapterSlots:
                 self._loading.pop(checkpoint).set()
 
     def _taken(self) -> int:
-        """A free slot, or that of the adapter that was not used for the longest time."""
+        """Take a free slot, or that of the least recently used adapter."""
         if self._free:
             return self._free.pop()
         for checkpoint, slot in self._slots.items():

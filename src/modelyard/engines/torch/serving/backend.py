@@ -1,6 +1,6 @@
-"""Serving base models from local folders, and every checkpoint of every model trained on them, side by side.
+"""The backend for base models in local folders, and for every checkpoint of the models trained on them.
 
-Torch loads when the first of them is asked.
+Torch is loaded with the first model.
 """
 
 import asyncio
@@ -14,16 +14,17 @@ from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.engines.torch.entries import LocalOffer, capabilities
 from modelyard.engines.torch.serving import loaded_model as loaded
 from modelyard.engines.torch.serving import model_pool as networks
-from modelyard.engines.torch.serving import sequence as speech
+from modelyard.engines.torch.serving import sequence as choice_streams
 from modelyard.errors import BackendError, MissingExtra
 from modelyard.protocols import Capabilities, ServedModel
 
 
 class LocalBackend:
-    """Answers for the base models in `base_models`, which may grow. A model is loaded when it is first asked, on
-    `device` (a graphics card where there is one), and takes as much as `room` says (`Room.usual`).
+    """Serves the base models in `base_models`, a list that may grow.
 
-    Log-probabilities are the model's own, before any sampling parameter.
+    A model is loaded by its first request, on `device` (by default a graphics card if there is one), and takes the
+    memory that `room` allows (by default `Room.usual`). Log-probabilities are the model's own, before any sampling
+    parameter.
     """
 
     blocking = True
@@ -38,42 +39,45 @@ class LocalBackend:
         self._offer = LocalOffer(base_models)
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """One entry per base model; once it is loaded, with the context that there is memory for."""
+        """Return one entry per base model; once it is loaded, with the context that its memory allows."""
         return self._offer.entries()
 
     def capabilities(self, model: str) -> Capabilities:
-        """All sampling parameters, log-probabilities and token ids; tools as the template, structure as llguidance."""
+        """Return all sampling parameters, log-probabilities and token ids; tools if the chat template has them.
+
+        Structured output needs llguidance.
+        """
         return capabilities(self._offer.base_model(model).tool_format)
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """The tokens of the conversation. Raises `InvalidInput` when the chat template does not take it."""
+        """Count the tokens of the conversation. Raises `InvalidInput` if the chat template refuses it."""
         return len(self._model(model).prompt(request.messages, request.tools))
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """Answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing`, `BackendError`."""
-        with self._answering(request, model) as answering:
-            while active := answering.active:
-                answering.engine.wait(active[0].sequence, active[0].due - 1)
-                yield from _told(active)
+        """Stream the answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing` or `BackendError`."""
+        with self._start(request, model) as choices:
+            while active := choices.active:
+                choices.engine.wait(active[0].sequence, active[0].due - 1)
+                yield from _deltas(active)
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """The same on an event loop."""
-        with await _entered(lambda: self._answering(request, model)) as answering:
-            while active := answering.active:
-                await answering.engine.await_(active[0].sequence, active[0].due - 1)
-                for delta in _told(active):
+        """Stream the answer as `stream` does, on an event loop."""
+        with await _start_on_thread(lambda: self._start(request, model)) as choices:
+            while active := choices.active:
+                await choices.engine.await_(active[0].sequence, active[0].due - 1)
+                for delta in _deltas(active):
                     yield delta
 
     def close(self) -> None:
-        """Let go of every network; what is being answered is answered. Idempotent."""
+        """Release every network; answers under way are finished. Idempotent."""
         with self._lock:
             self._closed = True
             self._loaded.clear()
 
-    def _answering(self, request: CompletionRequest, model: ServedModel) -> "loaded.Answering":
-        answering = self._model(model).answering(request, model)
-        self._offer.limit(model.base_model, answering.engine.rows.longest)
-        return answering
+    def _start(self, request: CompletionRequest, model: ServedModel) -> "loaded.RunningChoices":
+        choices = self._model(model).start(request, model)
+        self._offer.limit(model.base_model, choices.engine.rows.longest)
+        return choices
 
     def _model(self, model: ServedModel) -> "loaded.LoadedModel":
         known = self._loaded.get(model.base_model)
@@ -93,21 +97,21 @@ class LocalBackend:
         return loaded.LoadedModel(base, device, self._room or networks.Room.usual(device))
 
 
-async def _entered(make: "Callable[[], loaded.Answering]") -> "loaded.Answering":
-    """What is made on a thread, and given up at once when the caller is cancelled meanwhile."""
+async def _start_on_thread(make: "Callable[[], loaded.RunningChoices]") -> "loaded.RunningChoices":
+    """Start the choices on a thread; cancel them if the caller is cancelled meanwhile."""
     making = asyncio.get_running_loop().run_in_executor(None, make)
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
-        making.add_done_callback(_given_up)
+        making.add_done_callback(_cancel)
         raise
 
 
-def _given_up(made: "asyncio.Future[loaded.Answering]") -> None:
+def _cancel(made: "asyncio.Future[loaded.RunningChoices]") -> None:
     if not made.cancelled() and made.exception() is None:
         made.result().__exit__()
 
 
-def _told(speakers: "Sequence[speech.Speaker]") -> Iterator[Delta]:
-    for speaker in speakers:
-        yield from speaker.tell()
+def _deltas(streams: "Sequence[choice_streams.ChoiceStream]") -> Iterator[Delta]:
+    for stream in streams:
+        yield from stream.deltas()

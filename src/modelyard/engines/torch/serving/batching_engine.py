@@ -1,7 +1,7 @@
-"""Continuous batching: every step reads the prompts that have come and adds one token to each answer under way.
+"""Continuous batching: every step reads the prompts that have arrived and adds one token to each running answer.
 
-The engine has no thread. Whoever waits for a token leads: it steps for all until it has its own, and then hands over to
-another who waits. So a lone caller never waits for company, and many share each step.
+The engine has no thread. A caller that waits for a token leads: it steps for all until it has its own, and then hands
+over to another waiting one. So a lone caller never waits for others, and many share each step.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from modelyard.errors import BackendError, Overloaded, QueueFull
 class Engine:
     """Answers sequences on one network.
 
-    Up to `rows` run at a time, their keys and values within `memory` bytes, and up to `waiting` more wait.
-    `end_tokens` end an answer. With a `recorder`, passes of one token a row are recorded and replayed.
+    Up to `rows` run at a time, their keys and values within `memory` bytes, and up to `waiting` more wait. `end_tokens`
+    end an answer. With a `recorder`, passes of one token per row are recorded and replayed.
     """
 
     def __init__(
@@ -59,18 +59,19 @@ class Engine:
         self._changed: list[Sequence] = []
         self._sampler: Sampler | None = None
 
-    # ---- for whoever wants an answer
+    # ---- for callers
 
     def submit(self, sequence: Sequence) -> None:
-        """Take a sequence in; its answer ends where memory does. Raises `QueueFull` when too many wait,
-        `ContextLengthExceeded` when there is no memory for its prompt and a token, `BackendError` when the model has
-        not all of its tokens.
+        """Accept a sequence; its answer is limited to what memory allows.
+
+        Raises `QueueFull` if too many wait, `ContextLengthExceeded` if there is no memory for its prompt and one token,
+        and `BackendError` if the model does not know all of its tokens.
         """
         last, vocabulary = max(sequence.prompt, default=0), self._network.vocabulary
         if last >= vocabulary:
             raise BackendError(
-                f"token {last} of the prompt is none of this model's {vocabulary}: its tokenizer or chat template is "
-                "that of another model"
+                f"token {last} of the prompt is not one of this model's {vocabulary}: its tokenizer or chat template "
+                "belongs to another model"
             )
         bound(sequence, self.rows.longest)
         with self._lock:
@@ -81,7 +82,7 @@ class Engine:
             self._waiting.append(sequence)
 
     def wait(self, sequence: Sequence, seen: int) -> None:
-        """Return when it has more than `seen` tokens or has ended."""
+        """Return once it has more than `seen` tokens or has ended."""
         while not _news(sequence, seen):
             woken = threading.Event()
             if self._lead.follow(sequence, Waiter(partial(_news, sequence, seen), woken.set)):
@@ -90,7 +91,7 @@ class Engine:
                 self._try_to_lead(sequence, seen)
 
     async def await_(self, sequence: Sequence, seen: int) -> None:
-        """The same on an event loop: a thread of its executor leads for all tasks."""
+        """Wait as `wait` does, on an event loop: a thread of its executor leads for all tasks."""
         loop = asyncio.get_running_loop()
         while not _news(sequence, seen):
             woken = asyncio.Event()
@@ -105,7 +106,7 @@ class Engine:
                 leading.result()
 
     def cancel(self, sequence: Sequence) -> None:
-        """Stop its work: at the next step, or now when nobody leads."""
+        """Stop its work: at the next step, or now if there is no leader."""
         if sequence.state is State.ENDED:
             return
         sequence.cancelled = True
@@ -116,7 +117,7 @@ class Engine:
     def load(self, slot: int, shape: LoraShape, weights: Mapping[str, torch.Tensor]) -> None:
         """Put an adapter into a slot that no sequence uses, between two steps. Raises `BackendError`.
 
-        Those that used it and were cancelled are gone: nobody hands the lead on before that.
+        Cancelled sequences that used it are gone by then: a leader drops them before it hands over.
         """
         self._lead.claim()
         with self._leading():
@@ -131,11 +132,12 @@ class Engine:
             with self._leading():
                 while not _news(sequence, seen) and not self._lead.claimed:
                     self._step()
-                    self._tell()
+                    self._notify()
 
     def _try_to_lead_tasks(self) -> None:
-        """Step as long as anybody waits, unless another leads by now. Tasks come back for the next step while it is
-        made, so one is made that nobody waits for yet.
+        """Step as long as there are waiting callers, unless another leads by now.
+
+        Tasks return for the next step while it runs, so one step is run even if no task waits for it yet.
         """
         if self._lead.take():
             with self._leading():
@@ -143,11 +145,11 @@ class Engine:
                 while wanted and not self._lead.claimed:
                     self._step()
                     wanted = self._lead.followed
-                    self._tell()
+                    self._notify()
 
     @contextmanager
     def _leading(self) -> Iterator[None]:
-        """Having the lead, until the end: then nothing that was cancelled is left, and another leads."""
+        """Hold the lead until the end: then drop what was cancelled, and hand over."""
         with torch.inference_mode():
             try:
                 yield
@@ -159,15 +161,15 @@ class Engine:
         try:
             while not finished:
                 self._drop_cancelled()
-                self._tell()
+                self._notify()
                 finished = self._lead.hand_over(unfinished=self._any_cancelled)
-        except BaseException:  # it was interrupted: whoever leads next drops what is left
+        except BaseException:  # interrupted: the next leader drops what is left
             self._lead.hand_over()
             raise
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, []
-        self._lead.tell(changed)
+        self._lead.notify(changed)
 
     def _any_cancelled(self) -> bool:
         with self._lock:
@@ -176,14 +178,14 @@ class Engine:
     # ---- a step
 
     def _step(self) -> None:
-        """One token more for each answer. A fault ends one answer, whatever it is, and the others go on."""
+        """Add one token to each answer. An error ends only one answer, and the others continue."""
         try:
             self._drop_cancelled()
             self._make_room()
             self._read_prompts()
             if self.rows.running:
                 self._decode()
-        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer that it ends
+        except Exception as fault:  # noqa: BLE001 - reported to the reader of the answer that it ends
             self._fail_one(fault)
 
     def _drop_cancelled(self) -> None:
@@ -195,8 +197,9 @@ class Engine:
             self._end(sequence)
 
     def _fail_one(self, fault: Exception) -> None:
-        """What does not fit, or cannot be computed, fails alone: the one that came last; the others go on. Those that
-        were read side by side are read again first, each by itself, which tells whose fault it is.
+        """Fail the sequence that came last, after an error of a shared pass; the others continue.
+
+        Sequences that were read in one batch are first read again one by one, which shows which of them fails.
         """
         unread = self._unread()
         if len(unread) > 1 and not all(one.alone for one in unread):
@@ -218,7 +221,7 @@ class Engine:
         self._sampler = None
         try:
             self.rows.drop(sequence, failed=failed)
-        except Exception as fault:  # noqa: BLE001 - nothing is known any more of what the cache holds
+        except Exception as fault:  # noqa: BLE001 - the content of the cache is unknown now
             for one in self.rows.running:
                 one.end(failure=_failure(fault))
             self._changed += self.rows.running
@@ -227,15 +230,17 @@ class Engine:
     # ---- prompts
 
     def _make_room(self) -> None:
-        """For a token more in each row. Where there is none for all, some wait, and are then read again with what they
-        have said.
+        """Make room for one more token in each row. If memory is short, some wait, to be read again with their
+        answers.
         """
         self._put_back(self.rows.crowded())
         self.rows.lengthen()
 
     def _read_prompts(self) -> None:
-        """Admit what waits, in order, and read it, a common beginning once. Those that a fault kept from being read
-        come first."""
+        """Admit what waits, in order, and read it, a common prefix once.
+
+        Sequences that an error kept from being read come first.
+        """
         self._put_back(self._unread())
         while new := self._admitted():
             self._prefill(new)
@@ -244,7 +249,7 @@ class Engine:
         return [sequence for sequence in self.rows.running if not sequence.read]
 
     def _put_back(self, sequences: Many[Sequence]) -> None:
-        """They lose their rows, and are the first that wait."""
+        """Take away their rows and put them at the front of the queue."""
         for sequence in reversed(sequences):
             self._sampler = None
             self.rows.drop(sequence)
@@ -253,14 +258,16 @@ class Engine:
             self._waiting.extendleft(reversed(sequences))
 
     def _admitted(self) -> list[Sequence]:
-        """Who is read next, side by side: what padding makes of them is bounded; or who is read alone. Whoever begins
-        as one of them comes when that has been read, and takes it over."""
+        """Choose what is read next as one batch, with bounded padding, or one sequence alone.
+
+        A sequence that shares a prefix with a chosen one waits until that has been read, and then copies it.
+        """
         new: list[Sequence] = []
         longest = 0
         with self._lock:
             waiting = list(self._waiting)
         for sequence in waiting:
-            if any(one.leads(sequence) for one in new):
+            if any(one.shares_prefix_with(sequence) for one in new):
                 continue
             if new and (sequence.alone or not side_by_side(len(new) + 1, max(longest, self.rows.unread(sequence)))):
                 break
@@ -274,13 +281,13 @@ class Engine:
         return new
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Give one that waits a row, if there is one. It fails alone where room for it cannot be made."""
+        """Give a waiting sequence a row, if there is one. It alone fails if no room can be made for it."""
         failure = None
         try:
             if not self.rows.admit(sequence):
                 return False
             sequence.state, self._sampler = State.RUNNING, None
-        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+        except Exception as fault:  # noqa: BLE001 - reported to the reader of the answer
             failure = _failure(fault)
         with self._lock:
             self._waiting.remove(sequence)
@@ -289,7 +296,7 @@ class Engine:
         return True
 
     def _prefill(self, new: Many[Sequence]) -> None:
-        """Read what is left of the last rows, and draw the next token of each answer."""
+        """Read the unread rest of the last rows, and sample the next token of each answer."""
         drawn = Sampler(new, self._network.device).draw(self._passes.read(new))
         for sequence in new:
             sequence.read = True
@@ -310,10 +317,10 @@ class Engine:
                 self._take(sequence, sampled)
 
     def _take(self, sequence: Sequence, sampled: Sampled) -> None:
-        """Add a token to an answer, and end it where it ends. A fault here is this answer's alone."""
+        """Add a token to an answer, and end it if it is complete. An error here affects only this answer."""
         try:
             reason = self._reason(sequence, sequence.take(sampled))
-        except Exception as fault:  # noqa: BLE001 - told to whoever reads the answer
+        except Exception as fault:  # noqa: BLE001 - reported to the reader of the answer
             self._end(sequence, failure=_failure(fault))
             return
         sequence.show(sampled, reason)
@@ -323,7 +330,7 @@ class Engine:
             self._end(sequence)
 
     def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
-        """Why an answer ends behind its last token, if it does."""
+        """Return why an answer ends after its last token, if it does."""
         if sequence.answer[-1] in self._end_tokens or (complete and not self._end_tokens):
             return FinishReason.STOP
         if len(sequence.answer) < sequence.max_tokens:
@@ -340,11 +347,11 @@ def _woken(event: asyncio.Event, _: object) -> None:
 
 
 def _failure(fault: Exception) -> BackendError:
-    """What a reader is told."""
+    """Return the error that a reader gets."""
     if isinstance(fault, BackendError):
         return fault
     full, name = out_of_memory(fault), type(fault).__name__
     kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")
-    failure = kind(f"the model could not go on: {name}{hint}")
+    failure = kind(f"the model could not continue: {name}{hint}")
     failure.__cause__ = fault
     return failure

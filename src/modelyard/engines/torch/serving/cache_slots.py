@@ -1,10 +1,10 @@
-"""Which sequence lies in which row of the cache, and how much room there is: memory is bounded and known beforehand.
+"""The assignment of sequences to rows of the cache, within a fixed amount of memory.
 
-The first rows are those of running sequences, without a gap. Behind them a few rows keep what was answered last, so
-that the next turn of a conversation need not read its beginning again.
+The first rows are those of running sequences, without a gap. The rows after them keep recent answers, so that the next
+turn of a conversation need not read its beginning again.
 
-Law: whatever lies in a row that runs is a finite number. A mask hides what comes behind a sequence, but attention still
-multiplies it, by 0, and what is no number would stay none.
+Invariant: a running row contains finite numbers only. A mask hides what follows a sequence, but attention still
+multiplies it by 0, and NaN would stay NaN.
 """
 
 from collections import OrderedDict
@@ -17,28 +17,28 @@ from modelyard.engines.torch.serving.sequence import Sequence
 from modelyard.errors import ContextLengthExceeded, Problem
 
 SHORTEST = 256
-"""Tokens of a row at least; longer ones double it, so that rows seldom have to be made anew."""
+"""The shortest row, in tokens; longer rows double it, so that rows are seldom resized."""
 
 KEPT_SHARE = 4
-"""One row in so many keeps what was answered."""
+"""One row in this many keeps a finished answer."""
 
 _BLOCK = 64
 
 
 class CacheSlots:
-    """Up to `most` running sequences within `memory` bytes: the longer the longest of them is, the fewer.
+    """Up to `most` running sequences within `memory` bytes: the longer the longest of them, the fewer.
 
-    None reserves what it may come to need: rows become longer when one of them is full, and then those that no longer
-    fit must wait, to be read again.
+    No row reserves what it may need later: rows become longer when one of them is full, and sequences that no longer
+    fit must wait and are read again.
     """
 
     def __init__(self, network: Network, most: int, memory: int) -> None:
         each = bytes_per_token(network.config, network.dtype)
         self._most, self._tokens = most, memory // each
         self.whole = network.context_length * each
-        """Bytes that one sequence takes at its longest."""
+        """Bytes of one sequence of the greatest length."""
         self.longest = min(self._tokens, network.context_length)
-        """How many tokens a sequence can have when nothing else runs."""
+        """The longest sequence, in tokens, if nothing else runs."""
         self.running: list[Sequence] = []
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
         self._unclean: set[int] = set()
@@ -47,11 +47,11 @@ class CacheSlots:
 
     @property
     def most_now(self) -> int:
-        """How many sequences can run in rows as long as they are; what lies in further rows is kept."""
+        """How many sequences can run in rows of the present length; further rows keep finished answers."""
         return self._count(self.cache.length)
 
     def admit(self, sequence: Sequence) -> bool:
-        """Give it the next row, with what is known already of its beginning. Returns whether there was one."""
+        """Give a sequence the next row, with what is known of its beginning; return whether there was a row."""
         length, count = self._needed([*self.running, sequence]), len(self.running)
         if count >= self._count(length):
             return False
@@ -62,19 +62,20 @@ class CacheSlots:
         return True
 
     def crowded(self) -> list[Sequence]:
-        """Those in the last rows for whom there is no memory when each is to have a token more."""
+        """Return the sequences in the last rows that do not fit if each gets one more token."""
         staying = list(self.running)
         while len(staying) > max(1, self._count(self._needed(staying))):
             staying.pop()
         return self.running[len(staying) :]
 
     def lengthen(self) -> None:
-        """Make room for a token more in each row; nobody is crowded."""
+        """Make room for one more token in each row, after the crowded sequences have been dropped."""
         self._resize(max(self._needed(self.running), self.cache.length))
 
     def drop(self, sequence: Sequence, *, failed: bool = False) -> None:
-        """Take its row back: the last row moves there. Nothing is kept of one that `failed`, or that no token was drawn
-        from: it may be no numbers, in any row that it has been in.
+        """Free its row: the last row moves there.
+
+        A sequence that `failed`, or from which no token was sampled, is not kept, as its rows may contain NaN.
         """
         row, last = self.running.index(sequence), len(self.running) - 1
         if sequence.read and not failed:
@@ -94,21 +95,21 @@ class CacheSlots:
         self._unclean.update(range(self.most_now))
 
     def forget(self, slot: int) -> None:
-        """Another adapter is put into this slot: what the one before it answered is of no use."""
+        """Forget the answers of this adapter slot, because another adapter is loaded into it."""
         for row in [row for row, (kept, _) in self._kept.items() if kept == slot]:
             self._kept[row] = (-1, [])
 
     # ---- room
 
     def _needed(self, sequences: Tokens[Sequence]) -> int:
-        """How long rows must be for these to get a token more each."""
+        """Return the row length with which each of these sequences can get one more token."""
         return self._length_for(max((one.length for one in sequences), default=0) + 1)
 
     def _length_for(self, tokens: int) -> int:
         return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(self.longest, tokens))
 
     def _count(self, length: int) -> int:
-        """How many sequences can run in rows of this length."""
+        """Return how many sequences can run in rows of this length."""
         possible = self._possible(length)
         return min(self._most, possible - possible // KEPT_SHARE)
 
@@ -116,7 +117,7 @@ class CacheSlots:
         return self._tokens // length
 
     def _all(self, length: int) -> int:
-        """How many rows there are, those included that keep what was answered."""
+        """Return the number of rows, including those that keep finished answers."""
         count = self._count(length)
         return min(count + max(1, count // KEPT_SHARE), self._possible(length))
 
@@ -128,20 +129,22 @@ class CacheSlots:
         self.cache.resize(self._all(length), length, len(self.running))
 
     def _clean(self, rows: set[int]) -> None:
-        """Clear those of these rows that may hold what is no number."""
+        """Clear those of these rows that may contain NaN."""
         for row in rows & self._unclean:
             self.cache.clear(row)
             self._unclean.remove(row)
 
-    # ---- what is known already
+    # ---- known prefixes
 
     def unread(self, sequence: Sequence) -> int:
-        """How many of its tokens would have to be read now."""
+        """Return how many of its tokens would have to be read now."""
         return sequence.length - self._beginning(sequence)[0]
 
     def _beginning(self, sequence: Sequence) -> tuple[int, int]:
-        """How many of its first tokens lie in a row, and in which. The last is always read again: its logits are
-        wanted."""
+        """Return the length of its longest known prefix, and the row that holds it.
+
+        The last token is always read again, because its logits are needed.
+        """
         best, source, tokens = 0, -1, sequence.tokens
         for row, parts, cached in self._known(sequence.slot):
             shared = min(_shared(tokens, parts), cached, len(tokens) - 1)
@@ -157,7 +160,7 @@ class CacheSlots:
             self._kept.move_to_end(source)
 
     def _known(self, slot: int) -> Iterator[tuple[int, Tokens[list[int]], int]]:
-        """Slots with this adapter, the tokens in them, in parts, and of how many of these they hold the keys."""
+        """Yield rows of this adapter slot: the row, its tokens in parts, and the number of tokens with cached keys."""
         for row, one in enumerate(self.running):
             if one.slot == slot and one.cached:
                 yield row, (one.prompt, one.answer), one.cached
@@ -177,11 +180,11 @@ class CacheSlots:
 
 
 def bound(sequence: Sequence, longest: int) -> None:
-    """Let an answer end where its sequence has so many tokens. Raises `ContextLengthExceeded` when none is left."""
+    """Limit an answer to what fits into `longest` tokens. Raises `ContextLengthExceeded` if nothing does."""
     prompt = len(sequence.prompt)
     if prompt >= longest:
         msg = (
-            f"This model's maximum context length is {longest} tokens, as there is memory for no more here. "
+            f"This model's maximum context length is {longest} tokens, because this host has no memory for more.  "
             f"The messages have {prompt}; shorten them, or ask the host for a larger Room(memory=...)."
         )
         raise ContextLengthExceeded([Problem(("messages",), msg, ContextLengthExceeded.code)])
@@ -189,18 +192,18 @@ def bound(sequence: Sequence, longest: int) -> None:
 
 
 def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:
-    """How many tokens a prompt and these parts, one behind the other, begin with alike."""
+    """Return the length of the common prefix of a prompt and these parts, joined."""
     whole = 0
     for part in parts:
-        alike = _alike(prompt, whole, part)
+        alike = _common_length(prompt, whole, part)
         whole += alike
         if alike < len(part):
             break
     return whole
 
 
-def _alike(prompt: list[int], start: int, part: list[int]) -> int:
-    """How many tokens of the prompt from `start` on are those of the part. Most differ at once: blocks find it."""
+def _common_length(prompt: list[int], start: int, part: list[int]) -> int:
+    """Count the tokens of the prompt from `start` on that equal those of the part, comparing blocks first."""
     most, place = min(len(prompt) - start, len(part)), 0
     while place < most and prompt[start + place : start + place + _BLOCK] == part[place : place + _BLOCK]:
         place += _BLOCK

@@ -11,17 +11,18 @@ from modelyard.engines.torch.serving.cache_slots import CacheSlots
 from modelyard.engines.torch.serving.sequence import Sequence
 
 PREFILL_TOKENS = 2048
-"""Tokens of prompts that are read in one pass: this bounds what a pass needs beside the cache."""
+"""Prompt tokens that are read in one pass: this bounds the memory of a pass apart from the cache."""
 
 
 def side_by_side(rows: int, tokens: int) -> bool:
-    """Whether rows are read in one pass when the longest of them has so many tokens left."""
+    """Return whether so many rows are read in one pass if the longest of them has so many tokens left."""
     return rows * tokens <= PREFILL_TOKENS
 
 
 class ForwardPass:
-    """Reads and goes on with sequences that have a row, up to `most`, each with the adapter in its slot of the bank.
-    With a `recorder`, passes of one token a row are recorded and replayed. Logits are sequences x vocabulary.
+    """Runs passes for up to `most` sequences that have a row, each with the adapter in its slot of the bank.
+
+    With a `recorder`, passes of one token per row are recorded and replayed. Logits are sequences x vocabulary.
     """
 
     def __init__(
@@ -31,9 +32,9 @@ class ForwardPass:
         self._recorded = recorder and RecordedDecoding(network, bank, rows.cache, most, recorder)
 
     def read(self, new: Many[Sequence]) -> torch.Tensor:
-        """The logits behind sequences in the last rows, of which nothing is left unread then.
+        """Read the unread rest of the sequences in the last rows; return the logits after their last token.
 
-        Right-padded: what the padding leaves in the cache is overwritten before anything looks at it.
+        Right-padded: what the padding leaves in the cache is overwritten before it is used.
         """
         found: list[torch.Tensor | None] = [None] * len(new)
         tokens, first = [one.tokens for one in new], len(self._rows.running) - len(new)
@@ -48,14 +49,14 @@ class ForwardPass:
         return self._network.logits(torch.stack([state for state in found if state is not None]))
 
     def decode(self, running: Many[Sequence]) -> torch.Tensor:
-        """The logits behind the last token of each answer, when all before it has been read."""
+        """Return the logits after the last token of each answer, when all before it has been read."""
         states = self._last_states(running)
         for sequence in running:
             sequence.cached = sequence.length
         return self._network.logits(states)
 
     def _last_states(self, running: Many[Sequence]) -> torch.Tensor:
-        """Hidden states (rows x size) of the last token of each answer."""
+        """Return the hidden states (rows x size) of the last token of each answer."""
         tokens, places = [one.answer[-1] for one in running], [one.length - 1 for one in running]
         if self._recorded is not None:
             found = self._recorded.states(tokens, places, [one.slot for one in running], self._rows.most_now)
@@ -64,7 +65,7 @@ class ForwardPass:
         return self._hidden(0, running, [[token] for token in tokens], places)[:, -1]
 
     def _hidden(self, first: int, sequences: Many[Sequence], parts: Many[list[int]], starts: Many[int]) -> torch.Tensor:
-        """Hidden states of these parts of sequences, right-padded, which begin at `starts`."""
+        """Return the hidden states of these parts of sequences, right-padded, which begin at `starts`."""
         longest = max(map(len, parts))
         ids = torch.tensor([part + [0] * (longest - len(part)) for part in parts], device=self._network.device)
         positions, mask = self._rows.cache.begin(first, starts, longest)

@@ -1,4 +1,4 @@
-"""What an answer must obey, token by token: any JSON object, a JSON schema, or one call of a tool (llguidance)."""
+"""Constraints on an answer, token by token: any JSON object, a JSON schema, or one tool call (llguidance)."""
 
 import json
 import re
@@ -19,24 +19,24 @@ _OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class Matcher:
-    """A grammar at a place of an answer."""
+    """The state of a grammar within one answer."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 
     def allowed(self) -> bytes:
-        """One byte for each token, 0 where it may not come next."""
+        """Return one byte per token, 0 if it may not come next."""
         return self._matcher.compute_logit_bias()
 
     def accept(self, token: int) -> bool:
-        """Go on behind a token. Returns whether the answer is over. Raises `BackendError` when it cannot go on."""
+        """Advance by a token; return whether the answer is complete. Raises `BackendError` if it cannot continue."""
         if not self._matcher.consume_token(token):
             raise BackendError(f"the answer cannot be kept to its grammar: {self._matcher.get_error()[:200]}")
         return bool(self._matcher.is_stopped())
 
 
 class Grammars:
-    """Makes grammars for one base model. The vocabulary is looked through once: about 2 s for 100,000 tokens."""
+    """Creates grammars for one base model. Preparing the vocabulary takes about 2 s for 100,000 tokens, once."""
 
     def __init__(self, chat: Chat, vocabulary: int) -> None:
         end = min(chat.end_tokens, default=None)
@@ -44,7 +44,7 @@ class Grammars:
         self._known = chat.tokenizer.get_vocab()
 
     def of(self, request: CompletionRequest, form: ToolFormat | None) -> Matcher | None:
-        """What this request's answer must obey, if anything. Raises `InvalidInput` for a schema that cannot be kept."""
+        """Return the grammar of this request's answer, if any. Raises `InvalidInput` for an unsupported schema."""
         if request.tool_choice.mode is ToolMode.REQUIRED and form is not None:
             named = [tool for tool in request.tools if request.tool_choice.name in (None, tool.name)]
             return self._matcher(self._of_call(named, form), "tools")
@@ -61,7 +61,7 @@ class Grammars:
         return Matcher(matcher)
 
     def _of_call(self, tools: Sequence[Tool], form: ToolFormat) -> str:
-        """A call as the chat template writes it; its marks as the tokens that they are."""
+        """Return the grammar of a call as the chat template writes it, with its markers as special tokens."""
         calls = [
             {
                 "type": "object",
@@ -84,9 +84,9 @@ class Grammars:
 
 
 def _fault(error: str) -> str:
-    """What is wrong with a schema, without the grammar around it, which is ours."""
-    told = re.search(r"JSON schema: (.*?)\n +\d+ \| ", error, re.DOTALL)
-    return " ".join((told[1] if told else error).split())
+    """Return the message about a schema, without the grammar around it, which is ours."""
+    found = re.search(r"JSON schema: (.*?)\n +\d+ \| ", error, re.DOTALL)
+    return " ".join((found[1] if found else error).split())
 
 
 def _of_schema(schema: Mapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _of_schema(schema: Mapping[str, Any]) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    """Without white space between its parts: a model that knows no better could go on with that for ever."""
+    """Return JSON without white space between its parts: a weak model might continue with white space for ever."""
     return json.dumps({**schema, "x-guidance": {"whitespace_flexible": False}})
 
 

@@ -1,4 +1,4 @@
-"""Who works when nobody has a thread for it: one of those who wait leads for all, and hands over when it is done."""
+"""Leader election among waiting callers: one of them works for all, and hands over when it is done."""
 
 import threading
 from collections import deque
@@ -12,8 +12,9 @@ Wake = Callable[[], object]
 
 @attrs.frozen(eq=False)
 class Waiter:
-    """Who waits while another leads: woken when it is `ready`, or when it is to lead. `on_loop` tells that it is a task
-    of an event loop, which needs a free thread to lead.
+    """A caller that waits while another leads: woken when it is `ready`, or when it is to lead.
+
+    `on_loop` marks a task of an event loop, which needs a free thread to lead.
     """
 
     ready: Callable[[], bool]
@@ -22,10 +23,10 @@ class Waiter:
 
 
 class LeaderElection:
-    """Only a running thread holds the lead, never one that is still to come: those who wait for it on threads of the
-    same executor would keep that one from coming.
+    """Gives the lead to one running thread at a time.
 
-    Law: when nobody leads and somebody waits, one of them has been woken.
+    It is never promised to a thread that is still to be started: callers that wait on threads of the same executor
+    would keep it from starting. Invariant: if there is no leader but a waiter, one of the waiters has been woken.
     """
 
     def __init__(self) -> None:
@@ -37,16 +38,16 @@ class LeaderElection:
 
     @property
     def followed(self) -> bool:
-        """Whether anybody waits for what is led to."""
+        """Whether there are waiters."""
         return bool(self._threads or self._tasks)
 
     @property
     def claimed(self) -> bool:
-        """Whether somebody waits for the lead itself."""
+        """Whether a thread waits for the lead itself."""
         return bool(self._claims)
 
     def take(self) -> bool:
-        """Take the lead if nobody has it. Returns whether it was taken."""
+        """Take the lead if it is free; return whether it was taken."""
         with self._lock:
             if self._leader is not None:
                 return False
@@ -54,7 +55,7 @@ class LeaderElection:
             return True
 
     def claim(self) -> None:
-        """Wait for the lead, ahead of all who follow: it is given without being free in between."""
+        """Wait for the lead, ahead of all waiters: it is passed on without being free in between."""
         given, thread = threading.Event(), threading.get_ident()
         with self._lock:
             if self._leader is None:
@@ -64,14 +65,15 @@ class LeaderElection:
         try:
             given.wait()
         except BaseException:  # the wait was interrupted
-            with self._lock, suppress(ValueError):  # it may have been given the lead in this moment
+            with self._lock, suppress(ValueError):  # it may just have been given the lead
                 self._claims.remove((given, thread))
             self.hand_over()
             raise
 
     def follow(self, key: Hashable, follower: Waiter) -> bool:
-        """Wait behind whoever leads. Returns whether anybody does: otherwise the caller may lead. A task waits in any
-        case, for a thread that it is to start then.
+        """Wait for the leader; return whether there is one: otherwise the caller may lead.
+
+        A task waits in any case, for the thread that it is to start then.
         """
         with self._lock:
             taken, ready = self._leader is not None, follower.ready()
@@ -81,16 +83,18 @@ class LeaderElection:
             follower.wake()
         return taken
 
-    def tell(self, keys: Sequence[Hashable]) -> None:
-        """Something happened to these: wake those of their followers that are ready."""
+    def notify(self, keys: Sequence[Hashable]) -> None:
+        """Wake the waiters for these keys that are ready."""
         with self._lock:
             woken = [*_taken_out(self._threads, keys), *_taken_out(self._tasks, keys)]
         for follower in woken:
-            _reached(follower.wake)
+            _woken(follower.wake)
 
     def hand_over(self, unfinished: Callable[[], bool] = lambda: False) -> bool:
-        """Give the lead up, or on; those of the followers that are ready have been told before. Returns False, with the
-        lead still held, when something is `unfinished`. Does nothing for a thread that does not lead.
+        """Give up the lead, or pass it on; ready waiters have been notified before.
+
+        Returns False, with the lead still held, if something is `unfinished`. Does nothing for a thread that does not
+        lead.
         """
         with self._lock:
             if self._leader != threading.get_ident():
@@ -102,12 +106,12 @@ class LeaderElection:
                 given.set()
                 return True
             self._leader = None
-        while (heir := self._heir()) is not None and not _reached(heir.wake):
+        while (successor := self._successor()) is not None and not _woken(successor.wake):
             pass
         return True
 
-    def _heir(self) -> Waiter | None:
-        """One who is to look again. Threads come first: a task may have to wait for one of theirs."""
+    def _successor(self) -> Waiter | None:
+        """Return a waiter that is to look again. Threads come first: a task may have to wait for one of theirs."""
         with self._lock:
             followers = self._threads or self._tasks
             return None if self._leader is not None or not followers else followers.pop(next(iter(followers)))
@@ -118,8 +122,8 @@ def _taken_out(followers: dict[Hashable, Waiter], keys: Sequence[Hashable]) -> l
     return [followers.pop(key) for key in dict.fromkeys(ready)]
 
 
-def _reached(wake: Wake) -> bool:
-    """Whether there is still somebody to be woken: an event loop may have been closed under its tasks."""
+def _woken(wake: Wake) -> bool:
+    """Call `wake`; return whether its caller still exists: an event loop may have been closed under its tasks."""
     try:
         wake()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""A base model in memory: what turns a request into sequences on an engine, and what they sample into deltas."""
+"""A base model in memory: turns a request into sequences on an engine, and sampled tokens into deltas."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from modelyard.domain.completion import CompletionRequest, Message, ResponseType
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.grammar import Grammars, Matcher
 from modelyard.engines.torch.serving.model_pool import Networks, Room
-from modelyard.engines.torch.serving.sequence import Sequence, Speaker
+from modelyard.engines.torch.serving.sequence import ChoiceStream, Sequence
 from modelyard.engines.torch.tokenizer import Chat
 from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.formats.model_config import CONFIG, vocabulary_size
@@ -26,7 +26,7 @@ _REMEMBERED = 64
 
 
 class LoadedModel:
-    """A base model in memory: its words, and its networks."""
+    """A base model in memory: its tokenizer, its chat template and its networks."""
 
     def __init__(self, base: BaseModel, device: str, room: Room) -> None:
         check_unchanged(base)
@@ -41,7 +41,7 @@ class LoadedModel:
         self._prompts: OrderedDict[tuple[int, int], tuple[object, object, list[int]]] = OrderedDict()
 
     def prompt(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[int]:
-        """The tokens of a conversation; those of the last few are remembered, as each is asked for twice."""
+        """Return the tokens of a conversation; the last few results are cached, as each is needed twice."""
         key = (id(messages), id(tools))
         known = self._prompts.get(key)
         if known is not None:
@@ -53,24 +53,24 @@ class LoadedModel:
                 self._prompts.popitem(last=False)
         return prompt
 
-    def answering(self, request: CompletionRequest, model: ServedModel) -> "Answering":
-        """The choices of a request, under way as long as the context lasts."""
+    def start(self, request: CompletionRequest, model: ServedModel) -> "RunningChoices":
+        """Start the choices of a request; they run as long as the context lasts."""
         check_bias(request.sampling, len(self.chat.token_bytes))
         prompt = self.prompt(request.messages, request.tools)
         grammars = [self._grammar(request) for _ in range(request.n)]
         stack = ExitStack()
         try:
             engine, slot = stack.enter_context(self._networks.serving(model))
-            speakers = []
+            streams = []
             for index, grammar in enumerate(grammars):
                 sequence = _sequence(prompt, request, slot, index, grammar)
                 engine.submit(sequence)
                 stack.callback(engine.cancel, sequence)
-                speakers.append(Speaker(index, sequence, request, self._bytes, self._tools(request, index)))
+                streams.append(ChoiceStream(index, sequence, request, self._bytes, self._tools(request, index)))
         except BaseException:
             stack.close()
             raise
-        return Answering(engine, speakers, stack)
+        return RunningChoices(engine, streams, stack)
 
     def _grammar(self, request: CompletionRequest) -> Matcher | None:
         forced = request.tool_choice.mode is ToolMode.REQUIRED
@@ -88,23 +88,23 @@ class LoadedModel:
 
 
 @attrs.frozen(eq=False)
-class Answering:
-    """Choices under way on an engine, as long as the context lasts."""
+class RunningChoices:
+    """Choices that run on an engine as long as the context lasts."""
 
     engine: Engine
-    speakers: list[Speaker]
-    held: ExitStack
+    streams: list[ChoiceStream]
+    resources: ExitStack
 
     @property
-    def active(self) -> list[Speaker]:
-        """Those of which not all has been told."""
-        return [speaker for speaker in self.speakers if not speaker.ended]
+    def active(self) -> list[ChoiceStream]:
+        """The choices that have not been streamed to their end."""
+        return [stream for stream in self.streams if not stream.ended]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.held.close()
+        self.resources.close()
 
 
 def _sequence(

@@ -1,4 +1,4 @@
-"""The networks of one base model: its own with many adapters, and those of checkpoints that were tuned in full."""
+"""The networks of one base model: its own with many adapters, and those of fully fine-tuned checkpoints."""
 
 import logging
 import threading
@@ -30,17 +30,17 @@ _SHARE_OF_CARD = 0.4
 
 
 def usual_device() -> str:
-    """A graphics card where there is one."""
+    """Return the device to use by default: a graphics card if there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @attrs.frozen
 class Room:
-    """What serving one base model may take.
+    """The resources that serving one base model may take.
 
     In each network `rows` sequences run at a time, their keys and values within `memory` bytes, and `waiting` more
-    requests may wait. `adapters` checkpoints of up to `rank` are in memory, and `tuned` checkpoints whose weights were
-    trained themselves, each with a network of its own. Raises `InvalidInput`.
+    requests may wait. `adapters` checkpoints of up to `rank` are in memory, and `tuned` fully fine-tuned checkpoints,
+    each with a network of its own. Raises `InvalidInput`.
     """
 
     rows: int = 32
@@ -58,14 +58,14 @@ class Room:
 
     @classmethod
     def usual(cls, device: str) -> "Room":
-        """On a graphics card more rows, in a share of the memory that is free now."""
+        """Return the default for a device: on a graphics card more rows, in a share of the memory that is free now."""
         if torch.device(device).type != "cuda":
             return cls()
         return cls(rows=256, memory=int(torch.cuda.mem_get_info(device)[0] * _SHARE_OF_CARD))
 
 
 class Networks:
-    """Loads each network when it is first asked. Safe to share between threads."""
+    """Loads each network on first use. Thread-safe."""
 
     def __init__(self, folder: Path, device: str, room: Room, end_tokens: frozenset[int]) -> None:
         self._folder, self._device, self._room, self._end_tokens = folder, device, room, end_tokens
@@ -77,9 +77,9 @@ class Networks:
 
     @contextmanager
     def serving(self, model: ServedModel) -> Iterator[tuple[Engine, int]]:
-        """The engine that answers for a model, and its adapter's slot there; within the context both stay as they are.
+        """Yield the engine that serves a model, and its adapter's slot there; both stay loaded within the context.
 
-        Raises `Overloaded`, `ArtifactMissing`, `BackendError`.
+        Raises `Overloaded`, `ArtifactMissing` or `BackendError`.
         """
         checkpoint = model.checkpoint
         if checkpoint is None or not checkpoint.files:
@@ -99,7 +99,7 @@ class Networks:
             return self._own
 
     def _load_tuned(self, model: ServedModel, place: int) -> None:
-        """The network that was there before goes first: there need not be room for both."""
+        """Load a fine-tuned network, after dropping the previous one: memory may not suffice for both."""
         self._tuned_engines.pop(place, None)
         weights = _tensors(model, FULL_FILE)
         self._tuned_engines[place] = self._engine(Network(self._folder, self._device, weights=weights), 0)
@@ -119,18 +119,20 @@ class Networks:
         except RuntimeError as fault:
             if not out_of_memory(fault):
                 raise
-            told = f"there are no {room.memory} bytes for keys and values; ask the host for a smaller Room(memory=...)"
-            raise Overloaded(told) from fault
-        self._tell(network, engine)
+            message = (
+                f"there are no {room.memory} bytes for keys and values; ask the host for a smaller Room(memory=...)"
+            )
+            raise Overloaded(message) from fault
+        self._log_limits(network, engine)
         return engine
 
-    def _tell(self, network: Network, engine: Engine) -> None:
-        """What a host would want to know."""
+    def _log_limits(self, network: Network, engine: Engine) -> None:
+        """Warn about limits that a host should know."""
         name, whole = self._folder.name, engine.rows.whole
         if whole > self._room.memory:
             log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)
-        if not (network.in_rows or network.joins):
-            how = "with a cache for each" if network.keeps else "read from its beginning for each token"
+        if not (network.in_rows or network.can_batch):
+            how = "with a cache for each" if network.has_cache else "read from its beginning for each token"
             log.warning(
                 "%s is answered one sequence at a time, %s, which is slow: its layers keep more than keys", name, how
             )

@@ -1,7 +1,7 @@
-"""Drawing the next token of many sequences at once, by the rules of `modelyard.backends.sampling`.
+"""Sampling the next token of many sequences at once, by the rules of `modelyard.backends.sampling`.
 
-A row's token depends on its own logits, parameters, seed and place alone: rows that filter take a path of their own, so
-that they change nothing for those that do not, and each draw uses one number that seed and place decide.
+A row's token depends on its own logits, parameters, seed and position alone: rows with filters are sampled separately,
+so that they change nothing for the others, and each draw uses one number that depends on seed and position.
 """
 
 from collections.abc import Sequence as Rows
@@ -13,14 +13,14 @@ from modelyard.backends.sampling import uniform
 from modelyard.engines.torch.serving.sequence import Sampled, Sequence
 
 NEVER = -1e30
-"""The score of a token that may not come."""
+"""The score of a forbidden token."""
 
 COLDEST = 1e-30
-"""Temperatures below it are no different, and 32 bits cannot tell them from 0."""
+"""Lower temperatures make no difference, and 32 bits cannot distinguish them from 0."""
 
 
 class Sampler:
-    """Draws for the same sequences, step after step: what does not change between steps is prepared once."""
+    """Samples for the same sequences, step after step: what does not change between steps is prepared once."""
 
     def __init__(self, sequences: Rows[Sequence], device: torch.device) -> None:
         self._sequences, self._device = sequences, device
@@ -34,13 +34,15 @@ class Sampler:
         self._top = max((sequence.top_logprobs for sequence in sequences), default=0)
 
     def draw(self, logits: Tensor) -> list[Sampled]:
-        """The next token of each sequence, from logits (sequences x vocabulary) that it may change."""
+        """Sample the next token of each sequence, from logits (sequences x vocabulary), which may be changed in
+        place.
+        """
         logprobs = logits.log_softmax(-1)
         scores = self._adjusted(logprobs) if self._adjusting else logprobs
         tokens = scores.argmax(-1)
         if not self._all_greedy:
             tokens = torch.where(self._greedy, tokens, self._drawn(scores))
-        return self._told(tokens, logprobs)
+        return self._samples(tokens, logprobs)
 
     def _adjusted(self, logprobs: Tensor) -> Tensor:
         scores = logprobs.clone()
@@ -48,7 +50,7 @@ class Sampler:
             sequence = self._sequences[row]
             try:
                 _adjust(scores[row], sequence)
-            except Exception as fault:  # noqa: BLE001 - the fault of its grammar: the other rows are drawn all the same
+            except Exception as fault:  # noqa: BLE001 - an error of one grammar does not affect the other rows
                 sequence.failure = fault
         return scores
 
@@ -61,7 +63,7 @@ class Sampler:
             tokens[row] = _filtered(weights[row], chance[row], self._sequences[row])
         return tokens
 
-    def _told(self, tokens: Tensor, logprobs: Tensor) -> list[Sampled]:
+    def _samples(self, tokens: Tensor, logprobs: Tensor) -> list[Sampled]:
         own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         if not self._top:
             return [Sampled(token, min(logprob, 0.0)) for token, logprob in zip(tokens.tolist(), own, strict=True)]
@@ -78,7 +80,9 @@ def _first(ids: Rows[int], logprobs: Rows[float], count: int) -> list[tuple[int,
 
 
 def _at(weights: Tensor, chance: Tensor) -> Tensor:
-    """By row, the token at which the running sum passes `chance` of the whole. Sums in 64 bits, as they are long."""
+    """Return, by row, the token at which the running sum passes `chance` of the total; sums are long and need 64
+    bits.
+    """
     sums = weights.double().cumsum(-1)
     whole = sums[:, -1:]
     last_possible = (sums < whole).sum(-1)
@@ -86,7 +90,7 @@ def _at(weights: Tensor, chance: Tensor) -> Tensor:
 
 
 def _filtered(weights: Tensor, chance: Tensor, sequence: Sequence) -> Tensor:
-    """The token of a row that filters: top-k, then top-p, then min-p; drawn among the rest in order of their ids."""
+    """Sample for a row with filters: top-k, then top-p, then min-p; then draw among the rest in order of their ids."""
     sampling = sequence.sampling
     ordered, ids = weights.sort(descending=True, stable=True)
     if sampling.top_k is not None and sampling.top_k > 0:
@@ -95,7 +99,7 @@ def _filtered(weights: Tensor, chance: Tensor, sequence: Sequence) -> Tensor:
         sums = ordered.double().cumsum(-1)
         count = 1 + int((sums < sampling.top_p * sums[-1]).sum().clamp(max=len(sums) - 1))
         ordered, ids = ordered[:count], ids[:count]
-    ids = ids[~(ordered < sampling.min_p * ordered[0])].sort().values  # so that what is no number leaves some
+    ids = ids[~(ordered < sampling.min_p * ordered[0])].sort().values  # negated, so that NaN leaves some tokens
     return ids[_at(weights[ids][None], chance[None])[0]]
 
 
@@ -111,7 +115,7 @@ def _adjusts(sequence: Sequence) -> bool:
 
 
 def _adjust(scores: Tensor, sequence: Sequence) -> None:
-    """Logit bias and penalties in place, and NEVER where a grammar does not allow the token."""
+    """Apply logit bias and penalties in place, and NEVER where a grammar does not allow the token."""
     sampling, device = sequence.sampling, scores.device
     if sampling.repetition_penalty != 1:
         known = torch.tensor(sorted({*sequence.prompt, *sequence.answer}), device=device)

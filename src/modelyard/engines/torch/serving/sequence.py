@@ -1,4 +1,4 @@
-"""One answer under way in the engine."""
+"""One sequence in the engine, and the stream of deltas that is made of it."""
 
 import codecs
 import hashlib
@@ -18,19 +18,19 @@ from modelyard.formats.chat.tool_calls import ToolReader
 
 
 class Grammar(Protocol):
-    """What an answer's tokens must obey."""
+    """A constraint on an answer's tokens."""
 
     def allowed(self) -> bytes:
-        """One byte for each token of the vocabulary, 0 where it may not come next."""
+        """Return one byte for each token of the vocabulary, 0 if it may not come next."""
         ...
 
     def accept(self, token: int) -> bool:
-        """Go on behind a token. Returns whether the answer may end here and nothing else can follow."""
+        """Advance by a token; return whether the answer is complete and nothing else can follow."""
         ...
 
 
 class State(Enum):
-    """Where a sequence is."""
+    """The state of a sequence."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -41,7 +41,7 @@ class State(Enum):
 class Sampled:
     """A token that was sampled: its log-probability as the model gives it, and the likeliest ones (id, logprob).
 
-    The last one of an answer says why it is the last: so whoever reads along never sees the one without the other.
+    The last one of an answer carries the finish reason, so that a concurrent reader never sees one without the other.
     """
 
     token: int
@@ -54,10 +54,10 @@ class Sampled:
 class Sequence:
     """A prompt and the tokens that follow it.
 
-    `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` says how many of the
-    likeliest tokens are told. `sampled` grows; whoever reads it, on any thread, remembers how far, and has all of it
-    once the state is `ENDED`. `cached` is how many of its tokens lie in the cache, `read` whether all but the last that
-    was sampled do; it is read `alone` when reading it beside others has failed. `failure` is what went wrong.
+    `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` is how many of the
+    likeliest tokens are reported. `sampled` grows; a reader, on any thread, remembers its position, and has all of it
+    once the state is `ENDED`. `cached` is how many of its tokens are in the cache, `read` whether all but the last
+    sampled one are. It is read `alone` if reading it in a batch has failed. `failure` is what went wrong.
     """
 
     prompt: list[int]
@@ -77,56 +77,55 @@ class Sequence:
 
     @property
     def reason(self) -> FinishReason | None:
-        """Why the answer is complete, once it is."""
+        """The finish reason, once the answer is complete."""
         return self.sampled[-1].reason if self.sampled else None
 
     @property
     def length(self) -> int:
-        """How many tokens it has, prompt and answer."""
+        """The number of tokens, prompt and answer."""
         return len(self.prompt) + len(self.answer)
 
     @property
     def tokens(self) -> list[int]:
-        """All of them."""
+        """The tokens of prompt and answer."""
         return [*self.prompt, *self.answer]
 
-    def leads(self, other: "Sequence") -> bool:
-        """Whether the other can take over what is read of this one, which has a row: it goes on in the same way."""
+    def shares_prefix_with(self, other: "Sequence") -> bool:
+        """Return whether the other sequence can copy what is read of this one, because it continues in the same way."""
         start = self.cached
         end = min(start + 32, len(self.prompt) - 1, len(other.prompt) - 1)
-        alike = self.slot == other.slot and start < end and self.prompt[start:end] == other.prompt[start:end]
-        return alike and self.prompt[:start] == other.prompt[:start]
+        equal = self.slot == other.slot and start < end and self.prompt[start:end] == other.prompt[start:end]
+        return equal and self.prompt[:start] == other.prompt[:start]
 
     def take(self, sampled: Sampled) -> bool:
-        """Add a token, still to be shown. Returns whether the answer's grammar is complete. Raises what keeps it from
-        going on.
+        """Add a token, still to be shown; return whether the answer's grammar is complete.
+
+        Raises what prevents the answer from continuing.
         """
         if self.failure is not None:
             raise self.failure
         if math.isnan(sampled.logprob):
-            raise BackendError("the model's output is no number: its weights, or those of its adapter, are broken")
+            raise BackendError("the model's output is not a number: its weights, or those of its adapter, are broken")
         complete = self.grammar is not None and self.grammar.accept(sampled.token)
         self.answer.append(sampled.token)
         return complete
 
     def show(self, sampled: Sampled, reason: FinishReason | None) -> None:
-        """Let readers see the token that was taken, and why the answer is complete with it, if it is."""
+        """Publish the token that was taken, with the finish reason if the answer is complete."""
         self.sampled.append(sampled if reason is None else attrs.evolve(sampled, reason=reason))
 
     def end(self, failure: Exception | None = None) -> None:
-        """It is over. The state comes last, as readers look at nothing else before."""
+        """End the sequence. The state is set last, because readers look at it first."""
         self.failure = failure
         self.state = State.ENDED
 
 
-UNTOLD = 64
-"""Tokens at most that were sampled and not told, where nobody reads along: who goes away pays for what was told."""
+MAX_UNREAD = 64
+"""The most tokens between two deltas of an answer that is not streamed; a caller that leaves pays for these deltas."""
 
 
-class Speaker:
-    """Tells one choice of a request, from what its sequence has sampled so far: token by token where somebody reads
-    along, or where a stop string may end it.
-    """
+class ChoiceStream:
+    """Turns the sampled tokens of one choice into deltas: token by token if streamed or if a stop string may end it."""
 
     def __init__(
         self,
@@ -136,31 +135,31 @@ class Speaker:
         token_bytes: Many[bytes],
         tools: ToolReader | None = None,
     ) -> None:
-        self.sequence, self.told = sequence, 0
+        self.sequence, self.emitted = sequence, 0
         self._index, self._request, self._bytes, self._tools = index, request, token_bytes, tools
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ended, self._calls = False, 0
-        self._at_once = 1 if request.streamed or request.stop else UNTOLD
+        self._at_once = 1 if request.streamed or request.stop else MAX_UNREAD
 
     @property
     def due(self) -> int:
-        """How many tokens there must be for the next to be told, if it goes on."""
-        return self.told + self._at_once
+        """The number of sampled tokens that the next delta needs, unless the answer ends."""
+        return self.emitted + self._at_once
 
     @property
     def ended(self) -> bool:
-        """Whether all has been told."""
+        """Whether all deltas have been produced."""
         return self._ended
 
-    def tell(self) -> Iterator[Delta]:
-        """What has come since it was asked last.
+    def deltas(self) -> Iterator[Delta]:
+        """Yield what has been sampled since the last call.
 
-        Raises what the sequence failed with, behind its tokens. Meanwhile another thread may step: so whether it is
-        over is looked at first, and then its tokens, which are complete if it was.
+        Raises the sequence's failure after its tokens. Another thread may step meanwhile, so the state is read first:
+        if it is `ENDED`, the tokens are complete.
         """
         sequence = self.sequence
         over = sequence.state is State.ENDED
-        while self.due <= len(sequence.sampled) or (over and self.told < len(sequence.sampled)):
+        while self.due <= len(sequence.sampled) or (over and self.emitted < len(sequence.sampled)):
             yield from self._next(min(self.due, len(sequence.sampled)))
         if over and not self._ended:
             self._ended = True
@@ -168,24 +167,24 @@ class Speaker:
                 raise sequence.failure
 
     def _next(self, upto: int) -> Iterator[Delta]:
-        first, fresh = self.told == 0, self.sequence.sampled[self.told : upto]
-        self.told = upto
+        first, fresh = self.emitted == 0, self.sequence.sampled[self.emitted : upto]
+        self.emitted = upto
         self._ended = fresh[-1].reason is not None
         text = self._decoder.decode(b"".join(self._bytes[one.token] for one in fresh), final=self._ended)
-        said, *calls = self._pieces(text)
-        yield self._said(said, fresh, first, last=not calls)
+        content, *calls = self._pieces(text)
+        yield self._delta(content, fresh, first, last=not calls)
         for place, call in enumerate(calls, 1):
             yield Delta(index=self._index, tool_call=call, finish_reason=self._reason(place == len(calls)))
 
     def _reason(self, last: bool) -> FinishReason | None:
-        """Why the answer ended, with the last delta of it."""
+        """Return the finish reason for the last delta."""
         if not (self._ended and last):
             return None
         called = self._calls and self.sequence.reason is FinishReason.STOP
         return FinishReason.TOOL_CALLS if called else self.sequence.reason
 
     def _pieces(self, text: str) -> list[Any]:
-        """Content, and behind it the tool calls that are complete now."""
+        """Return content, followed by the tool calls that are now complete."""
         if self._tools is None:
             return [text]
         found = list(self._tools.take(text, self._ended))
@@ -198,7 +197,7 @@ class Speaker:
             *(ToolCallDelta(number, _short(call.id), call.name, call.arguments) for number, call in numbered),
         ]
 
-    def _said(self, text: str, fresh: Many[Sampled], first: bool, last: bool) -> Delta:
+    def _delta(self, text: str, fresh: Many[Sampled], first: bool, last: bool) -> Delta:
         request = self._request
         return Delta(
             text=text,
@@ -220,5 +219,5 @@ class Speaker:
 
 
 def _short(id: str) -> str:
-    """Nine letters and digits, which is all that templates of Mistral take for the id of a call."""
+    """Return nine letters and digits: the templates of Mistral accept no other call ids."""
     return hashlib.sha256(id.encode()).hexdigest()[:9]

@@ -54,7 +54,7 @@ def example_rows(chat: Chat, example: Example, which: AssistantTurns) -> list[Ro
     if not turns:
         return []
     messages = example.messages[: turns[-1] + 1]
-    ids, marks = chat.marked(messages, example.tools)
+    ids, marks = chat.render_marked(messages, example.tools)
     spans = _runs(marks) or [_span(chat, example, turn, ids) for turn in (turns[-1:] if which == "last" else turns)]
     places = [place for span in (spans[-1:] if which == "last" else spans) for place in span]
     return list(_row(ids, places, [None] * len(places)))

@@ -124,7 +124,7 @@ def adapter_around(model: nn.Module, shape: LoraShape, seed: int, base_model: st
 
     The weights have the names that peft and vLLM know. Raises `TrainingError` when there is nothing to put it around.
     """
-    found = shape.around(model)
+    found = shape.resolve(model)
     if not found.targets:
         raise TrainingError(
             f"this base model has no linear layer{' named ' if shape.targets else ''}{', '.join(shape.targets)}, so an "
