@@ -243,7 +243,7 @@ def test_nothing_behind_the_end_is_nothing() -> None:
         ({"choices": [{"index": 0}]}, "choices.0.delta: is required"),
         (chunk({"content": 1}), "choices.0.content: must be a string"),
         (chunk({}, "because"), "finish_reason: must be one of stop"),
-        ({"choices": [{"index": 5, "delta": {}}]}, "choice 5, of 1"),
+        ({"choices": [{"index": 5, "delta": {}}]}, "is choice 5, where 1 were requested"),
         (chunk({"tool_calls": "call"}), "must be an object"),
         (chunk({"tool_calls": [{"index": -1}]}), "index: must be 0 or more"),
         (chunk({"tool_calls": [{"index": 0, "function": {}}]}), "name: is required"),
@@ -259,7 +259,7 @@ def test_what_is_not_in_the_formats_shape_is_named_at_its_place(answer: Any, say
 
 
 def test_an_answer_that_goes_on_behind_its_end_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="goes on behind its finish reason"):
+    with pytest.raises(InvalidInput, match="continues after its finish reason"):
         read(STREAMED, chunk({}, "stop"), chunk({"content": "more"}))
 
 

@@ -77,7 +77,7 @@ def _check_metadata(instance: object, attribute: Any, value: Mapping[str, str] |
         raise ValueError("must have at most 16 members, with names of at most 64 and values of at most 512 characters")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class ChatRequest:
     """The body of a request (specification 2.2). Null means the same as leaving a parameter out."""
 
@@ -137,7 +137,7 @@ _EXTRAS = (
 _FLAT = frozenset({*_AS_GIVEN, *NUMBERS, "logit_bias", *_EXTRAS})
 
 
-@attrs.frozen
+@attrs.define
 class ParsedRequest:
     """A request, and what its answer is to show."""
 
