@@ -22,7 +22,7 @@ from typing import Any
 from modelyard import open_platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
-from modelyard.domain.evaluation.comparison import compare
+from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.filters import Field
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, Score

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict, compare
+from modelyard.domain.evaluation.compare import compare
+from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.paired_tests import rows_needed
 from modelyard.domain.evaluation.prediction import Prediction, Score

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.evaluation.metrics import LARGEST
-from modelyard.domain.evaluation.paired_tests import BARS, Distribution
 from modelyard.domain.evaluation.running_totals import NSmallest
+from modelyard.domain.evaluation.statistics import BARS, Distribution
 
 numbers = st.floats(-LARGEST, LARGEST)
 

@@ -13,7 +13,7 @@ import pytest
 
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.aggregate import KEEP
-from modelyard.domain.evaluation.paired_tests import Distribution
+from modelyard.domain.evaluation.statistics import Distribution
 from modelyard.errors import InvalidInput
 from modelyard.report.histogram import Histogram
 from modelyard.report.html import html, tag

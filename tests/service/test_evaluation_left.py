@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.platform.evaluations.resume import RemainingRows, RowKey, remaining_rows
+from modelyard.platform.evaluations.resume import remaining_rows
+from modelyard.platform.evaluations.rows import RemainingRows, RowKey
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

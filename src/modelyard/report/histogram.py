@@ -5,7 +5,7 @@ from html import escape
 
 import attrs
 
-from modelyard.domain.evaluation.paired_tests import Distribution
+from modelyard.domain.evaluation.statistics import Distribution
 from modelyard.report.line_plot import COLOURS, Scale, round_number
 
 WIDTH, HEIGHT = 420, 190

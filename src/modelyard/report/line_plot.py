@@ -7,7 +7,7 @@ from html import escape
 
 import attrs
 
-from modelyard.domain.evaluation.paired_tests import round_step
+from modelyard.domain.evaluation.statistics import round_step
 
 WIDTH, PANEL, GAP = 640, 200, 44
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 40

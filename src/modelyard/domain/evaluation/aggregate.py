@@ -20,10 +20,17 @@ from modelyard.domain.evaluation.metrics import (
     shortened,
 )
 from modelyard.domain.evaluation.options import Reducer, ReportKeywords, ReportOptions
-from modelyard.domain.evaluation.paired_tests import Distribution, clustered_rate, student
 from modelyard.domain.evaluation.run import Outcome
 from modelyard.domain.evaluation.running_totals import NSmallest
-from modelyard.domain.evaluation.statistics import Interval, Numbers, describe, wilson
+from modelyard.domain.evaluation.statistics import (
+    Distribution,
+    Interval,
+    Numbers,
+    clustered_rate,
+    describe,
+    student,
+    wilson,
+)
 from modelyard.domain.evaluation.usage_summary import Latency, RoleUsage, UsageSummary, total_cost
 from modelyard.domain.record import EMPTY
 

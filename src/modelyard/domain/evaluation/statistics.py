@@ -107,6 +107,77 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     return ranked[at] + (following - ranked[at]) * (place - at)
 
 
+# ---- correlated values -----------------------------------------------------------------------------------------
+
+
+def student(numbers: Numbers, groups: int, confidence: float) -> Interval | None:
+    """Return Student's interval of a mean, with the error of so many rows or clusters; None without an error."""
+    if numbers.mean is None or numbers.error is None:
+        return None
+    spread = t_quantile((1 + confidence) / 2, groups - 1) * numbers.error
+    return Interval(numbers.mean - spread, numbers.mean + spread, confidence)
+
+
+def clustered_rate(numbers: Numbers, trials: int, groups: int, confidence: float) -> Interval | None:
+    """Return Wilson's interval of a rate of correlated values: the trials of a row, or the rows of a cluster.
+
+    It counts as many independent values as have this standard error, at most one a trial, and takes Student's t for so
+    many rows or clusters instead of the normal quantile (Korn and Graubard 1998). Where all values are equal, the rows
+    or clusters are counted. None for fewer than two of these.
+    """
+    if numbers.mean is None or numbers.error is None:
+        return None
+    varied = numbers.mean * (1 - numbers.mean)
+    if varied == 0:
+        return rate_interval(numbers.mean, groups, confidence)
+    plain_error = math.sqrt(varied / (numbers.count - 1))
+    count = min(numbers.count * (plain_error / numbers.error) ** 2, trials) if numbers.error else trials
+    return rate_interval(numbers.mean, count, confidence, t_quantile((1 + confidence) / 2, groups - 1))
+
+
+# ---- distributions -------------------------------------------------------------------------------------------
+
+BARS = 20
+_LEAST = 1e-300
+
+
+@attrs.frozen
+class Distribution:
+    """Counts of numbers in bars of equal width.
+
+    A bar lies around its centre, a multiple of `step`, so that round numbers, such as 0 and 1, lie in the middle of
+    theirs. `first` is the number of the first bar: its centre is `first * step`.
+    """
+
+    first: int
+    step: float
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Distribution | None":
+        """Count numbers in about `BARS` bars, or in one where all are equal; None without numbers."""
+        if not values:
+            return None
+        low, high = min(values), max(values)
+        step = round_step(max((high - low) / BARS, _LEAST)) if high > low else abs(low) or 1.0
+        first = round(low / step)
+        counts = [0] * (round(high / step) - first + 1)
+        for value in values:
+            counts[round(value / step) - first] += 1
+        return cls(first, step, tuple(counts))
+
+    @property
+    def centres(self) -> tuple[float, ...]:
+        """The middle of each bar."""
+        return tuple((self.first + at) * self.step for at in range(len(self.counts)))
+
+
+def round_step(least: float) -> float:
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not below `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+
+
 # ---- two lists, paired -------------------------------------------------------------------------------------------
 
 

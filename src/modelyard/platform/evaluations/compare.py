@@ -6,7 +6,8 @@ from typing import Unpack, get_args
 import attrs
 
 from modelyard.domain.evaluation.aggregate import MetricSummary, aggregate
-from modelyard.domain.evaluation.comparison import compare, is_number
+from modelyard.domain.evaluation.compare import compare
+from modelyard.domain.evaluation.comparison import is_number
 from modelyard.domain.evaluation.options import ReportKeywords
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput

@@ -31,7 +31,6 @@ from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.pools import pools
 from modelyard.platform.evaluations.resume import (
     PROGRESS,
-    RemainingRows,
     abandoned_job,
     callables_for,
     last_progress,
@@ -39,7 +38,7 @@ from modelyard.platform.evaluations.resume import (
     remaining_rows,
 )
 from modelyard.platform.evaluations.row import CallableModel, ModelUnderTest, RowScorer, RunLimits
-from modelyard.platform.evaluations.rows import JobRows, RowRecords
+from modelyard.platform.evaluations.rows import JobRows, RemainingRows, RowRecords
 from modelyard.platform.evaluations.scheduler import RowInFlight, RowScheduler, WorkItem
 from modelyard.platform.evaluations.scorers import LocalCallables, ModelFunction, Scorers, build_scorer, name_scorers
 from modelyard.platform.evaluations.spec import RunSpec

@@ -11,8 +11,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import attrs
-
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
@@ -20,6 +18,7 @@ from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress, JobStatus
 from modelyard.domain.record import EMPTY
 from modelyard.errors import Conflict, InvalidInput, Problem
 from modelyard.platform.evaluations.row import check_signature
+from modelyard.platform.evaluations.rows import RemainingRows, RowKey
 from modelyard.platform.evaluations.runs import check_idle, find_run
 from modelyard.platform.evaluations.scorers import LocalCallables, ModelFunction, NamedScorer, callables_of
 from modelyard.platform.evaluations.stored_run import scores_of
@@ -34,23 +33,7 @@ from modelyard.protocols import Snapshot, Tx
 
 PROGRESS = "evaluation_progress"
 
-RowKey = tuple[int, int]
-"""Index and trial of a row."""
-
-
 # ---- which rows are left
-
-
-@attrs.frozen
-class RemainingRows:
-    """The rows left to do: those from the number `begun` on, in the order in which they begin, and the `open` ones."""
-
-    begun: int = 0
-    open: frozenset[RowKey] = frozenset()
-
-    def has(self, number: int, key: RowKey) -> bool:
-        """Return whether a row is left to do."""
-        return number >= self.begun or key in self.open
 
 
 def last_progress(snapshot: Snapshot, run_id: str) -> Mapping[str, Any]:

@@ -15,13 +15,27 @@ from modelyard.domain.evaluation.running_totals import VALUE
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.record import EMPTY
 from modelyard.formats.jsonl import read_some
-from modelyard.platform.evaluations.resume import RemainingRows, RowKey
 from modelyard.platform.evaluations.row import ModelUnderTest
 from modelyard.platform.evaluations.scheduler import RowInFlight, WorkItem
 from modelyard.platform.paging import iter_index, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace
 from modelyard.protocols import Snapshot
+
+RowKey = tuple[int, int]
+"""Index and trial of a row."""
+
+
+@attrs.frozen
+class RemainingRows:
+    """The rows left to do: those from the number `begun` on, in the order in which they begin, and the `open` ones."""
+
+    begun: int = 0
+    open: frozenset[RowKey] = frozenset()
+
+    def has(self, number: int, key: RowKey) -> bool:
+        """Return whether a row is left to do."""
+        return number >= self.begun or key in self.open
 
 
 @attrs.frozen

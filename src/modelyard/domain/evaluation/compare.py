@@ -1,0 +1,242 @@
+"""Comparing two runs, row by row: pairing their rows, and collecting values by metric."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Unpack
+
+import attrs
+
+from modelyard.domain.evaluation.aggregate import KEEP, MAX_METRICS
+from modelyard.domain.evaluation.comparison import (
+    ONLY_BASELINE,
+    ONLY_CANDIDATE,
+    Comparison,
+    MetricComparison,
+    Pair,
+    RowDifference,
+)
+from modelyard.domain.evaluation.metrics import (
+    Column,
+    Kind,
+    Metric,
+    Row,
+    ScoredPrediction,
+    merged,
+    metric_names,
+    rows,
+    shortened,
+)
+from modelyard.domain.evaluation.options import ReportKeywords, ReportOptions
+from modelyard.domain.evaluation.paired_tests import holm_of_some, paired_values, rows_needed
+from modelyard.domain.evaluation.running_totals import NSmallest
+from modelyard.domain.evaluation.statistics import Distribution, Paired
+
+
+def compare(
+    baseline: Iterable[ScoredPrediction],
+    candidate: Iterable[ScoredPrediction],
+    *,
+    keep: int = KEEP,
+    **options: Unpack[ReportKeywords],
+) -> Comparison:
+    """Compare two runs, each in the order of its row digests (see `metric.rows`).
+
+    Options are the fields of `ReportOptions`. Memory holds two numbers a row and metric, and `keep` rows.
+    Raises `InvalidInput`.
+    """
+    tally = _Tally(ReportOptions(**options), keep)
+    for one, other in merged(rows(baseline), rows(candidate)):
+        tally.add(one, other)
+    compared, uncompared = tally.compared()
+    return Comparison(
+        tally.rows,
+        tally.alone[0],
+        tally.alone[1],
+        tally.terms,
+        _corrected(compared),
+        uncompared,
+        tally.failed[0],
+        tally.failed[1],
+        tuple(tally.failures),
+    )
+
+
+def _corrected(found: Sequence[MetricComparison]) -> tuple[MetricComparison, ...]:
+    """The same with their p corrected for there being several."""
+    corrected = holm_of_some([one.paired.p for one in found])
+    everywhere = holm_of_some([one.all_rows.p for one in found])
+    return tuple(
+        attrs.evolve(one, corrected=p, corrected_all_rows=p_all)
+        for one, p, p_all in zip(found, corrected, everywhere, strict=True)
+    )
+
+
+# ---- collecting --------------------------------------------------------------------------------------------------
+
+
+_Difference = tuple[Pair, float, float]
+"""A pair of rows, and its values in the baseline and in the candidate."""
+
+
+@attrs.define
+class _Both:
+    """One metric, as numbers of one kind, in both runs: a column each, and the rows that differ most."""
+
+    columns: tuple[Column, Column]
+    worst: NSmallest[_Difference]
+    best: NSmallest[_Difference]
+    lost: NSmallest[tuple[Pair, float]]
+
+    @property
+    def complete(self) -> bool:
+        """Whether each trial of each row has a value, once both columns are filled."""
+        return not any(column.lacking or any(value != value for value in column.values) for column in self.columns)
+
+    def _put(self, side: int, number: int, row: Row, values: Sequence[float]) -> float | None:
+        return self.columns[side].put(number, values, len(row.trials) - len(values)) if values else None
+
+    def take(self, number: int, pair: Pair, values: Sequence[Sequence[float]]) -> None:
+        """The numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
+        before = self._put(0, number, pair[0], values[0])
+        after = self._put(1, number, pair[1], values[1])
+        if before is not None and after is None:
+            self.lost.offer(-before, (pair, float(before)))
+        if before is None or after is None or before == after:
+            return
+        side = self.worst if after < before else self.best
+        side.offer(-abs(after - before), (pair, float(before), float(after)))
+
+
+@attrs.define
+class _Tally:
+    terms: ReportOptions
+    keep: int
+    rows: int = 0
+    alone: list[int] = attrs.field(factory=lambda: [0, 0])
+    failed: list[int] = attrs.field(factory=lambda: [0, 0])
+    seen: tuple[set[Metric], set[Metric]] = attrs.field(factory=lambda: (set(), set()))
+    both: dict[tuple[Metric, Kind], _Both] = attrs.field(factory=dict)
+    clusters: list[str] = attrs.field(factory=list)
+    failures: list[RowDifference] = attrs.field(factory=list)
+
+    def add(self, baseline: Row | None, candidate: Row | None) -> None:
+        """Take a row of both runs, or count one that is in one of them alone."""
+        if baseline is None or candidate is None:
+            self.alone[baseline is None] += 1
+            return
+        pair = (baseline, candidate)
+        if self.terms.cluster_by is not None:
+            self.clusters.append(baseline.cluster(self.terms.cluster_by))
+        self._note_failures(pair)
+        for key, values in self._numbers(pair).items():
+            if key in self.both or len(self.both) < MAX_METRICS:
+                self._both(key).take(self.rows, pair, values)
+        self.rows += 1
+
+    def _numbers(self, pair: Pair) -> dict[tuple[Metric, Kind], tuple[list[float], list[float]]]:
+        found: dict[tuple[Metric, Kind], tuple[list[float], list[float]]] = {}
+        for side, seen in enumerate(self.seen):
+            for metric, _, kind, value, _ in pair[side].readings:
+                if kind is None:
+                    continue
+                seen.add(metric)
+                if kind is not Kind.TEXT:
+                    found.setdefault((metric, kind), ([], []))[side].append(value)
+        return found
+
+    def _both(self, key: tuple[Metric, Kind]) -> _Both:
+        if key not in self.both:
+            columns = (Column(self.terms.reduce), Column(self.terms.reduce))
+            self.both[key] = _Both(columns, NSmallest(self.keep), NSmallest(self.keep), NSmallest(self.keep))
+        return self.both[key]
+
+    def _note_failures(self, pair: Pair) -> None:
+        before, after = pair[0].failures, pair[1].failures
+        if not before and not after:
+            return
+        self.failed[0] += bool(before)
+        self.failed[1] += bool(after)
+        errors = [*(f"baseline: {error}" for error in before), *(f"candidate: {error}" for error in after)]
+        if len(self.failures) < self.keep:
+            self.failures.append(RowDifference.of(pair, detail=shortened("; ".join(errors))))
+
+    # ---- the numbers
+
+    def compared(self) -> tuple[list[MetricComparison], dict[str, str]]:
+        """The metrics that can be compared, by name, and why others cannot."""
+        names = metric_names((*self.seen[0], *self.seen[1]))
+        kinds = self._kinds()
+        found, reasons = [], {}
+        for metric in sorted(names, key=lambda metric: names[metric]):
+            reason = self._why_not(metric, kinds)
+            if reason is None:
+                kind = kinds[0][metric]
+                found.append(self._comparison(metric, names[metric], kind))
+            else:
+                reasons[names[metric]] = reason
+        return found, reasons
+
+    def _kinds(self) -> tuple[dict[Metric, Kind], dict[Metric, Kind]]:
+        """What most of a metric's numbers are, in each run."""
+        found: tuple[dict[Metric, Kind], dict[Metric, Kind]] = ({}, {})
+        for side, kinds in enumerate(found):
+            ranked = sorted(self.both.items(), key=lambda item: item[1].columns[side].trials)
+            kinds.update({metric: kind for (metric, kind), both in ranked if both.columns[side].trials})
+        return found
+
+    def _why_not(self, metric: Metric, kinds: Sequence[dict[Metric, Kind]]) -> str | None:
+        if metric not in self.seen[0] or metric not in self.seen[1]:
+            return ONLY_BASELINE if metric in self.seen[0] else ONLY_CANDIDATE
+        one, other = (kind.get(metric) for kind in kinds)
+        if one is None or other is None:
+            return "it is no number"
+        return None if one is other else f"it is {one} in the baseline and {other} in the candidate"
+
+    def _comparison(self, metric: Metric, name: str, kind: Kind) -> MetricComparison:
+        both = self.both[metric, kind]
+        for column in both.columns:
+            column.fill(self.rows)
+        one, other = (column.values for column in both.columns)
+        missing = [{at for at, value in enumerate(column) if value != value} for column in (one, other)]
+        there = [at for at in range(self.rows) if at not in missing[0] and at not in missing[1]]
+        before, after = [one[at] for at in there], [other[at] for at in there]
+        differences = [b - a for a, b in zip(before, after, strict=True)]
+        found = self._paired(before, after, there)
+        return MetricComparison(
+            metric,
+            name,
+            kind,
+            found,
+            found if both.complete else self._everywhere(both),
+            _mean(before),
+            _mean(after),
+            len(missing[1] - missing[0]),
+            len(missing[0] - missing[1]),
+            len(missing[0] & missing[1]),
+            rows_needed(differences, self.terms.confidence),
+            distribution=Distribution.of(differences),
+            worst=tuple(RowDifference.of(*found) for found in both.worst.items),
+            best=tuple(RowDifference.of(*found) for found in both.best.items),
+            lost=tuple(
+                RowDifference.of(pair, before, detail=_why_lost(pair[1], metric)) for pair, before in both.lost.items
+            ),
+        )
+
+    def _everywhere(self, both: _Both) -> Paired:
+        worst = min(column.worst for column in both.columns)
+        one, other = (column.pessimistic(worst) for column in both.columns)
+        return self._paired(one, other, range(self.rows))
+
+    def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int]) -> Paired:
+        clusters = [self.clusters[row] for row in at] if self.clusters else []
+        return paired_values(list(zip(one, other, strict=True)), clusters, self.terms.confidence)
+
+
+def _why_lost(row: Row, metric: Metric) -> str:
+    """Why a row has no value of a metric, as far as it says."""
+    said = (reading.reason for reading in row.readings if reading.metric.scorer == metric.scorer)
+    return shortened("; ".join(dict.fromkeys(filter(None, (*row.failures, *said)))) or "there is no score")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
