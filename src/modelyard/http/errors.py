@@ -18,12 +18,13 @@ class UnknownRoute(CallerError):
 
 
 class MethodNotAllowed(CallerError):
-    """The path exists, with other methods: those in `allow`."""
+    """The path exists, with other methods."""
 
     code = "method_not_allowed"
 
     def __init__(self, allow: Sequence[str]) -> None:
         self.allow = ", ".join(allow)
+        """The methods of the path, as the header `Allow` lists them."""
         super().__init__(f"this path has no such method; it has {self.allow}")
 
 

@@ -14,7 +14,7 @@ from modelyard.http.message import answer_from
 
 @attrs.frozen
 class ComparisonRequest:
-    """Which runs to compare, by their ids, and how.
+    """The body that compares two runs, by their ids.
 
     `reducer` makes one value of the trials of a row, `cluster_by` names an input that rows which go together have in
     common, and `confidence` is that of the intervals.
@@ -85,7 +85,7 @@ class MetricComparisonObject:
 
 @attrs.frozen
 class ComparisonObject:
-    """A candidate beside a baseline. `not_compared` says of other metrics why they cannot be compared."""
+    """A candidate compared with a baseline. `not_compared` gives the reason for each metric that cannot be compared."""
 
     rows: int
     only_baseline: int

@@ -25,7 +25,7 @@ MAX_FIELD = 1000
 
 
 def parse_query(query: Mapping[str, Any]) -> Expression:
-    """The condition of `{"$expr": ...}`.
+    """Parse the condition of `{"$expr": ...}`.
 
     Raises `InvalidInput` for what is not an expression or has more than `MAX_PARTS` parts, and `CallerError` for a
     field that results do not have.
@@ -42,7 +42,7 @@ class _Reader:
         self._parts = 0
 
     def within(self, step: str | int, value: Any, known: "Mapping[str, _Part]") -> Expression:
-        """The part at a step below; its problems are told there."""
+        """Parse the part at a step below, where its problems are located."""
         try:
             return self._part(value, known)
         except InvalidInput as wrong:
@@ -62,11 +62,11 @@ class _Reader:
             raise wrong.below(name) from None
 
     def operand(self, step: str | int, value: Any) -> Expression:
-        """An operand, or a condition in its place."""
+        """Parse an operand, which may be a condition."""
         return self.within(step, value, _OPERANDS)
 
     def operands(self, value: Any, count: int | None = None) -> tuple[Expression, ...]:
-        """A list of operands, of so many where a number is given."""
+        """Parse a list of operands: `count` of them, where it is given."""
         return tuple(self.operand(at, item) for at, item in enumerate(_list(value, count)))
 
 

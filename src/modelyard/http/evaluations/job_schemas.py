@@ -1,4 +1,4 @@
-"""Evaluations that workers do, as the clients of the evaluation interface ask for them and follow them."""
+"""Evaluations that workers run, as the clients of the evaluation interface request and follow them."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,12 +18,12 @@ _place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")
 _id = Length(1, 128)
 
 
-# ---- what comes in
+# ---- requests
 
 
 @attrs.frozen
 class EvaluateModel:
-    """The body that asks for a model to be evaluated, as a published evaluation says."""
+    """The body that requests the evaluation of a model by a published evaluation."""
 
     project_id: str = attrs.field(validator=_place)
     evaluation_ref: str
@@ -32,7 +32,7 @@ class EvaluateModel:
 
 @attrs.frozen
 class Rescore:
-    """The body that asks for the outputs of a run to be scored anew."""
+    """The body that requests that the outputs of a run are scored again."""
 
     project_id: str = attrs.field(validator=_place)
     source_evaluation_run_id: str = attrs.field(validator=_id)
@@ -41,14 +41,14 @@ class Rescore:
 
 @attrs.frozen
 class StatusOf:
-    """The body that asks how far a run has come."""
+    """The body that requests the status of a run."""
 
     project_id: str = attrs.field(validator=_place)
     call_id: str = attrs.field(validator=_id)
 
 
 def check_references(body: EvaluateModel | Rescore) -> None:
-    """Refuse what is no reference; these are always looked up. Raises `InvalidInput` naming every one."""
+    """Refuse members that are not references. Raises `InvalidInput` naming every one."""
     found = [
         Problem(("body", *loc), wrong.msg, wrong.type)
         for loc, text, kinds in _references(body)
@@ -67,7 +67,7 @@ def _references(body: EvaluateModel | Rescore) -> list[tuple[tuple[str | int, ..
     ]
 
 
-# ---- what goes out
+# ---- responses
 
 
 @attrs.frozen
@@ -87,7 +87,7 @@ class RescoreQueued:
 
 @attrs.frozen
 class EvaluationEventObject:
-    """What happened to a run that the engine works on. The data of an `evaluation_progress` say how far it has come."""
+    """An event of a run that a worker runs. The data of an `evaluation_progress` are how far it has come."""
 
     id: str
     type: Literal["evaluation_started", "evaluation_progress", "evaluation_ended", "evaluation_failed"]
@@ -102,7 +102,7 @@ class EvaluationEventObject:
 
 @attrs.frozen
 class StatusNotFound:
-    """There is no such run here."""
+    """The run does not exist."""
 
     code: Literal["not_found"]
 

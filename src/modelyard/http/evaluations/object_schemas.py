@@ -18,7 +18,7 @@ _text = Length(0, 20_000)
 _ROWS = "rows"
 
 
-# ---- what comes in
+# ---- requests
 
 
 @attrs.frozen
@@ -71,20 +71,20 @@ class OpCreate:
 
 
 def content_of(body: Any) -> dict[str, Any]:
-    """What of a body is the content of the new version: all but its name."""
+    """Return the members of a body that are the content of the new version: all but its name."""
     return {name: value for name, value in attrs.asdict(body, recurse=False).items() if name != "name"}
 
 
 @attrs.frozen
 class ObjectQuery:
-    """Which part of a listing is asked for."""
+    """Which part of a listing is requested."""
 
     limit: int | None
     offset: int
 
 
 def parse_object_query(parameters: Mapping[str, Sequence[str]]) -> ObjectQuery:
-    """The query of a listing. Raises `InvalidInput` naming every parameter at fault."""
+    """Read the query of a listing. Raises `InvalidInput` naming every parameter at fault."""
     query = Query(parameters)
     found = ObjectQuery(query.whole("limit"), query.whole("offset") or 0)
     query.check()
@@ -92,7 +92,7 @@ def parse_object_query(parameters: Mapping[str, Sequence[str]]) -> ObjectQuery:
 
 
 def parse_digests(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The `digests` of a deletion; none means all. Raises `InvalidInput`."""
+    """Read the `digests` of a deletion; none means all. Raises `InvalidInput`."""
     query = Query(parameters)
     digests = query.texts("digests")
     query.check()
@@ -103,7 +103,7 @@ def parse_digests(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def dataset_request(chunks: Iterable[bytes]) -> DatasetCreate:
-    """A dataset's body, without its rows, which are all looked at. Raises `InvalidInput` naming every problem."""
+    """Read the body of a dataset, and check its rows without keeping them. Raises `InvalidInput`."""
     rest: dict[str, Any] = {}
     problems: list[Problem] = []
     for number, row in _members(chunks, rest):
@@ -119,12 +119,12 @@ def dataset_request(chunks: Iterable[bytes]) -> DatasetCreate:
 
 
 def dataset_rows(chunks: Iterable[bytes]) -> Iterator[Any]:
-    """The rows in a dataset's body, one at a time."""
+    """Read the rows in the body of a dataset, one at a time."""
     return (row for _, row in _members(chunks, {}))
 
 
 def _members(chunks: Iterable[bytes], rest: dict[str, Any]) -> Iterator[tuple[int, Any]]:
-    """The rows with their numbers; the other members go to `rest`, where the rows are an empty list."""
+    """Yield the rows with their numbers, and put the other members in `rest`, where the rows are an empty list."""
     reader = JsonReader(chunks, at=("body",))
     for name in reader.members():
         if name == _ROWS and not reader.is_null():
@@ -136,7 +136,7 @@ def _members(chunks: Iterable[bytes], rest: dict[str, Any]) -> Iterator[tuple[in
     reader.end()
 
 
-# ---- what goes out
+# ---- responses
 
 
 @attrs.frozen
@@ -150,28 +150,28 @@ class VersionCreated:
 
 @attrs.frozen
 class ScorerCreated(VersionCreated):
-    """The same, with the scorer's reference."""
+    """The answer to the creation of a scorer, with its reference."""
 
     scorer: str
 
 
 @attrs.frozen
 class ModelVersionCreated(VersionCreated):
-    """The same, with the model's reference."""
+    """The answer to the creation of a model, with its reference."""
 
     model_ref: str
 
 
 @attrs.frozen
 class EvaluationCreated(VersionCreated):
-    """The same, with the evaluation's reference."""
+    """The answer to the creation of an evaluation, with its reference."""
 
     evaluation_ref: str
 
 
 @attrs.frozen
 class VersionObject:
-    """What every version has."""
+    """The members of every version."""
 
     object_id: str
     digest: str
@@ -211,7 +211,7 @@ class ModelVersionObject(VersionObject):
 
 @attrs.frozen
 class EvaluationObject(VersionObject):
-    """A version of an evaluation. It has no ops of its own here."""
+    """A version of an evaluation. It has no ops of its own."""
 
     name: str
     description: str | None
@@ -236,7 +236,7 @@ _CREATED: Mapping[ObjectKind, Any] = {
     ObjectKind.MODEL: ModelVersionCreated,
     ObjectKind.EVALUATION: EvaluationCreated,
 }
-"""What answers a creation with the reference of the new version; datasets and ops have none there."""
+"""The answers to a creation that have the reference of the new version; datasets and ops have none."""
 
 
 def created_object(version: ObjectVersion) -> VersionCreated:

@@ -15,7 +15,7 @@ _id = Length(1, 128)
 JsonValue = bool | float | int | str | Mapping[str, Any] | None
 
 
-# ---- what comes in
+# ---- requests
 
 
 @attrs.frozen
@@ -28,7 +28,7 @@ class GenaiSpanRef:
 
 @attrs.frozen
 class PredictionCreate:
-    """The body that creates a prediction. Without an output it is told when the prediction is finished."""
+    """The body that creates a prediction. An output that is left out is given when the prediction is finished."""
 
     model: str
     inputs: Mapping[str, Any]
@@ -51,7 +51,7 @@ class PredictionFinish:
 
 @attrs.frozen
 class ScoreCreate:
-    """The body that creates a score. Its value is a bool, a number, a text, null or an object."""
+    """The body that creates a score. Its value is a bool, a number, a string, null or an object."""
 
     prediction_id: str = attrs.field(validator=_id)
     scorer: str
@@ -69,14 +69,14 @@ class PartQuery:
 
 
 def parse_part_query(parameters: Mapping[str, Sequence[str]]) -> PartQuery:
-    """The query of a listing. Raises `InvalidInput` naming every parameter at fault."""
+    """Read the query of a listing. Raises `InvalidInput` naming every parameter at fault."""
     query = Query(parameters)
     found = PartQuery(query.text("evaluation_run_id"), query.whole("limit"), query.whole("offset") or 0)
     query.check()
     return found
 
 
-# ---- what goes out
+# ---- responses
 
 
 @attrs.frozen
@@ -95,9 +95,11 @@ class ScoreCreated:
 
 @attrs.define
 class PredictionObject:
-    """A prediction. Behind `wb_user_id` stand our additions: when, from where and for which row it came, which trial of
-    it is, what went wrong, how long the model's call took and what it used (`cost` is USD, `price` USD per unit, both
-    as decimal text), which checkpoint answered, and whose output it shares.
+    """A prediction.
+
+    The members after `wb_user_id` are our additions: when, from where and for which row it came, its trial, its error,
+    how long the call of the model took and what it used (`cost` is USD, `price` USD per unit, both as decimal text),
+    which checkpoint answered, and whose output it shares.
     """
 
     prediction_id: str
@@ -150,8 +152,10 @@ class PredictionObject:
 
 @attrs.define
 class ScoreObject:
-    """A score. Behind `wb_user_id` stand our additions: of which prediction it is, since when, what went wrong, and
-    what a judge used (`judge_cost` is USD, as decimal text).
+    """A score.
+
+    The members after `wb_user_id` are our additions: its prediction, when it was created, its error, and what a judge
+    used (`judge_cost` is USD, as decimal text).
     """
 
     score_id: str

@@ -30,7 +30,7 @@ class EvalResultsFilter:
 
 @attrs.frozen
 class EvalResultsSortBy:
-    """An order by a field, or by how far the runs lie apart in it."""
+    """An order by a field, or by how much the runs differ in it."""
 
     field: str = attrs.field(validator=Length(1, 1000))
     direction: Literal["asc", "desc"]
@@ -40,7 +40,7 @@ class EvalResultsSortBy:
 
 @attrs.frozen
 class EvalResultsQuery:
-    """Which rows of which runs are wanted; a run may be named in either list of ids."""
+    """Which rows of which runs to show; a run may be named in either list of ids."""
 
     evaluation_call_ids: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 1000))
     evaluation_run_ids: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 1000))
@@ -64,7 +64,7 @@ class EvalResultsQuery:
 
 
 def result_query(body: EvalResultsQuery) -> ResultQuery:
-    """What is asked for. Raises `InvalidInput` for expressions, and `CallerError` for fields that results lack."""
+    """Return the query of a body. Raises `InvalidInput`, and `CallerError` for fields that results do not have."""
     return ResultQuery(
         (*body.evaluation_call_ids, *body.evaluation_run_ids),
         _filters(body.filters),
@@ -98,13 +98,14 @@ def _filters(given: Sequence[EvalResultsFilter]) -> tuple[Filter, ...]:
 # ---- what goes out -----------------------------------------------------------------------------------------------
 
 Names = Mapping[str, Mapping[str, str]]
-"""For each run, what its scorers are called."""
+"""The names of the scorers of each run."""
 
 
 @attrs.define
 class EvalResultsTrial:
-    """One trial. `scores` and `scorer_call_ids` go by the scorer's name. `error` and `scorer_errors` are our additions:
-    why there is no output, or no score.
+    """One trial. `scores` and `scorer_call_ids` are by the name of the scorer.
+
+    `error` and `scorer_errors` are our additions: why there is no output, or no score.
     """
 
     predict_and_score_call_id: str
@@ -170,7 +171,7 @@ class EvalResultsRow:
 
 @attrs.frozen
 class EvalResultsScorerStats:
-    """One leaf of what a scorer answers, over the trials that have a value there."""
+    """One leaf of the values of a scorer, over the trials that have it."""
 
     scorer_key: str
     path: str | None
@@ -191,7 +192,7 @@ class EvalResultsScorerStats:
 
 @attrs.frozen
 class EvalResultsEvaluation:
-    """A run in short."""
+    """The summary of a run."""
 
     evaluation_call_id: str
     trial_count: int
@@ -206,7 +207,7 @@ class EvalResultsEvaluation:
 
     @classmethod
     def of(cls, summary: RunSummary, run: EvaluationRun, include_costs: bool) -> Self:
-        """Describe a run in short."""
+        """Describe the summary of a run."""
         return cls(
             evaluation_call_id=run.id,
             trial_count=summary.trial_count,
@@ -223,7 +224,7 @@ class EvalResultsEvaluation:
 
 @attrs.frozen
 class EvalResultsSummary:
-    """The runs in short, over the rows that were counted."""
+    """The summaries of the runs, over the rows that were counted."""
 
     row_count: int
     evaluations: tuple[EvalResultsEvaluation, ...]
@@ -231,7 +232,7 @@ class EvalResultsSummary:
 
 @attrs.frozen
 class EvalResults:
-    """A page of rows; `total_rows` is how many there are in all. `warnings` name runs that are not there."""
+    """A page of rows; `total_rows` is how many there are in all. `warnings` name runs that do not exist."""
 
     rows: tuple[EvalResultsRow, ...]
     total_rows: int
@@ -240,5 +241,5 @@ class EvalResults:
 
 
 def _usd(cost: Decimal | None) -> float | None:
-    """The client of this interface reads costs as numbers."""
+    """Write a cost as a number, as the clients of this interface read it."""
     return None if cost is None else float(cost)

@@ -12,7 +12,7 @@ from modelyard.domain.lineage import CheckpointLineage, RunLineage, TrainedStep
 from modelyard.http.message import answer_from
 from modelyard.http.query import Query
 
-# ---- what comes in
+# ---- requests
 
 
 @attrs.frozen
@@ -51,9 +51,9 @@ class RunQuery:
 
 
 def parse_run_query(parameters: Mapping[str, Sequence[str]]) -> RunQuery:
-    """The query of a listing. Raises `InvalidInput` naming every parameter at fault.
+    """Read the query of a listing. Raises `InvalidInput` naming every parameter at fault.
 
-    Older clients say `evaluation_refs` and `model_refs`.
+    Older clients send `evaluation_refs` and `model_refs`.
     """
     query = Query(parameters)
     limit, offset = query.whole("limit"), query.whole("offset") or 0
@@ -70,14 +70,14 @@ def parse_run_query(parameters: Mapping[str, Sequence[str]]) -> RunQuery:
 
 
 def parse_ids(parameters: Mapping[str, Sequence[str]], name: str = "evaluation_run_ids") -> tuple[str, ...]:
-    """The ids of a deletion, at least one. Raises `InvalidInput`."""
+    """Read the ids of a deletion, at least one. Raises `InvalidInput`."""
     query = Query(parameters)
     ids = query.texts(name, required=True)
     query.check()
     return ids
 
 
-# ---- what goes out
+# ---- responses
 
 
 @attrs.frozen
@@ -89,7 +89,9 @@ class EvaluationRunCreated:
 
 @attrs.frozen
 class EvaluationRunObject:
-    """A run. Behind `source_evaluation_run_id` stand our additions: the exact `state`, the `reason` of a run that did
+    """A run.
+
+    The members after `source_evaluation_run_id` are our additions: the exact `state`, the `reason` of a run that did
     not complete, and whether the source run was known.
     """
 
@@ -120,7 +122,7 @@ class Success:
 
 @attrs.frozen
 class NumDeleted:
-    """How many there were to delete."""
+    """How many were deleted."""
 
     num_deleted: int
 
@@ -145,7 +147,7 @@ class TrainedStepObject:
 
 @attrs.frozen
 class CheckpointLineageObject:
-    """The checkpoint that a run judged: its model, what it was trained from, and the aliases that point to it."""
+    """The checkpoint that a run evaluated: its model, what it was trained from, and the aliases that point to it."""
 
     model_id: str
     checkpoint_id: str

@@ -137,7 +137,7 @@ def _is_neutral(option: str, value: Any) -> bool:
 class TrainingJobObject:
     """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force.
 
-    `queue_position` tells how many jobs wait ahead of one that waits, up to 100.
+    `queue_position` is how many jobs wait ahead of one that waits, up to 100.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """The part of the W&B upload protocol that carries training data (`Interface.UPLOADS`), mounted only when asked for.
 
 The unmodified client uploads an artifact of one JSON Lines file with it, which becomes a version of a dataset: GraphQL
-operations, two addresses to put things at, and a run's stream, of which nothing is kept.
+operations, two addresses to put files at, and the stream of a run, which is not kept.
 """
 
 from functools import partial
@@ -21,27 +21,27 @@ from modelyard.http.uploads.schemas import (
 
 
 def perform(call: Call) -> Response:
-    """Perform one operation of an artifact's upload."""
+    """Perform one operation of the upload of an artifact."""
     request = structure(GraphQLRequest, call.body, "body")
     return json_response(GraphQLAnswer(operation(request)(call, request.variables or {})))
 
 
 def put_file(call: Call) -> Response:
-    """Keep the file of an upload."""
+    """Store the file of an upload."""
     assert call.data is not None
     call.platform.uploads.receive(call.params["file"], call.data)
     return json_response(Received())
 
 
 def put_manifest(call: Call) -> Response:
-    """Compare the list of an upload's files with the file that came."""
+    """Compare the list of files of an upload with the file that came."""
     manifest = structure(Manifest, call.body, "body")
     call.platform.uploads.check_manifest(call.params["manifest"], manifest.digests)
     return json_response(Received())
 
 
 def take_stream(call: Call) -> Response:
-    """Take a piece of a run's stream, and keep nothing of it."""
+    """Accept a piece of the stream of a run, which is not kept."""
     structure(RunStream, call.body, "body")
     call.principal.require(call.params["entity"], call.params["project"])
     return json_response(StreamAnswer(None, {}))

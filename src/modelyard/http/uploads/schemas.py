@@ -34,7 +34,7 @@ class GraphQLRequest:
 
 
 def names_of(request: GraphQLRequest) -> tuple[str, str]:
-    """The operation's name and its first field; "" for what cannot be seen."""
+    """Return the name of the operation and its first field; "" where there is none."""
     head = _HEAD.match(request.query)
     if head is None:
         return request.operationName or "", ""
@@ -72,7 +72,7 @@ class ArtifactVariables:
 
 @attrs.frozen
 class ArtifactCreate:
-    """A new version of an artifact. What else is told of it (aliases, metadata, tags) is not kept."""
+    """A new version of an artifact. Its aliases, metadata and tags are not kept."""
 
     artifactTypeName: Literal["dataset"]
     artifactCollectionName: str = attrs.field(validator=NAME)
@@ -90,7 +90,7 @@ class ArtifactCreateVariables:
 
 @attrs.frozen
 class ManifestVariables:
-    """The variables of `CreateArtifactManifest`. Without `includeUpload` no address is asked for."""
+    """The variables of `CreateArtifactManifest`. Without `includeUpload` no address is requested."""
 
     artifactID: str = attrs.field(validator=_id)
     manifestType: Literal["FULL"] = "FULL"
@@ -157,12 +157,12 @@ class Manifest:
 
 @attrs.frozen
 class RunStream:
-    """A piece of what a run tells of itself: its metrics and its output."""
+    """A piece of the metrics and the output of a run."""
 
     files: Mapping[str, Any] | None = None
 
 
-# ---- the answers -----------------------------------------------------------------------------------------------------
+# ---- the answers -------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -174,12 +174,12 @@ class GraphQLAnswer:
 
 @attrs.frozen
 class Received:
-    """The answer to what needs none: nothing."""
+    """The empty answer."""
 
 
 @attrs.frozen
 class StreamAnswer:
-    """The answer to a piece of a run's stream: go on."""
+    """The answer to a piece of the stream of a run, which makes the client continue."""
 
     exitcode: int | None
     limits: Mapping[str, Any]
@@ -189,7 +189,7 @@ class StreamAnswer:
 
 
 def viewer(entity: str) -> Data:
-    """Who calls: the entity stands for the user."""
+    """Describe who calls: the entity stands for the user."""
     user: Data = {
         "id": entity,
         "name": entity,
@@ -210,18 +210,18 @@ NO_FEATURES: Data = {"serverInfo": {"features": []}}
 NO_FIELDS: Data = {
     alias: {"fields": [], "inputFields": []} for alias in ("TypeInfo", "QueryType", "MutationType", "ServerInfoType")
 }
-"""No type tells of its fields, so the client leaves out what it is not sure of."""
+"""The fields of the types, which are not given, so that the client leaves out optional ones."""
 
 NO_ORGANIZATION: Data = {"entity": {"organization": {"coreWeaveOrganizationId": None}}}
 
 
 def no_run(entity: str, project: str) -> Data:
-    """A project without the run: runs are not kept."""
+    """Describe a project without the run, because runs are not kept."""
     return {"model": {**_project(entity, project), "id": project, "bucket": None}}
 
 
 def run(entity: str, project: str, name: str, display_name: str) -> Data:
-    """A run, as if it had been made."""
+    """Describe a run as if it had been created."""
     bucket = {
         "id": name,
         "name": name,
@@ -240,7 +240,7 @@ def _project(entity: str, project: str) -> Data:
 
 
 def run_files(run: str, names: Sequence[str]) -> Data:
-    """Files about a run are not wanted: none gets an address."""
+    """Give no file of a run an address, because they are not kept."""
     files = [{"name": name, "uploadUrl": None} for name in names]
     return {"createRunFiles": {"runID": run, "uploadHeaders": [], "files": files}}
 
@@ -249,19 +249,19 @@ def run_files(run: str, names: Sequence[str]) -> Data:
 
 
 def begun(upload: Upload) -> Data:
-    """An artifact that waits for its file."""
+    """Describe an artifact that waits for its file."""
     artifact = {"id": upload.id, "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
     return {"createArtifact": {"artifact": artifact}}
 
 
 def manifest_expected(upload_id: str, url: str | None) -> Data:
-    """Where the list of files is to be put; None where nobody asked."""
+    """Return where to put the list of files; None where that was not requested."""
     file: Data = {"id": upload_id, "uploadUrl": url, "uploadHeaders": []}
     return {"createArtifactManifest": {"artifactManifest": {"id": upload_id, "file": file}}}
 
 
 def file_expected(upload_id: str, name: str, url: str | None) -> Data:
-    """Where the file is to be put; None when it is here already."""
+    """Return where to put the file; None when it has come already."""
     node: Data = {
         "id": upload_id,
         "name": name,
@@ -275,7 +275,7 @@ def file_expected(upload_id: str, name: str, url: str | None) -> Data:
 
 
 def committed(upload_id: str) -> Data:
-    """An artifact that is whole."""
+    """Describe an artifact that is committed."""
     return {"commitArtifact": {"artifact": {"id": upload_id, "digest": None}}}
 
 
@@ -283,12 +283,12 @@ def committed(upload_id: str) -> Data:
 
 
 def artifact(id: str, dataset: Dataset | None) -> Data:
-    """An artifact by its id, or null."""
+    """Describe an artifact by its id, or return null."""
     return {"artifact": None if dataset is None else _artifact(id, dataset)}
 
 
 def named_artifact(dataset: Dataset | None) -> Data:
-    """An artifact by its name, or null."""
+    """Describe an artifact by its name, or return null."""
     return {"project": {"artifact": None if dataset is None else _artifact(dataset.id, dataset)}}
 
 
