@@ -38,17 +38,17 @@ def _rows_of_scores(database: Database) -> None:
     """Add the row and the trial of their prediction to scores, and an index in that order."""
     if not database["scores"].exists():
         return  # a store for other records
-    execute = database.conn.execute
-    execute('ALTER TABLE "scores" ADD COLUMN "row_digest" TEXT NOT NULL DEFAULT \'\'')
-    execute('ALTER TABLE "scores" ADD COLUMN "trial" INTEGER NOT NULL DEFAULT 0')
-    execute(
+    scores = database.table("scores")
+    scores.add_column("row_digest", str, not_null_default="")
+    scores.add_column("trial", int, not_null_default=0)
+    database.conn.execute(
         'UPDATE "scores" SET ("row_digest", "trial") = (p."row_digest", p."trial")'
         ' FROM "predictions" AS p WHERE p."id" = "scores"."prediction_id"'
     )
-    execute('DROP INDEX "scores_by_prediction"')
+    scores.drop_index("scores_by_prediction")
     for table in ("predictions", "scores"):  # their index by project also serves an entity
-        execute(f'DROP INDEX "{table}_by_entity"')
-    database.table("scores").create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
+        database.table(table).drop_index(f"{table}_by_entity")
+    scores.create_index(["run_id", "row_digest", "trial", "prediction_id", "id"], "scores_by_row")
 
 
 def _values_by_row(database: Database) -> None:
@@ -59,7 +59,7 @@ def _values_by_row(database: Database) -> None:
     }
     for table, columns in also.items():
         if database[table].exists():
-            database.conn.execute(f'DROP INDEX "{table}_by_row"')
+            database.table(table).drop_index(f"{table}_by_row")
             database.table(table).create_index(columns, f"{table}_by_row")
 
 
