@@ -1,4 +1,4 @@
-"""Asking for text: the request, the deltas of an answer, and the completion that they fold into (specification 2.2)."""
+"""Completions: the request, the deltas of an answer, and the completion that they fold into (specification 2.2)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,7 +13,7 @@ from modelyard.errors import Problem
 
 
 class Role(StrEnum):
-    """Who speaks. `developer` is another word for system; `assistant` and `tool` are for earlier turns."""
+    """The author of a message. `developer` is another word for system; `assistant` and `tool` are for earlier turns."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -33,7 +33,7 @@ class FinishReason(StrEnum):
 
 @attrs.frozen
 class ToolCall:
-    """A call that the model asks for. `arguments` is JSON text, as the model wrote it."""
+    """A call that the model requests. `arguments` is JSON text, as the model wrote it."""
 
     id: str
     name: str
@@ -61,7 +61,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content as plain text; parts that are no text are left out."""
+        """The content as plain text; parts that are not text are left out."""
         if self.content is None or type(self.content) is str:
             return self.content or ""
         return "".join(part.text for part in self.content if type(part) is Part)
@@ -105,7 +105,7 @@ def tool_choice_problems(choice: ToolChoice, tools: Sequence[Tool]) -> list[Prob
 
 
 class ResponseType(StrEnum):
-    """What the content must be."""
+    """The form of the content."""
 
     TEXT = "text"
     JSON_OBJECT = "json_object"
@@ -137,7 +137,7 @@ class Sampling:
     seed: int | None = None
 
     def seeded(self, seed: int) -> "Sampling":
-        """The same with this seed. Field by field, because every request pays for it: `attrs.evolve` costs thrice."""
+        """Return a copy with this seed. Every request needs one, and `attrs.evolve` would cost three times as much."""
         return Sampling(
             self.temperature,
             self.top_p,
@@ -152,17 +152,17 @@ class Sampling:
 
 
 SAMPLING_PARAMETERS = tuple(field.name for field in attrs.fields(Sampling))
-"""Their names."""
+"""The names of the sampling parameters."""
 
 
 @attrs.frozen
 class CompletionRequest:
     """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.training.ModelName`).
 
-    `max_tokens` bounds each choice, prompt not counted; None means up to the model's limit. `logprobs` asks for the
-    logprob of each sampled token, `top_logprobs` for that many alternatives. `streamed` tells a backend whether the
-    caller reads the answer as it comes. `metadata` is kept with a stored completion (`store`). `extras` are parameters
-    without an effect on the core, handed on as they came.
+    `max_tokens` bounds each choice, prompt not counted; None means up to the model's limit. `logprobs` requests the
+    log-probability of each sampled token, `top_logprobs` that of so many alternatives. `streamed` is whether the caller
+    reads the answer as it is made. `metadata` is stored with the completion (`store`). `extras` are parameters that the
+    platform passes on to the backend unread.
     """
 
     model: str
@@ -185,7 +185,7 @@ class CompletionRequest:
     extras: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
     def asking(self, messages: tuple[Message, ...], sampling: Sampling, max_tokens: int | None) -> "CompletionRequest":
-        """The same request but for these. Field by field, as `Sampling.seeded`."""
+        """Return a copy with these. Written out for its speed, as `Sampling.seeded` is."""
         return CompletionRequest(
             self.model,
             messages,
@@ -257,7 +257,7 @@ class Delta:
 
 @attrs.frozen
 class Choice:
-    """One finished answer. `logprobs` is None where the backend has none or none were asked for."""
+    """One finished answer. `logprobs` is None where the backend has none or none were requested."""
 
     index: int
     message: Message
@@ -269,7 +269,7 @@ class Choice:
 
 @attrs.frozen
 class Completion:
-    """A finished completion. `created` is in Unix seconds; `model` is the name that was asked for."""
+    """A finished completion. `created` is in Unix seconds; `model` is the name that was requested."""
 
     id: str
     created: int
@@ -284,7 +284,7 @@ class Completion:
 
 
 def fold_choice(index: int, deltas: Iterable[Delta], with_logprobs: bool) -> Choice:
-    """The choice that its deltas make, in order."""
+    """Fold the deltas of a choice, in order."""
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     ids: list[int] = []
@@ -315,7 +315,7 @@ def _fold_call(pieces: list[ToolCallDelta]) -> ToolCall:
 
 @attrs.frozen
 class StoredCompletion:
-    """A completion that its caller asked to keep (`store`): request and answer as the wire shows them.
+    """A completion that was stored at its caller's request (`store`), with its request and answer as JSON data.
 
     `price` holds the prices in force, in USD as decimal text, those of 0 left out.
     """

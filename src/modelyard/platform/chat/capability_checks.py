@@ -1,4 +1,4 @@
-"""Whether a model can do what a request asks: what it cannot is refused by name, never ignored."""
+"""Check that a model can do what a request needs. What it cannot do is refused by name, never ignored."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -61,16 +61,16 @@ def _structure(request: CompletionRequest, capabilities: Capabilities) -> list[s
 def _modalities(at: int, parts: Sequence[Part], entry: CatalogueEntry) -> Iterator[Problem]:
     for place, part in enumerate(parts):
         if modality_of(part) not in entry.input_modalities:
-            yield Problem(("messages", at, "content", place), f"{entry.id} takes no {part.type}")
+            yield Problem(("messages", at, "content", place), f"{entry.id} does not take {part.type}")
 
 
 def modality_of(part: Part) -> str:
-    """What a part is made of: "image" for `image_url`, "audio" for `input_audio`, and so on."""
+    """Return the modality of a part: "image" for `image_url`, "audio" for `input_audio`, and so on."""
     return part.type.removeprefix("input_").removesuffix("_url")
 
 
 def images(request: CompletionRequest) -> int:
-    """How many images the messages hold."""
+    """Return how many images the messages have."""
     found = 0
     for message in request.messages:
         if type(message.content) is tuple:
@@ -86,7 +86,7 @@ def check_tool_choice(request: CompletionRequest) -> None:
 
 
 def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, max_tokens: int | None) -> int:
-    """How many tokens a choice may have: what was asked for, else as many as fit.
+    """Return how many tokens a choice may have: the requested number, else as many as fit.
 
     Raises `ContextLengthExceeded`, and `InvalidInput` beyond the model's `max_output_length`.
     """

@@ -1,4 +1,4 @@
-"""Asking for text: whole answers and streams of them, in process (specification 2.2, 4.2, 4.3)."""
+"""`platform.chat`: completions, whole and streamed, and those that were stored (specification 2.2, 4.2, 4.3)."""
 
 from collections.abc import AsyncGenerator, Generator, Iterator
 from itertools import islice
@@ -20,13 +20,13 @@ from modelyard.protocols import Snapshot
 
 
 class Chat:
-    """Completions, booked on a team and project of the principal's.
+    """Completions. Their usage is recorded for a team and project of the principal.
 
     answer = platform.chat.complete(model="echo", messages="hello", max_tokens=20)
     answer.text, answer.usage.total_tokens
 
-    Messages are a text, `Message` values, or dicts as the chat-completion format has them; the parameters are those of
-    `CompletionOptions`. A `CompletionRequest` may be given in the place of keywords.
+    Messages are a string, `Message` values, or dicts of the chat-completion format. The parameters are those of
+    `CompletionOptions`. A `CompletionRequest` may be given instead of keywords.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -41,7 +41,7 @@ class Chat:
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> Completion:
-        """The whole answer. Raises as `CompletionPipeline.flow` does."""
+        """Return the whole answer. Raises as `CompletionPipeline.flow` does."""
         return run(self._flow(request, team, project, options, streamed=False)).completion
 
     async def acomplete(
@@ -53,7 +53,7 @@ class Chat:
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> Completion:
-        """The whole answer, without blocking the event loop."""
+        """Return the whole answer, without blocking the event loop."""
         return (await arun(self._flow(request, team, project, options, streamed=False))).completion
 
     def stream(
@@ -65,7 +65,7 @@ class Chat:
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> "CompletionStream":
-        """The answer as it comes. The first `next` asks the backend, and raises what `complete` would."""
+        """Stream the answer. The first `next` sends the request, and raises what `complete` would."""
         return CompletionStream(iterate(self._flow(request, team, project, options, streamed=True)))
 
     def astream(
@@ -77,7 +77,7 @@ class Chat:
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> "AsyncCompletionStream":
-        """The answer as it comes, on an event loop."""
+        """Stream the answer on an event loop."""
         return AsyncCompletionStream(aiterate(self._flow(request, team, project, options, streamed=True)))
 
     def _pipeline(
@@ -94,7 +94,7 @@ class Chat:
         limit: int = 20,
         order: Order = "asc",
     ) -> Page[StoredCompletion]:
-        """The completions that were asked to be kept (`store`), of one project or of the whole team.
+        """Return the completions that were stored (`store=True`), of one project or of the whole team.
 
         Raises `Forbidden`, `NotFound` for an unknown `after`.
         """
@@ -103,14 +103,14 @@ class Chat:
         check_limit(limit)
 
         def query(snapshot: Snapshot) -> list[StoredCompletion]:
-            cursor = None if after is None else self._behind(snapshot, team, after)
-            kept = _kept(snapshot, (team, project), cursor, order == "desc")
-            return list(islice(filter(self._sees, kept), limit + 1))
+            cursor = None if after is None else self._cursor(snapshot, team, after)
+            stored = _stored(snapshot, (team, project), cursor, order == "desc")
+            return list(islice(filter(self._sees, stored), limit + 1))
 
         return Page.cut(self._runtime.store.read(query), limit)
 
     def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
-        """What answered a completion that was asked to be kept, and at what price. Raises `NotFound`."""
+        """Return what answered a stored completion, and at what price. Raises `NotFound`."""
         return self._runtime.store.read(
             lambda snapshot: lineage.completion_lineage(snapshot, self._principal, completion_id)
         )
@@ -119,7 +119,7 @@ class Chat:
         projects = self._principal.scope.projects
         return projects is None or kept.project in projects
 
-    def _behind(self, snapshot: Snapshot, team: str, id: str) -> tuple[object, ...]:
+    def _cursor(self, snapshot: Snapshot, team: str, id: str) -> tuple[object, ...]:
         try:
             kept = snapshot.get(StoredCompletion, id)
         except RecordNotFound:
@@ -146,7 +146,7 @@ class Chat:
 
 
 class CompletionStream:
-    """The deltas of an answer. `completion` is there when the last has come; closing it early stops the work."""
+    """The deltas of an answer. `completion` is set after the last one. Closing the stream early stops the work."""
 
     def __init__(self, items: Generator[Any, None, None]) -> None:
         self._items = items
@@ -164,7 +164,7 @@ class CompletionStream:
         raise StopIteration
 
     def close(self) -> None:
-        """Stop, and book what was produced."""
+        """Stop, and record the usage of what was produced."""
         self._items.close()
 
     def __enter__(self) -> Self:
@@ -175,7 +175,7 @@ class CompletionStream:
 
 
 class AsyncCompletionStream:
-    """The same on an event loop."""
+    """The deltas of an answer, on an event loop. See `CompletionStream`."""
 
     def __init__(self, items: AsyncGenerator[Any, None]) -> None:
         self._items = items
@@ -193,7 +193,7 @@ class AsyncCompletionStream:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop, and book what was produced."""
+        """Stop, and record the usage of what was produced."""
         await self._items.aclose()
 
     async def __aenter__(self) -> Self:
@@ -208,7 +208,7 @@ class AsyncCompletionStream:
 _BATCH = 200
 
 
-def _kept(
+def _stored(
     snapshot: Snapshot, place: tuple[str, str | None], after: tuple[object, ...] | None, descending: bool
 ) -> Iterator[StoredCompletion]:
     team, project = place
