@@ -30,7 +30,13 @@ def _refuse(problems: list[Problem]) -> None:
 
 @attrs.frozen(kw_only=True)
 class TrainingConfig:
-    """The settings of one training method."""
+    """The settings of one training method. Raises `InvalidInput` naming every field that is out of bounds."""
+
+    def __attrs_post_init__(self) -> None:
+        _refuse(self._problems())
+
+    def _problems(self) -> list[Problem]:
+        return []
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:
@@ -88,8 +94,8 @@ class RLConfig(TrainingConfig):
     def _default_epsilon_high(self) -> float:
         return self.epsilon if self.ppo else 4.0
 
-    def __attrs_post_init__(self) -> None:
-        _refuse([Problem((name,), message) for name, fits, message in self._rules() if not fits])
+    def _problems(self) -> list[Problem]:
+        return [Problem((name,), message) for name, fits, message in self._rules() if not fits]
 
     def _rules(self) -> list[tuple[str, bool, str]]:
         """Each bound: the field, whether it holds, and what would."""
@@ -126,23 +132,16 @@ class RLConfig(TrainingConfig):
 
 
 @attrs.frozen(kw_only=True)
-class SFTConfig(TrainingConfig):
-    """How an SFT job trains: one learning rate for all batches, or one for each; which assistant turns bear loss.
-
-    Raises `InvalidInput` naming every field that is out of bounds.
-    """
+class BatchedConfig(TrainingConfig):
+    """How a job trains that takes rows in batches: one learning rate for all batches, or one for each."""
 
     learning_rate: float | tuple[float, ...] = 5e-5
     batch_size: BatchSize = 2
-    assistant_turns: AssistantTurns = "all"
 
-    def __attrs_post_init__(self) -> None:
-        problems = self._rate_problems()
-        if self.batch_size != "auto" and self.batch_size < 1:
-            problems.append(Problem(("batch_size",), "must be 1 or more, or 'auto'"))
-        if self.assistant_turns not in get_args(AssistantTurns):
-            problems.append(Problem(("assistant_turns",), "must be 'all' or 'last'"))
-        _refuse(problems)
+    def _problems(self) -> list[Problem]:
+        fits = self.batch_size == "auto" or self.batch_size >= 1
+        wrong_size = [] if fits else [Problem(("batch_size",), "must be 1 or more, or 'auto'")]
+        return [*self._rate_problems(), *wrong_size]
 
     def _rate_problems(self) -> list[Problem]:
         message = "must be a finite number, 0 or more"
@@ -176,3 +175,14 @@ class SFTConfig(TrainingConfig):
             )
             raise InvalidInput.at("learning_rate", msg=message)
         return self.learning_rate
+
+
+@attrs.frozen(kw_only=True)
+class SFTConfig(BatchedConfig):
+    """How an SFT job trains: which assistant turns bear loss."""
+
+    assistant_turns: AssistantTurns = "all"
+
+    def _problems(self) -> list[Problem]:
+        fits = self.assistant_turns in get_args(AssistantTurns)
+        return [*super()._problems(), *([] if fits else [Problem(("assistant_turns",), "must be 'all' or 'last'")])]

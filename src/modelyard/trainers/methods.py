@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import attrs
 
 from modelyard.domain.training import Example
-from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.domain.training_config import BatchedConfig, RLConfig, SFTConfig
 from modelyard.trainers.loop import (
     Learner,
     Metrics,
@@ -38,7 +38,7 @@ class LearnerMethod:
 
 def _plan_batches(
     learner: Learner,
-    config: SFTConfig,
+    config: BatchedConfig,
     data: Iterable[Row],
     turns_of: Callable[[Row], Sequence[Turn]],
     objective_of: Callable[[Sequence[Turn]], Objective],

@@ -92,7 +92,7 @@ class JobHandle:
     def plot(self) -> Plot:
         """Its loss and, for RL, its reward, step by step: to `save`, or shown by a notebook."""
         job = self.refresh()
-        return job_plot(self._runtime, self.id, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+        return job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()

@@ -70,20 +70,20 @@ SHOWN = tuple(dict.fromkeys(name for method in METHODS.values() for name in meth
 _PAGE = 500
 
 
-def job_plot(runtime: Runtime, job_id: str, title: str) -> Plot:
-    """The loss and, where there is one, the reward of each optimizer step of a job."""
-    return _plot(title, runtime, [job_id])
+def job_plot(runtime: Runtime, job: TrainingJob, title: str) -> Plot:
+    """Plot the metrics of each optimizer step of a job that its method names for it."""
+    return _plot(title, runtime, [job.id], METHODS[job.kind].plotted)
 
 
 def model_plot(runtime: Runtime, model_id: str, title: str) -> Plot:
-    """The same of all jobs that made a checkpoint of the model, in their order, steps counted on from job to job."""
-    return _plot(title, runtime, _jobs_behind(runtime, model_id))
+    """Plot all jobs that made a checkpoint of the model, in their order, steps counted on from job to job."""
+    return _plot(title, runtime, _jobs_behind(runtime, model_id), SHOWN)
 
 
-def _plot(title: str, runtime: Runtime, job_ids: Iterable[str]) -> Plot:
+def _plot(title: str, runtime: Runtime, job_ids: Iterable[str], names: Sequence[str]) -> Plot:
     """Read once for each line: the lines are as short as the plot is wide, the events may be millions."""
     ids = tuple(job_ids)
-    lines = [Series.of(name, _points(runtime, ids, name)) for name in SHOWN]
+    lines = [Series.of(name, _points(runtime, ids, name)) for name in names]
     drawn = [Panel(line.name, (line,)) for line in lines if line.points or line.name == SHOWN[0]]
     return Plot(title, "optimizer step", tuple(drawn))
 

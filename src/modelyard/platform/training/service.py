@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
@@ -15,7 +16,7 @@ from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, TrainingConfig
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.training_data import EXAMPLES, GROUPS, RowFormat, read_examples
+from modelyard.formats.training_data import EXAMPLES, GROUPS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs.events import events_page
@@ -25,7 +26,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import ExampleData, GroupData, rows_of, store_rows
 from modelyard.platform.training.handle import JobHandle, cancel_job
 from modelyard.platform.training.lookup import found_job, shown, shown_job, visible
-from modelyard.platform.training.methods import METHODS
+from modelyard.platform.training.methods import METHODS, Method
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
@@ -64,17 +65,12 @@ class Training:
         has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
         `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
         """
-        rates = (
-            learning_rate if learning_rate is None or isinstance(learning_rate, float | int) else tuple(learning_rate)
-        )
-        options = {"learning_rate": rates, "batch_size": batch_size, "assistant_turns": assistant_turns}
-        request = self._request(JobKind.SFT, model, options, idempotency_key)
-        if isinstance(data, str) and "://" in data:
-            return self._submit(request, *self._dataset_named(request, data))
-        stored, rows = self._keep(EXAMPLES, data)
-        with remove_unless_recorded(self._runtime.artifacts, stored):
-            _check_rows(request.config, rows)
-            return self._submit(request, {**_own(stored), "rows": rows})
+        options = {
+            "learning_rate": _rates(learning_rate),
+            "batch_size": batch_size,
+            "assistant_turns": assistant_turns,
+        }
+        return self._submit_rows(self._request(JobKind.SFT, model, options, idempotency_key), data)
 
     def rl(
         self,
@@ -189,7 +185,16 @@ class Training:
         key = check_idempotency_key(idempotency_key)
         config, target = METHODS[kind].config.resolve(options), self._model(model)
         _check_offered(self._runtime, target.base_model, kind)
-        return _Request(kind, target, config, key)
+        return _Request(METHODS[kind], target, config, key)
+
+    def _submit_rows(self, request: "_Request", data: Iterable[Any] | str | os.PathLike[str]) -> JobHandle:
+        """Submit a job on rows: those of a dataset, or given as values or as a file."""
+        if isinstance(data, str) and "://" in data:
+            return self._submit(request, *self._dataset_named(request, data))
+        stored, rows = self._keep(request.method.rows, data)
+        with remove_unless_recorded(self._runtime.artifacts, stored):
+            _check_rows(request.config, rows)
+            return self._submit(request, {**_own(stored), "rows": rows})
 
     def _model(self, model: Model | str) -> Model:
         return self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
@@ -207,21 +212,22 @@ class Training:
     def _dataset_named(self, request: "_Request", url: str) -> tuple[Mapping[str, Any], str]:
         """The data of a job on a dataset, and the fingerprint of its request."""
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
-        self._check_readable(dataset)
-        _check_rows(request.config, dataset.rows)
-        data = {"dataset_id": dataset.id, "url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}
+        rows = self._readable_rows(dataset, request.method.rows)
+        _check_rows(request.config, rows)
+        data = {"dataset_id": dataset.id, "url": dataset.url, "rows": rows, "digest": dataset.digest}
         return data, digest([request.model.id, dataset.url, attrs.asdict(request.config)])
 
-    def _check_readable(self, dataset: Dataset) -> None:
-        """Raise `InvalidInput` naming the line of a dataset that could not be read when it came."""
-        if dataset.rows:
-            return
+    def _readable_rows(self, dataset: Dataset, rows: RowFormat[Any]) -> int:
+        """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format.
+
+        The rows of a dataset that was checked when it came are of one format: that of the first.
+        """
         with self._runtime.artifacts.open(dataset.artifact) as file:
             try:
-                for _ in read_examples(file):
-                    pass
+                found = sum(1 for _ in islice(rows.read(file), 1 if dataset.rows else None))
             except InvalidInput as wrong:
                 raise wrong.below("training_data_url") from None
+        return dataset.rows or found
 
     def _dataset(self, snapshot: Snapshot, url: str) -> Dataset:
         named = DatasetName.parse(url)
@@ -239,7 +245,7 @@ class Training:
         spec = {"config": attrs.asdict(request.config), "seed": seed, **data}
         place = (request.model.entity, request.model.project, request.model.id)
         now = self._runtime.clock.now()
-        asked = Job(self._runtime.ids(), request.kind, *place, now, spec, fingerprint, request.idempotency_key)
+        asked = Job(self._runtime.ids(), request.method.kind, *place, now, spec, fingerprint, request.idempotency_key)
         job = self._runtime.store.transact(lambda tx: self._enqueue(tx, asked))
         if job.id == asked.id:
             announce(self._runtime, job)
@@ -272,7 +278,7 @@ class Training:
 class _Request:
     """A job that is requested, without its data."""
 
-    kind: JobKind
+    method: Method
     model: Model
     config: TrainingConfig
     idempotency_key: str | None
@@ -284,6 +290,10 @@ def _check_offered(runtime: Runtime, base_model: str, method: str) -> None:
     if offered and method not in offered:
         by = ", ".join(sorted(offered))
         raise InvalidInput.at("model", msg=f"its base model {base_model!r} is trained here by {by}, not by {method}")
+
+
+def _rates(given: float | Sequence[float] | None) -> float | tuple[float, ...] | None:
+    return given if given is None or isinstance(given, float | int) else tuple(given)
 
 
 def _own(stored: StoredArtifact) -> Mapping[str, Any]:
