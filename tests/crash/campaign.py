@@ -120,7 +120,7 @@ def on_networks(nursery: Nursery, folder: Path, dice: random.Random, steps: int 
     """The same with a network, whose workers cannot always show within a tenth of a second that they live."""
     from modelyard.testing.tiny_model import build_tiny_model
 
-    base = Base(build_tiny_model(folder / "base", "micro"))
+    base = Base(build_tiny_model(folder / "base", "micro"), ("rl", "sft", "dpo"))
     return Campaign(nursery, Evidence(folder / "yard.db", steps, base=base), dice, {"lease": 1.0}, longest_pause=0.05)
 
 

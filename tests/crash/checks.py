@@ -43,11 +43,23 @@ def rows(steps: int) -> list[dict[str, Any]]:
     ]
 
 
+def pairs(steps: int) -> list[dict[str, Any]]:
+    """Pairs of answers for so many gradient steps, one each."""
+    return [
+        {"messages": row["messages"][:1], "chosen": row["messages"][1], "rejected": "I do not know."}
+        for row in rows(steps)
+    ]
+
+
 @attrs.frozen
 class Base:
-    """The base model of all jobs: a tabular one, or, where a folder is named, the network that lies there."""
+    """The base model of all jobs: a tabular one, or, where a folder is named, the network that lies there.
+
+    The jobs of a model take turns through the `methods`.
+    """
 
     folder: Path | None = None
+    methods: tuple[str, ...] = ("sft", "dpo")
 
     def offered(self, platform: Platform) -> str:
         """Its id, once the platform offers it."""
@@ -56,9 +68,12 @@ class Base:
         return platform.add_base_model(self.folder, id="network").id
 
     def job(self, platform: Platform, model: str, steps: int, number: int) -> Any:
-        """The nth job of a model: SFT, but of a network the odd ones are RL, with all that a job may remember."""
-        if self.folder is None or number % 2 == 0:
+        """The nth job of a model, from 1; RL with all that a job may remember."""
+        method = self.methods[(number - 1) % len(self.methods)]
+        if method == "sft":
             return platform.training.sft(model, rows(steps), batch_size=1)
+        if method == "dpo":
+            return platform.training.dpo(model, pairs(steps), batch_size=1, learning_rate=1e-4)
         remembered = {"kl_penalty_coef": 0.1, "precalculate_logprobs": True, "learning_rate": 1e-3}
         return platform.training.rl(model, groups(steps), packed_sequence_length=1, **remembered)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import Evidence
+from checks import Base, Evidence
 from nursery import Child, Nursery
 
 STEPS = 3
@@ -69,8 +69,12 @@ def evidence(asked: Evidence, tmp_path: Path) -> Evidence:
     return Evidence(tmp_path / "yard.db", STEPS, dict(asked.asked))
 
 
-def start(nursery: Nursery, evidence: Evidence, **request: Any) -> Child:
-    return nursery.start(evidence.path, save_every=SAVE_EVERY, lease=0.05, poll=0.01, **request)
+SHORT, LONG = 0.05, 600.0
+"""Leases in seconds: one after which a successor takes a dead worker's job, and one that no load makes run out."""
+
+
+def start(nursery: Nursery, evidence: Evidence, lease: float = SHORT, **request: Any) -> Child:
+    return nursery.start(evidence.path, save_every=SAVE_EVERY, lease=lease, poll=0.01, **request)
 
 
 def die(nursery: Nursery, evidence: Evidence, **request: Any) -> None:
@@ -92,7 +96,7 @@ def end(nursery: Nursery, evidence: Evidence) -> None:
 
 
 def test_these_are_all_the_moments_there_are(nursery: Nursery, evidence: Evidence) -> None:
-    child = start(nursery, evidence, told=True)
+    child = start(nursery, evidence, LONG, told=True)
     child.hear_until("closed")
     assert [moment for (moment,) in child.told("at")] == list(LIFE.values())
     child.stop()
@@ -101,12 +105,22 @@ def test_these_are_all_the_moments_there_are(nursery: Nursery, evidence: Evidenc
 
 @pytest.mark.parametrize("moment", LIFE.values(), ids=[name.replace(" ", "-") for name in LIFE])
 def test_a_kill_at_any_moment_changes_nothing_in_the_end(nursery: Nursery, evidence: Evidence, moment: str) -> None:
-    die(nursery, evidence, acts={moment: "die"})
+    die(nursery, evidence, lease=LONG, acts={moment: "die"})
     moments = list(LIFE.values())
     if moments.index(moment) < moments.index(ENDED_BY):
         end(nursery, evidence)
     else:
         assert evidence.wrong_in_the_end() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["after recording step 1", "naming the state", "after naming the state", "recording step 3"]
+)
+def test_a_dpo_job_is_resumed_bit_for_bit_too(nursery: Nursery, tmp_path: Path, name: str) -> None:
+    evidence = Evidence(tmp_path / "yard.db", STEPS, base=Base(methods=("dpo",)))
+    evidence.ask()
+    die(nursery, evidence, lease=LONG, acts={LIFE[name]: "die"})
+    end(nursery, evidence)
 
 
 @pytest.mark.parametrize("moment", [f"commit {n} {when}" for n in (1, 2, 3) for when in ("inside", "after")])
@@ -134,5 +148,5 @@ LEAVING = {
 
 @pytest.mark.parametrize("moment", LEAVING.values(), ids=[name.replace(" ", "-") for name in LEAVING])
 def test_a_kill_while_leaving_changes_nothing_in_the_end(nursery: Nursery, evidence: Evidence, moment: str) -> None:
-    die(nursery, evidence, acts={"train 2": "leave", moment: "die"})
+    die(nursery, evidence, lease=LONG, acts={"train 2": "leave", moment: "die"})
     end(nursery, evidence)

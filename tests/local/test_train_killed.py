@@ -35,11 +35,12 @@ def test_jobs_killed_at_random_moments_lose_and_double_nothing_and_end_bit_for_b
     assert 2 * campaign.between_steps >= KILLS
 
 
+@pytest.mark.parametrize("method", ["rl", "dpo"])
 @pytest.mark.parametrize("mutant", ["", "forgotten_state"])
 def test_a_job_killed_between_two_saved_states_goes_on_from_the_first_and_is_found_out_when_it_does_not(
-    nursery: Nursery, tmp_path: Path, mutant: str
+    nursery: Nursery, tmp_path: Path, mutant: str, method: str
 ) -> None:
-    evidence = Evidence(tmp_path / "yard.db", STEPS, base=Base(micro()))
+    evidence = Evidence(tmp_path / "yard.db", STEPS, base=Base(micro(), (method,)))
     evidence.ask()
     child = nursery.start(evidence.path, acts={"train 6": "die"}, save_every=2, lease=1.0)
     child.hear_until("gone")

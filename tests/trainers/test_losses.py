@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.training_config import RLConfig
+from modelyard.domain.training_config import DPOConfig, RLConfig
 from modelyard.trainers.credits import (
     Credit,
     balanced,
@@ -15,7 +15,15 @@ from modelyard.trainers.credits import (
     packed,
     trajectory_weights,
 )
-from modelyard.trainers.losses import TrainedSequence, cispo, importance_ratios, policy_loss, ppo, supervised_loss
+from modelyard.trainers.losses import (
+    TrainedSequence,
+    cispo,
+    importance_ratios,
+    policy_loss,
+    ppo,
+    preference_loss,
+    supervised_loss,
+)
 
 LEVELS = ["token", "sequence", "average", "geometric_average"]
 
@@ -36,6 +44,97 @@ def test_the_supervised_loss_is_the_mean_over_all_trained_tokens_of_the_batch():
 
 def test_a_batch_without_trained_tokens_costs_nothing():
     assert str(supervised_loss([[], []]).value) == "0.0"
+
+
+# ---- DPO ---------------------------------------------------------------------------------------------------------
+
+
+def plain_preference_loss(new, reference, beta, smoothing):
+    """The loss as the paper writes it, pair by pair, without any care for overflow."""
+    total = 0.0
+    for place in range(0, len(new), 2):
+        gaps = [sum(new[at]) - sum(reference[at]) for at in (place, place + 1)]
+        share = 1 / (1 + math.exp(-beta * (gaps[0] - gaps[1])))
+        total -= (1 - smoothing) * math.log(share) + smoothing * math.log(1 - share)
+    return total / (len(new) // 2)
+
+
+def test_the_preference_loss_by_hand():
+    new, reference = [[-1.0, -2.0], [-4.0]], [[-2.0, -3.0], [-3.0]]
+    loss = preference_loss(new, reference, DPOConfig(beta=0.5))
+    # Rewards 0.5 x (-3 + 5) = 1 and 0.5 x (-4 + 3) = -0.5; sigmoid(1.5) = 0.817574476...
+    assert loss.value == pytest.approx(0.20141327798275246)
+    assert loss.metrics == {
+        "loss": loss.value,
+        "accuracy": 1.0,
+        "margin": 1.5,
+        "chosen_reward": 1.0,
+        "rejected_reward": -0.5,
+        "num_trainable_tokens": 3.0,
+    }
+    slope = 0.5 * (1 - 0.8175744761936437)
+    assert loss.derivatives[0] == pytest.approx((-slope, -slope))
+    assert loss.derivatives[1] == pytest.approx((slope,))
+
+
+def test_smoothed_labels_by_hand():
+    loss = preference_loss([[-1.0], [-2.0]], [[-1.5], [-1.5]], DPOConfig(beta=1.0, label_smoothing=0.25))
+    # The margin is 1: 0.75 x 0.313261687... + 0.25 x 1.313261687...; sigmoid(1) - 0.75 = -0.018941421...
+    assert loss.value == pytest.approx(0.5632616875182228)
+    assert loss.derivatives == (pytest.approx((-0.018941421369995104,)), pytest.approx((0.018941421369995104,)))
+
+
+def test_the_model_itself_as_its_reference_costs_log_two_and_prefers_nothing():
+    rows = [[-1.0, -0.5], [-3.0], [-0.25], [-2.0, -7.0]]
+    loss = preference_loss(rows, rows, DPOConfig(beta=0.3))
+    assert loss.value == pytest.approx(math.log(2))
+    assert (loss.metrics["accuracy"], loss.metrics["margin"]) == (0.0, 0.0)
+    assert [row[0] for row in loss.derivatives] == pytest.approx([-0.075, 0.075, -0.075, 0.075])
+
+
+def test_the_accuracy_is_the_share_of_pairs_in_the_right_order():
+    new = [[-1.0], [-2.0], [-2.0], [-1.0], [-1.0], [-1.0], [-1.0], [-5.0]]
+    metrics = preference_loss(new, [[-1.0]] * 8, DPOConfig(beta=1.0)).metrics
+    assert metrics["accuracy"] == 0.5
+    assert metrics["chosen_reward"] == pytest.approx(-0.25)
+    assert metrics["rejected_reward"] == pytest.approx(-1.25)
+
+
+def test_a_batch_without_pairs_has_a_loss_of_zero_and_finite_metrics():
+    loss = preference_loss([], [], DPOConfig())
+    assert (loss.value, loss.derivatives) == (0.0, ())
+    assert all(value == 0.0 for value in loss.metrics.values())
+
+
+def test_rewards_far_apart_overflow_nowhere():
+    for sign in (1, -1):
+        loss = preference_loss([[sign * 1e5], [-sign * 1e5]], [[0.0], [0.0]], DPOConfig(beta=1.0))
+        assert loss.value == (0.0 if sign > 0 else 2e5)
+        assert loss.derivatives[0][0] == (0.0 if sign > 0 else -1.0)
+
+
+logprobs = st.floats(-8, 0)
+answers = st.lists(st.tuples(logprobs, logprobs), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(st.tuples(answers, answers), min_size=1, max_size=3),
+    st.floats(0.01, 0.2),
+    st.sampled_from([0.0, 0.1, 0.4]),
+)
+def test_the_preference_loss_and_its_derivatives_are_those_of_the_plain_formula(pairs, beta, smoothing):
+    rows = [answer for pair in pairs for answer in pair]
+    new, reference = ([[token[side] for token in row] for row in rows] for side in (0, 1))
+    loss = preference_loss(new, reference, DPOConfig(beta=beta, label_smoothing=smoothing))
+    assert loss.value == pytest.approx(plain_preference_loss(new, reference, beta, smoothing), rel=1e-6, abs=1e-9)
+    for place, row in enumerate(new):
+        for token in range(len(row)):
+            sides = []
+            for nudge in (1e-5, -1e-5):
+                nudged = [list(one) for one in new]
+                nudged[place][token] += nudge
+                sides.append(plain_preference_loss(nudged, reference, beta, smoothing))
+            assert loss.derivatives[place][token] == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-3, abs=1e-6)
 
 
 # ---- advantages --------------------------------------------------------------------------------------------------

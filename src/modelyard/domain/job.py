@@ -20,6 +20,7 @@ class JobKind(StrEnum):
 
     SFT = "sft"
     RL = "rl"
+    DPO = "dpo"
     EVALUATE = "evaluate"
     RESCORE = "rescore"
 

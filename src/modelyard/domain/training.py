@@ -7,11 +7,12 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Choice, FinishReason, Message, Tool
+from modelyard.domain.completion import Choice, FinishReason, Message, Role, Tool
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.models import ARTIFACT_NAME
 from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.errors import InvalidInput
 
 
 @attrs.frozen
@@ -47,6 +48,32 @@ class Example:
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
+
+
+@attrs.frozen
+class Preference:
+    """A prompt, and two answers to it of which the first is preferred.
+
+    Raises `InvalidInput` where there is nothing to learn: without a prompt, or where the answers are equal.
+    """
+
+    messages: tuple[Message, ...]
+    chosen: Message
+    rejected: Message
+    tools: tuple[Tool, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        if not self.messages:
+            raise InvalidInput.at("messages", msg="must hold the prompt, at least one message")
+        if self.messages[-1].role is Role.ASSISTANT:
+            msg = "must not be an assistant message: the prompt ends where the answers begin"
+            raise InvalidInput.at("messages", len(self.messages) - 1, msg=msg)
+        if self.chosen == self.rejected:
+            raise InvalidInput.at("rejected", msg="must differ from chosen; equal answers show no preference")
+
+    def answered(self, answer: Message) -> Example:
+        """Return the conversation that ends with one of the answers."""
+        return Example((*self.messages, answer), self.tools)
 
 
 @attrs.frozen

@@ -178,6 +178,25 @@ class BatchedConfig(TrainingConfig):
 
 
 @attrs.frozen(kw_only=True)
+class DPOConfig(BatchedConfig):
+    """How a DPO job trains. `beta` says how strongly the model is held to the checkpoint that it starts from.
+
+    `label_smoothing` is the share of pairs that are assumed to be labelled the wrong way round.
+    """
+
+    learning_rate: float | tuple[float, ...] = 5e-6
+    beta: float = 0.1
+    label_smoothing: float = 0.0
+
+    def _problems(self) -> list[Problem]:
+        bounds = [
+            ("beta", _is_rate(self.beta), "must be a finite number above 0"),
+            ("label_smoothing", 0 <= self.label_smoothing < 0.5, "must be 0 or more, and less than 0.5"),
+        ]
+        return [*super()._problems(), *(Problem((name,), message) for name, fits, message in bounds if not fits)]
+
+
+@attrs.frozen(kw_only=True)
 class SFTConfig(BatchedConfig):
     """How an SFT job trains: which assistant turns bear loss."""
 

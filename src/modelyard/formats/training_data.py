@@ -2,7 +2,9 @@
 
 Examples are one line each: `{"messages": [...], "tools": [...]}`. A trajectory group is one line too:
 `{"trajectories": [...], "exceptions": [...], ...}`; so that no line need hold a large group, trajectories may stand
-before it on lines of their own, and are then not repeated in it. Blank lines mean nothing.
+before it on lines of their own, and are then not repeated in it. A preference is one line:
+`{"messages": [...], "chosen": ..., "rejected": ..., "tools": [...]}`; `messages` is the prompt, each of the answers a
+string or an assistant message. Blank lines mean nothing.
 
 Kept of a choice are its message, finish reason, logprobs (without the alternatives), `token_ids` and
 `prompt_token_ids`; other extras are dropped.
@@ -15,7 +17,15 @@ import attrs
 
 from modelyard.domain.completion import FinishReason, Message, Role
 from modelyard.domain.logprobs import TokenLogprob
-from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training import (
+    Example,
+    History,
+    Preference,
+    RolloutError,
+    SampledChoice,
+    Trajectory,
+    TrajectoryGroup,
+)
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.messages import message_object
 from modelyard.formats.chat.recorded import recorded_message, recorded_tool
@@ -49,6 +59,19 @@ class RowFormat(Generic[T]):
 def read_examples(file: BinaryIO) -> Iterator[Example]:
     """The examples of a file. Raises `InvalidInput` at ("line", <number from 1>, <field>, ...)."""
     return (_at_line(place, example_of, row) for place, row in _rows(file))
+
+
+def read_preferences(file: BinaryIO) -> Iterator[Preference]:
+    """Read the preferences of a file. Raises `InvalidInput` at ("line", <number from 1>, <field>, ...)."""
+    return (_at_line(place, preference_of, row) for place, row in _rows(file))
+
+
+def read_dataset(file: BinaryIO) -> Iterator[Example | Preference]:
+    """Read rows of the format that the first one has. Raises `InvalidInput` as the readers of the formats do."""
+    parse: Callable[[Any], Example | Preference] | None = None
+    for place, row in _rows(file):
+        parse = parse or _parser_of(row)
+        yield _at_line(place, parse, row)
 
 
 def read_groups(file: BinaryIO) -> Iterator[TrajectoryGroup]:
@@ -86,6 +109,18 @@ def dump_example(example: Example) -> bytes:
     row: dict[str, Any] = {"messages": [message_object(message) for message in example.messages]}
     if example.tools:
         row["tools"] = [tool_object(tool) for tool in example.tools]
+    return _line(row)
+
+
+def dump_preference(preference: Preference) -> bytes:
+    """Write the line of a preference. Raises `InvalidInput` when it holds what JSON cannot say."""
+    row: dict[str, Any] = {
+        "messages": [message_object(message) for message in preference.messages],
+        "chosen": message_object(preference.chosen),
+        "rejected": message_object(preference.rejected),
+    }
+    if preference.tools:
+        row["tools"] = [tool_object(tool) for tool in preference.tools]
     return _line(row)
 
 
@@ -130,6 +165,30 @@ def example_of(value: Mapping[str, Any]) -> Example:
 
 def _tools(value: Any) -> tuple[Any, ...]:
     return each(recorded_tool, value)
+
+
+# ---- preferences -------------------------------------------------------------------------------------------------
+
+
+def preference_of(value: Mapping[str, Any]) -> Preference:
+    """Read a preference from plain data. Raises `InvalidInput`, located below it."""
+    data = mapping(value)
+    return Preference(
+        messages=required(lambda found: each(recorded_message, found), data, "messages"),
+        chosen=required(_answer, data, "chosen"),
+        rejected=required(_answer, data, "rejected"),
+        tools=optional(_tools, data, "tools", ()),
+    )
+
+
+def _answer(value: Any) -> Message:
+    if not isinstance(value, str | Mapping):
+        raise refused("must be a string or an assistant message", "string_type")
+    return _assistant_message({"content": value} if isinstance(value, str) else value)
+
+
+def _parser_of(row: Any) -> Callable[[Any], Example | Preference]:
+    return preference_of if isinstance(row, Mapping) and row.keys() & {"chosen", "rejected"} else example_of
 
 
 # ---- trajectory groups -------------------------------------------------------------------------------------------
@@ -284,4 +343,12 @@ def _known_ids(logprobs: tuple[TokenLogprob, ...]) -> tuple[int, ...]:
 
 
 EXAMPLES = RowFormat(Example, example_of, read_examples, dump_example)
+PREFERENCES = RowFormat(Preference, preference_of, read_preferences, dump_preference)
 GROUPS = RowFormat(TrajectoryGroup, group_of, read_groups, dump_group)
+DATASETS: RowFormat[Any] = RowFormat(
+    Example | Preference,  # type: ignore[arg-type]  # isinstance takes it
+    lambda row: _parser_of(row)(row),
+    read_dataset,
+    lambda row: dump_preference(row) if isinstance(row, Preference) else dump_example(row),
+)
+"""What a dataset may hold: rows of any method that takes them in batches."""

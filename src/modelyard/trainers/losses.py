@@ -1,4 +1,4 @@
-"""The mathematics of SFT and RL as pure functions over plain numbers: no model, no tensor library.
+"""The mathematics of SFT, DPO and RL as pure functions over plain numbers: no model, no tensor library.
 
 Every loss is returned with its analytic derivative with respect to each new log-probability, so a model has only to
 chain that through its own gradient. *New* log-probabilities come from the weights being trained, *old* ones from the
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from modelyard.domain.training_config import ImportanceSamplingLevel, RLConfig
+from modelyard.domain.training_config import DPOConfig, ImportanceSamplingLevel, RLConfig
 from modelyard.trainers.credits import Credit
 
 MAX_LOG_RATIO = 20.0
@@ -36,6 +36,45 @@ def supervised_loss(new: Sequence[Sequence[float]]) -> Loss:
     value = math.fsum(-share * logprob for row in new for logprob in row)
     derivatives = tuple((-share,) * len(row) for row in new)
     return Loss(value, derivatives, {"loss": value, "num_trainable_tokens": float(tokens)})
+
+
+# ---- DPO ---------------------------------------------------------------------------------------------------------
+
+
+def preference_loss(new: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], config: DPOConfig) -> Loss:
+    """Direct preference optimization: rows alternate, the chosen answer before the rejected one.
+
+    An answer's reward is beta x (its new log-probability - its reference one), the margin of a pair the difference of
+    its rewards, and its loss -(1 - s) log sigmoid(margin) - s log sigmoid(-margin), where s smooths labels; the mean
+    over pairs counts. The metrics add `accuracy`, the share of pairs whose margin is above 0, and the mean `margin`,
+    `chosen_reward` and `rejected_reward`. A batch without any pair has loss 0.
+    """
+    rewards = [config.beta * (math.fsum(row) - math.fsum(base)) for row, base in zip(new, reference, strict=True)]
+    chosen, rejected = rewards[::2], rewards[1::2]
+    margins = [good - bad for good, bad in zip(chosen, rejected, strict=True)]
+    pairs, smoothing = max(len(margins), 1), config.label_smoothing
+    losses = [-(1 - smoothing) * _log_sigmoid(margin) - smoothing * _log_sigmoid(-margin) for margin in margins]
+    slopes = [smoothing * _sigmoid(margin) - (1 - smoothing) * _sigmoid(-margin) for margin in margins]
+    signed = [config.beta / pairs * slope for one in slopes for slope in (one, -one)]
+    derivatives = tuple((slope,) * len(row) for slope, row in zip(signed, new, strict=True))
+    value = math.fsum(losses) / pairs
+    metrics = {
+        "loss": value,
+        "accuracy": sum(margin > 0 for margin in margins) / pairs,
+        "margin": math.fsum(margins) / pairs,
+        "chosen_reward": math.fsum(chosen) / pairs,
+        "rejected_reward": math.fsum(rejected) / pairs,
+        "num_trainable_tokens": float(sum(map(len, new))),
+    }
+    return Loss(value, derivatives, metrics)
+
+
+def _sigmoid(value: float) -> float:
+    return math.exp(_log_sigmoid(value))
+
+
+def _log_sigmoid(value: float) -> float:
+    return min(value, 0.0) - math.log1p(math.exp(-abs(value)))
 
 
 # ---- RL: the policy loss -----------------------------------------------------------------------------------------

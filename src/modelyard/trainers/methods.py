@@ -1,4 +1,4 @@
-"""The training methods that run on a learner: SFT, and the table of all of them (RL is in `rl`)."""
+"""The training methods that run on a learner: SFT and DPO, and the table of all (RL is in `rl`)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.domain.training import Example
-from modelyard.domain.training_config import BatchedConfig, RLConfig, SFTConfig
+from modelyard.domain.training import Example, Preference
+from modelyard.domain.training_config import BatchedConfig, DPOConfig, RLConfig, SFTConfig
+from modelyard.errors import InvalidInput
 from modelyard.trainers.loop import (
     Learner,
     Metrics,
@@ -19,7 +20,7 @@ from modelyard.trainers.loop import (
     length_metrics,
     located_at,
 )
-from modelyard.trainers.losses import supervised_loss
+from modelyard.trainers.losses import preference_loss, supervised_loss
 from modelyard.trainers.rl import plan_rl
 
 Row = TypeVar("Row")
@@ -89,6 +90,35 @@ def _plan_sft(
     )
 
 
+# ---- DPO ---------------------------------------------------------------------------------------------------------
+
+
+def _plan_dpo(
+    learner: Learner, config: DPOConfig, data: Iterable[Preference], policies: Policies, resume_step: int
+) -> Plan:
+    """Plan steps on pairs of answers; a pair of which one is too long for the model is left out.
+
+    Every row is in one step, so its reference log-probabilities are computed there, once, under the parent's weights.
+    """
+
+    def turns_of(pair: Preference) -> Sequence[Turn]:
+        turns = [_last_turn(learner, pair.answered(answer)) for answer in (pair.chosen, pair.rejected)]
+        return [turn for turn in turns if not turn.logprobs] or turns
+
+    def objective_of(turns: Sequence[Turn]) -> Objective:
+        reference = learner.scores(policies.parent, turns)
+        return Objective(lambda new: preference_loss(new, reference, config))
+
+    return _plan_batches(learner, config, data, turns_of, objective_of, resume_step)
+
+
+def _last_turn(learner: Learner, example: Example) -> Turn:
+    turns = learner.imitated(example, "last")
+    if not turns:
+        raise InvalidInput.at("messages", msg="have an answer without a token that could be trained")
+    return turns[-1]
+
+
 # ---- the table ---------------------------------------------------------------------------------------------------
 
 
@@ -100,4 +130,5 @@ def _rl_compares(config: RLConfig) -> Collection[str]:
 LEARNER_METHODS: Mapping[str, LearnerMethod] = {
     "sft": LearnerMethod(_plan_sft),
     "rl": LearnerMethod(plan_rl, _rl_compares),
+    "dpo": LearnerMethod(_plan_dpo, lambda config: ("parent",)),
 }

@@ -1,28 +1,31 @@
 """The routes of training jobs and training data (specification 4.3)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from modelyard.domain.job import JobStatus
 from modelyard.errors import InvalidInput
-from modelyard.formats.training_data import read_examples
+from modelyard.formats.training_data import read_dataset
 from modelyard.http.listing import NAMESPACE, PAGING, paging, problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Parameter, Route, documented_route
 from modelyard.http.training.schemas import (
     DatasetObject,
+    DPOJobCreate,
     RLJobCreate,
     SFTJobCreate,
     TrainingEventObject,
     TrainingEventPage,
     TrainingJobObject,
     TrainingJobPage,
+    dpo_request,
     options_of,
     rl_request,
     sft_request,
 )
 from modelyard.http.trajectory_body import groups_body
+from modelyard.platform.training.handle import JobHandle
 
 JOBS = "/v1/preview/training-jobs"
 JOB = f"{JOBS}/{{training_job_id}}"
@@ -36,21 +39,28 @@ def create_rl_job(call: Call) -> Response:
     with groups_body(call) as (rest, stored):
         request = rl_request(rest)
         _check_can_run(call, request.model_id)
-        with problems_at("body", "experimental_config"):
+        with problems_at("body", "experimental_config", model="model_id"):
             job = call.platform.training.rl(request.model_id.lower(), stored, **options_of(request.experimental_config))
     return json_response(TrainingJobObject.of(job.refresh()))
 
 
 def create_sft_job(call: Call) -> Response:
     """Create an SFT job, which fine-tunes a model on a dataset."""
-    request = sft_request(call.body)
+    return _create_on_dataset(call, sft_request(call.body), call.platform.training.sft)
+
+
+def create_dpo_job(call: Call) -> Response:
+    """Create a DPO job, which trains a model on a dataset of preferences."""
+    return _create_on_dataset(call, dpo_request(call.body), call.platform.training.dpo)
+
+
+def _create_on_dataset(call: Call, request: SFTJobCreate | DPOJobCreate, train: Callable[..., JobHandle]) -> Response:
     _check_can_run(call, request.model_id)
     if "://" not in request.training_data_url:
         raise InvalidInput.at("body", "training_data_url", msg="must be the URL that the upload of a dataset answered")
-    with problems_at("body", "config", data="training_data_url", training_data_url="training_data_url"):
-        job = call.platform.training.sft(
-            request.model_id.lower(), request.training_data_url, **options_of(request.config)
-        )
+    url = "training_data_url"
+    with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
+        job = train(request.model_id.lower(), request.training_data_url, **options_of(request.config))
     return json_response(TrainingJobObject.of(job.refresh()))
 
 
@@ -100,11 +110,11 @@ def cancel_job(call: Call) -> Response:
 
 
 def upload_dataset(call: Call) -> Response:
-    """Store examples, one JSON object a line, as the next version of a dataset."""
+    """Store examples or preferences, one JSON object a line, as the next version of a dataset."""
     with call.open_data() as file, problems_at("query"):
         project, name = _required(call, "project"), _required(call, "name")
         with _rows_in_body():
-            dataset = call.platform.training.upload(project, name, read_examples(file), entity=call.one("entity"))
+            dataset = call.platform.training.upload(project, name, read_dataset(file), entity=call.one("entity"))
     return json_response(DatasetObject.of(dataset))
 
 
@@ -148,6 +158,14 @@ ROUTES: tuple[Route, ...] = (
         create_sft_job,
         body=Body.CONTROL,
         request=SFTJobCreate,
+        response=TrainingJobObject,
+    ),
+    _route(
+        "POST",
+        "/v1/preview/dpo-training-jobs",
+        create_dpo_job,
+        body=Body.CONTROL,
+        request=DPOJobCreate,
         response=TrainingJobObject,
     ),
     _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),

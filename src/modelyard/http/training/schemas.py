@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.training import Dataset, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import AssistantTurns, ImportanceSamplingLevel, RLConfig, SFTConfig
+from modelyard.domain.training_config import AssistantTurns, DPOConfig, ImportanceSamplingLevel, RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length
 from modelyard.formats.converter import structure
@@ -72,6 +72,25 @@ class SFTJobCreate:
     experimental_config: Mapping[str, Any] | None = None
 
 
+@attrs.frozen
+class DPOOptions:
+    """How a DPO job trains: `beta` holds it to the checkpoint that it starts from, `label_smoothing` doubts labels."""
+
+    learning_rate: float | tuple[float, ...] | None = None
+    batch_size: int | Literal["auto"] | None = None
+    beta: float | None = None
+    label_smoothing: float | None = None
+
+
+@attrs.frozen
+class DPOJobCreate:
+    """The body that creates a DPO job on a dataset of preferences, named by its URL."""
+
+    model_id: str = attrs.field(validator=ID)
+    training_data_url: str = attrs.field(validator=Length(1, 1024))
+    config: DPOOptions | None = None
+
+
 _WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
 _NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 
@@ -94,7 +113,15 @@ def sft_request(body: Any) -> SFTJobCreate:
     return request
 
 
-def options_of(options: RLOptions | SFTOptions | None) -> dict[str, Any]:
+def dpo_request(body: Any) -> DPOJobCreate:
+    """Read the body that creates a DPO job. Raises `InvalidInput` naming every problem."""
+    request = _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptions))
+    with problems_at("body", "config"):
+        DPOConfig.resolve(options_of(request.config))
+    return request
+
+
+def options_of(options: RLOptions | SFTOptions | DPOOptions | None) -> dict[str, Any]:
     """Return the options that were given, by name."""
     given = attrs.asdict(options, recurse=False) if options is not None else {}
     return {name: value for name, value in given.items() if value is not None}

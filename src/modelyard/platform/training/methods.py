@@ -6,8 +6,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.job import JobKind
-from modelyard.domain.training_config import RLConfig, SFTConfig, TrainingConfig
-from modelyard.formats.training_data import EXAMPLES, GROUPS, RowFormat
+from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig, TrainingConfig
+from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
 
 
 @attrs.frozen
@@ -28,5 +28,6 @@ METHODS: Mapping[JobKind, Method] = {
     for method in (
         Method(JobKind.SFT, SFTConfig, EXAMPLES),
         Method(JobKind.RL, RLConfig, GROUPS, plotted=("loss", "reward")),
+        Method(JobKind.DPO, DPOConfig, PREFERENCES, plotted=("loss", "accuracy", "margin")),
     )
 }

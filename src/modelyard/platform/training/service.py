@@ -13,10 +13,10 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
-from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
+from modelyard.domain.training import Dataset, DatasetName, Example, Preference, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, TrainingConfig
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.training_data import EXAMPLES, GROUPS, RowFormat
+from modelyard.formats.training_data import DATASETS, GROUPS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs.events import events_page
@@ -30,6 +30,12 @@ from modelyard.platform.training.methods import METHODS, Method
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
+
+PreferenceData = Iterable[Preference | Mapping[str, Any]]
+"""Preferences, as values or as plain dicts in the wire's shape."""
+
+DatasetRows = ExampleData | PreferenceData | Iterable[Example | Preference]
+"""Rows of a dataset: all examples, or all preferences."""
 
 SEED_BYTES = 6
 
@@ -93,12 +99,42 @@ class Training:
         with remove_unless_recorded(self._runtime.artifacts, stored):
             return self._submit(request, _own(stored))
 
+    def dpo(
+        self,
+        model: Model | str,
+        data: PreferenceData | str | os.PathLike[str],
+        *,
+        learning_rate: float | Sequence[float] | None = None,
+        batch_size: BatchSize | None = None,
+        beta: float | None = None,
+        label_smoothing: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobHandle:
+        """Train a model to prefer one answer to another (DPO), on pairs in their order.
+
+        `data` are preferences, given in the ways of `sft`. Rewards are measured against the checkpoint that the model
+        has when the job begins: an answer's reward is `beta` times the log-ratio of its probabilities. Raises as `sft`
+        does.
+        """
+        options = {
+            "learning_rate": _rates(learning_rate),
+            "batch_size": batch_size,
+            "beta": beta,
+            "label_smoothing": label_smoothing,
+        }
+        return self._submit_rows(self._request(JobKind.DPO, model, options, idempotency_key), data)
+
     # ---- datasets
 
     def upload(
-        self, project: str, name: str, data: ExampleData | str | os.PathLike[str], *, entity: str | None = None
+        self,
+        project: str,
+        name: str,
+        data: DatasetRows | str | os.PathLike[str],
+        *,
+        entity: str | None = None,
     ) -> Dataset:
-        """Keep examples as the next version of a dataset; the same rows again are the version that has them.
+        """Keep examples or preferences as the next version of a dataset, unless a version has the same rows already.
 
         Raises `InvalidInput`, `Forbidden`, `StorageFull`.
         """
@@ -107,7 +143,7 @@ class Training:
         self._principal.require(entity, project)
         for field, value in {"name": name, "project": project, "entity": entity}.items():
             check_name(value, field)
-        stored, rows = self._keep(EXAMPLES, data)
+        stored, rows = self._keep(DATASETS, data)
         with remove_unless_recorded(self._runtime.artifacts, stored):
             _check_not_empty(rows)
             place = (entity, project, name)

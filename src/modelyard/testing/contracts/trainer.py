@@ -23,8 +23,8 @@ import pytest
 
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.logprobs import TokenLogprob
-from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig
 from modelyard.errors import TrainingError
 from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem
 
@@ -99,6 +99,12 @@ def conversation_about(word: str, answer: str) -> Example:
     return Example((Message(Role.USER, f"What colour is the {word}?"), Message(Role.ASSISTANT, answer)))
 
 
+def preferred(example: Example) -> Preference:
+    """An example's answer before one that says nothing."""
+    *prompt, answer = example.messages
+    return Preference(tuple(prompt), answer, Message(Role.ASSISTANT, "I do not know."), example.tools)
+
+
 def sampled(answer: str, logprobs: bool = True) -> SampledChoice:
     """A choice as a sampler that finds each of its words half likely returns it."""
     words = tuple(TokenLogprob(word, math.log(0.5), tuple(word.encode())) for word in answer.split(" ") if word)
@@ -117,6 +123,7 @@ def rewarded(word: str, rewards: Sequence[float], logprobs: bool = True) -> Traj
 CONFIGS: Mapping[str, Any] = {
     "sft": SFTConfig(learning_rate=1e-5, batch_size=1),
     "rl": RLConfig(learning_rate=1e-6, packed_sequence_length=1),
+    "dpo": DPOConfig(learning_rate=1e-5, batch_size=1),
 }
 """For each method a configuration with which a few rows make several steps."""
 
@@ -143,7 +150,8 @@ class TrainerContract:
     @pytest.fixture
     def rows(self, examples: Sequence[Example], groups: Sequence[TrajectoryGroup]) -> Mapping[str, Sequence[Any]]:
         """Rows for each method."""
-        return {"sft": examples, "rl": groups}
+        preferences = [preferred(example) for example in examples]
+        return {"sft": examples, "rl": groups, "dpo": preferences}
 
     @pytest.fixture(params=CONFIGS)
     def train(
