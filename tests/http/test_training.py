@@ -2,7 +2,7 @@
 
 import json
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ BASE = "tabular-mini"
 MODELS = "/v1/preview/models"
 JOBS = "/v1/preview/training-jobs"
 SFT_JOBS = "/v1/preview/sft-training-jobs"
+DPO_JOBS = "/v1/preview/dpo-training-jobs"
 DATASETS = "/v1/preview/datasets"
 NO_ID = "01a1fdba-3701-7000-9bbe-63a17706fc6b"
+PAIR = {"messages": [{"role": "user", "content": "hi"}], "chosen": "hello there", "rejected": "go away"}
 ROW = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}
 
 
@@ -644,3 +646,65 @@ def test_a_large_rl_body_needs_the_memory_of_a_trajectory_only(worked: Trainee, 
             tracemalloc.stop()
         assert response.status == 200, response.body
         assert peak < 15 * len(one) < 61 * len(one) / 4
+
+
+# ---- DPO ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_dpo_job_trains_on_a_dataset_of_preferences(worked: Trainee) -> None:
+    model, url = worked.model(), worked.dataset(PAIR, PAIR, PAIR)
+    config = {"learning_rate": 1e-4, "batch_size": 1, "beta": 0.2, "label_smoothing": None}
+    body = {"model_id": model["id"], "training_data_url": url, "config": config}
+    job, again = (worked.ok("POST", DPO_JOBS, body) for _ in range(2))
+    assert (job["kind"], job["status"], again["id"]) == ("dpo", "queued", job["id"])
+    assert job["config"] == {"learning_rate": 1e-4, "batch_size": 1, "beta": 0.2, "label_smoothing": 0.0}
+    worked.run_jobs()
+    done = worked.ok("GET", f"{JOBS}/{job['id']}")
+    assert (done["status"], done["step"], done["metrics"]["accuracy"]) == ("succeeded", 1, 1.0)
+    events = worked.ok("GET", f"{JOBS}/{job['id']}/events")["data"]
+    assert [event["type"] for event in events] == [
+        *("training_started", "gradient_step", "gradient_step", "gradient_step"),
+        "training_ended",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "loc"),
+    [
+        ({"config": {"beta": 0}}, ["body", "config", "beta"]),
+        ({"config": {"label_smoothing": 0.5}}, ["body", "config", "label_smoothing"]),
+        ({"config": {"loss_type": "ipo"}}, ["body", "config", "loss_type"]),
+        ({"training_data_url": "pairs.jsonl"}, ["body", "training_data_url"]),
+    ],
+)
+def test_a_dpo_job_that_cannot_be_made_is_refused_where_it_is_wrong(worked: Trainee, change: Any, loc: Any) -> None:
+    body = {"model_id": worked.model()["id"], "training_data_url": worked.dataset(PAIR)}
+    answer = worked.send("POST", DPO_JOBS, body | change)
+    assert (answer.status, answer.locs) == (422, [loc])
+
+
+def test_datasets_of_the_other_format_are_refused_by_line_and_field(worked: Trainee) -> None:
+    model, examples, pairs = worked.model(), worked.dataset(), worked.dataset(PAIR)
+    for path, url, field in ((DPO_JOBS, examples, "chosen"), (SFT_JOBS, pairs, "messages")):
+        answer = worked.send("POST", path, {"model_id": model["id"], "training_data_url": url})
+        assert (answer.status, answer.locs) == (422, [["body", "training_data_url", "line", "1", field]])
+
+
+def test_equal_answers_are_refused_when_the_dataset_comes(client: Trainee) -> None:
+    lines = b"\n".join(json.dumps(row).encode() for row in (PAIR, {**PAIR, "rejected": PAIR["chosen"]}))
+    answer = client.send("POST", DATASETS, raw=lines, project="bots", name="greetings")
+    assert (answer.status, answer.locs) == (422, [["body", "line", "2", "rejected"]])
+
+
+def test_a_method_that_no_trainer_lists_is_a_problem_of_the_model() -> None:
+    class WithoutDPO(TabularTrainer):
+        def methods(self, base_model: str) -> Collection[str]:
+            return [method for method in super().methods(base_model) if method != "dpo"]
+
+    with open_platform(trainers=[WithoutDPO()]) as platform:
+        platform.worker().beat()
+        client = client_of(platform, kind=Trainee)
+        body = {"model_id": client.model()["id"], "training_data_url": client.dataset(PAIR)}
+        answer = client.send("POST", DPO_JOBS, body)
+        assert (answer.status, answer.locs) == (422, [["body", "model_id"]])
+        assert "'tabular-mini' is trained here by rl, sft, not by dpo" in answer.json["detail"][0]["msg"]
