@@ -16,9 +16,10 @@ from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import StoreBusy, TrainingError
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.platform.job_types import JOB_TYPES
+from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.jobs.runner import Runner
-from modelyard.platform.jobs.worker import Worker, alive
+from modelyard.platform.jobs.worker import Worker
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
 from modelyard.stores.memory import MemoryStore
 

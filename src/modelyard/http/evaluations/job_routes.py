@@ -17,8 +17,7 @@ from modelyard.http.evaluations.job_schemas import (
     status_answer,
 )
 from modelyard.http.evaluations.object_schemas import parse_object_query
-from modelyard.http.evaluations.route import WINDOW, Namespace, evaluation_route, lines_response, namespace_of
-from modelyard.http.evaluations.run_routes import RUNS
+from modelyard.http.evaluations.route import RUNS, WINDOW, Namespace, evaluation_route, lines_response, namespace_of
 from modelyard.http.evaluations.run_schemas import Success
 from modelyard.http.listing import problems_at
 from modelyard.http.message import Response, json_response

@@ -111,3 +111,6 @@ def _lines(items: Iterable[T], shown: Callable[[T], object]) -> bytes:
 def evaluation_route(method: str, path: str, handler: Handler, **more: Any) -> Route:
     """Declare a route of this interface below a namespace, described as `documented_route` does."""
     return documented_route(Interface.BASE, Auth.BASIC, method, NAMESPACE + path, handler, **more)
+
+
+RUNS = "/evaluation_runs"

@@ -7,6 +7,7 @@ import attrs
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.http.evaluations.route import (
+    RUNS,
     TEXTS,
     WINDOW,
     body_with_references,
@@ -30,8 +31,6 @@ from modelyard.http.evaluations.run_schemas import (
 )
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Call, Parameter, Route
-
-RUNS = "/evaluation_runs"
 
 
 def create_run(call: Call) -> Response:

@@ -6,8 +6,8 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobSummary
 from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
 from modelyard.errors import NotFound, NoWorker
+from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.queue import announce, latest_job, request_cancel
-from modelyard.platform.jobs.worker import alive
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx

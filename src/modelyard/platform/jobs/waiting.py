@@ -3,9 +3,9 @@
 from collections.abc import Callable, Generator
 
 from modelyard.domain.job import Job
+from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.runner import Runner
-from modelyard.platform.jobs.worker import alive
 from modelyard.platform.runtime import Runtime
 
 FIRST_PAUSE = 0.005

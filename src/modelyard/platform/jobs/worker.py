@@ -1,7 +1,6 @@
 """Workers: what takes jobs from the queue and runs them, and whether any is alive."""
 
 import threading
-from functools import partial
 from typing import Self
 
 import attrs
@@ -9,14 +8,13 @@ import attrs
 from modelyard.domain.job import WorkerRecord
 from modelyard.errors import RecordNotFound, StoreError
 from modelyard.lazy import log
+from modelyard.platform.jobs.announced import forget_dead
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.process_monitor import ProcessMonitor
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Executor, Tx
-
-MAX_WORKERS = 1000
 
 
 class Worker:
@@ -134,35 +132,3 @@ class Worker:
             self._runner.run(hold, self._stopping.is_set)
         finally:
             self._loop.wake()
-
-
-# ---- who is alive ------------------------------------------------------------------------------------------------
-
-
-def alive(runtime: Runtime) -> bool:
-    """Whether some worker that has announced itself is alive, as far as this platform has seen."""
-    return any(still < runtime.settings.lease for _, still in _workers(runtime))
-
-
-def forget_dead(runtime: Runtime) -> None:
-    """Remove the records of workers that stood still for the lease; one that wakes up announces itself again."""
-    for seen, still in _workers(runtime):
-        if still >= runtime.settings.lease:
-            runtime.store.transact(partial(_forget, seen))
-
-
-def _workers(runtime: Runtime) -> list[tuple[WorkerRecord, float]]:
-    """The announced workers, and for how many seconds each has stood still."""
-    found = runtime.store.read(lambda snapshot: snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS))
-    beats = {worker.id: worker.beat for worker in found}
-    still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())
-    return [(worker, still[worker.id]) for worker in found]
-
-
-def _forget(seen: WorkerRecord, tx: Tx) -> None:
-    try:
-        now = tx.get(WorkerRecord, seen.id)
-    except RecordNotFound:
-        return
-    if now.beat == seen.beat:
-        tx.remove(WorkerRecord, seen.id)

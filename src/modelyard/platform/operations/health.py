@@ -10,7 +10,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
 from modelyard.lazy import log
-from modelyard.platform.jobs.worker import alive
+from modelyard.platform.jobs.announced import alive
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
