@@ -568,7 +568,7 @@ def test_an_sft_job_that_cannot_be_is_refused(
 def test_a_path_is_never_looked_at_whoever_asks(worked: Trainee) -> None:
     body = {"model_id": worked.model()["id"], "training_data_url": "/etc/passwd"}
     answer = worked.send("POST", SFT_JOBS, body)
-    assert answer.json["detail"][0]["msg"] == "must be the URL that the upload of a dataset answered"
+    assert answer.json["detail"][0]["msg"] == "must be the URL that the upload of a dataset returned"
 
 
 # ---- logs and datasets -----------------------------------------------------------------------------------------------

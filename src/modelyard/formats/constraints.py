@@ -103,4 +103,4 @@ class Refused:
 
 
 NAME = Matching(r"(?!\.+$)[A-Za-z0-9._-]{1,128}", "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")
-ID = Matching(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "must be an id, as the creation answered it")
+ID = Matching(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "must be an id, as the creation returned it")

@@ -111,7 +111,7 @@ class ErrorStatus:
     sentence: str = ""
 
 
-_INTERNAL = ErrorStatus(500, "something failed here; it was logged under this answer's x-request-id")
+_INTERNAL = ErrorStatus(500, "internal error; it was logged with the x-request-id of this response")
 
 KINDS: Mapping[type[BaseException], ErrorStatus] = {
     errors.CallerError: ErrorStatus(400),

@@ -55,7 +55,7 @@ class Match:
     def route(self, method: str) -> Route:
         """Return the route of a method; HEAD has that of GET. Raises `UnknownRoute`, `MethodNotAllowed`."""
         if not self.routes:
-            raise UnknownRoute("there is nothing at this path; /openapi.json lists what there is")
+            raise UnknownRoute("no route has this path; /openapi.json lists the routes")
         route = self.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             raise MethodNotAllowed(self.allowed)

@@ -57,7 +57,7 @@ def create_dpo_job(call: Call) -> Response:
 def _create_on_dataset(call: Call, request: SFTJobCreate | DPOJobCreate, train: Callable[..., JobHandle]) -> Response:
     _check_can_run(call, request.model_id)
     if "://" not in request.training_data_url:
-        raise InvalidInput.at("body", "training_data_url", msg="must be the URL that the upload of a dataset answered")
+        raise InvalidInput.at("body", "training_data_url", msg="must be the URL that the upload of a dataset returned")
     url = "training_data_url"
     with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
         job = train(request.model_id.lower(), request.training_data_url, **options_of(request.config))

@@ -144,6 +144,6 @@ def operation(request: GraphQLRequest) -> Operation:
     found = _OPERATIONS.get(name) or _OPERATIONS.get(field)
     if found is None:
         raise MalformedRequest(
-            f"there is no operation {name or field!r} here, only what the upload of an artifact needs"
+            f"there is no operation {name or field!r}; only those that upload an artifact are supported"
         )
     return found

@@ -1,4 +1,4 @@
-"""The part of the W&B upload protocol that carries training data (`Interface.UPLOADS`), mounted only when asked for.
+"""The part of the W&B upload protocol that carries training data (`Interface.UPLOADS`), mounted only on request.
 
 The unmodified client uploads an artifact of one JSON Lines file with it, which becomes a version of a dataset: GraphQL
 operations, two addresses to put files at, and the stream of a run, which is not kept.

@@ -17,7 +17,7 @@ from modelyard.formats.constraints import NAME, Length, Matching, Refused
 
 Data = Mapping[str, Any]
 
-_id = Matching(r"[0-9a-f-]{36}", "must be an id, as the creation answered it")
+_id = Matching(r"[0-9a-f-]{36}", "must be an id, as the creation returned it")
 _text = Length(1, 512)
 _HEAD = re.compile(
     r"\s*+(?:(?:query|mutation)\b\s*+(?P<name>\w{1,128}+)?\s*+(?:\([^)]*+\))?+\s*+)?+\{\s*+(?:\w++\s*+:\s*+)?+(?P<field>\w{1,128}+)"
@@ -104,7 +104,7 @@ class FileSpec:
     artifactID: str = attrs.field(validator=_id)
     name: str = attrs.field(validator=_text)
     md5: str = attrs.field(validator=Matching(r"[A-Za-z0-9+/]{22}==", "must be an MD5 in base64"))
-    uploadPartsInput: object = attrs.field(default=None, validator=Refused("a file in several parts is not taken"))
+    uploadPartsInput: object = attrs.field(default=None, validator=Refused("cannot be a file in several parts here"))
 
 
 @attrs.frozen
@@ -115,7 +115,7 @@ class FilesVariables:
 
     def __attrs_post_init__(self) -> None:
         if len(self.artifactFiles) != 1:
-            raise InvalidInput.at("artifactFiles", msg="must be one file: an artifact here holds one of JSON Lines")
+            raise InvalidInput.at("artifactFiles", msg="must be one file: an artifact has one file of JSON Lines here")
 
 
 @attrs.frozen

@@ -86,9 +86,7 @@ class Uploads:
         upload = self._upload_at("file", secret)
         with self._runtime.artifacts.open(raw.name) as file:
             if _md5(file) != upload.md5:
-                raise InvalidInput.at(
-                    "body", msg="is not the file that was announced: its MD5 is another; send it again"
-                )
+                raise InvalidInput.at("body", msg="is not the file that was announced: its MD5 differs; send it again")
             if upload.received:
                 return
             stored, rows = self._keep(file)
@@ -175,7 +173,7 @@ class Uploads:
         if upload.dataset_id is not None:
             return tx.get(Dataset, upload.dataset_id), None
         if upload.artifact is None or upload.digest is None:
-            raise Conflict("no file was uploaded; an artifact here holds one file of JSON Lines")
+            raise Conflict("no file was uploaded; an artifact has one file of JSON Lines here")
         place = (upload.entity, upload.project, upload.name)
         asked = Dataset(new_id, *place, 0, upload.artifact, upload.rows, upload.size, upload.digest, now)
         dataset = add_version(tx, asked)
@@ -221,7 +219,7 @@ def _addressed(snapshot: Snapshot, part: str, secret: str, now: datetime) -> Upl
     """Find the upload of an address. The error is the same for one that never was, was replaced or has expired."""
     upload = snapshot.find(Upload, part, secret_digest(secret))
     if upload is None or upload.expires_at <= now:
-        raise Forbidden("this upload address is not valid, or no longer; ask for a new one")
+        raise Forbidden("this upload address is not valid, or no longer valid; request a new one")
     return upload
 
 
