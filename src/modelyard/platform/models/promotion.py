@@ -18,8 +18,9 @@ from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.checkpoints.aliases import aliases_of, promote, remove_alias, roll_back
 from modelyard.platform.checkpoints.lookup import ModelView, found_checkpoint
+from modelyard.platform.evaluations.compare import compare_runs
 from modelyard.platform.evaluations.references import evaluation_ref, held, versions_of
-from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.lineage import runs_on
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none, read_page
 from modelyard.platform.runtime import Runtime
@@ -42,14 +43,13 @@ def verdict(
     """
     if current is None:
         return {"outcome": "there was nothing to compare with"}
-    evaluations = Evaluations(runtime, principal)
     if require.runs is None:
         assert require.evaluation is not None
         pair = runtime.store.read(partial(_newest, principal, require.evaluation, model, (step, current)))
     else:
-        pair = _named(evaluations, require.runs, model, (step, current))
+        pair = _named(runtime, principal, require.runs, model, (step, current))
     candidate, baseline = pair
-    report = evaluations.compare(baseline=baseline, candidate=candidate, confidence=require.confidence)
+    report = compare_runs(runtime, baseline, candidate, confidence=require.confidence)
     check = report.comparison.check_not_worse(require.metric, require.margin)
     if check.not_compared:
         why = "; ".join(check.not_compared)
@@ -59,9 +59,9 @@ def verdict(
     return _numbers(report, require)
 
 
-def _named(evaluations: Evaluations, runs: PromotionRuns, model: Model, steps: tuple[int, int]) -> Pair:
+def _named(runtime: Runtime, principal: Principal, runs: PromotionRuns, model: Model, steps: tuple[int, int]) -> Pair:
     """The runs of these ids, which must have judged these checkpoints and be completed."""
-    candidate, baseline = (evaluations.runs.get(run_id) for run_id in (runs["candidate"], runs["baseline"]))
+    candidate, baseline = (find_run(runtime, principal, run_id) for run_id in (runs["candidate"], runs["baseline"]))
     for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
         if same_scheme(run.model) != str(checkpoint_ref(model, step)) or run.state is not RunState.COMPLETED:
             raise InvalidInput.at("runs", name, msg=f"must be a completed run on step {step} of {model.name}")
