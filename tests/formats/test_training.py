@@ -16,7 +16,9 @@ from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
 from modelyard.formats import training_data as training
-from modelyard.formats.training_data import dump_example, dump_group, example_of, group_of, read_examples, read_groups
+from modelyard.formats import trajectories
+from modelyard.formats.training_data import dump_example, example_of, read_examples, read_groups
+from modelyard.formats.trajectories import dump_group, group_of
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "training"
 
@@ -157,7 +159,7 @@ def test_ids_that_a_backend_gave_with_its_logprobs_are_kept() -> None:
     assert isinstance(item, SampledChoice)
     assert item.token_ids == (97, 256)
     half = attrs.evolve(item, token_ids=(), logprobs=(logprobs[0], attrs.evolve(logprobs[1], id=None)))
-    assert training._plain_choice(half)["token_ids"] == ()
+    assert trajectories._plain_choice(half)["token_ids"] == ()
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------

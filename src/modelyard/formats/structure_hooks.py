@@ -179,7 +179,7 @@ def _union(kind: Any, converter: Converter) -> Hook:
         if member not in classes:
             hooks.update(dict.fromkeys(_json_types(member), (converter.get_structure_hook(member), member)))
     if classes:
-        taken = converter.get_structure_hook(classes[0]) if len(classes) == 1 else _tagged(classes, converter)
+        taken = converter.get_structure_hook(classes[0]) if len(classes) == 1 else _one_of(classes, converter)
         hooks[dict] = taken, classes[0]
     kinds = [json for json in hooks if json in _WORDS and not (json is int and float in hooks)]
     msg = f"must be {either([_WORDS[json][0] for json in kinds])}"
@@ -210,9 +210,29 @@ def _json_types(kind: Any) -> tuple[type, ...]:
     return (dict,) if origin in (dict, Mapping) else (list,)
 
 
-def _tagged(classes: Sequence[type], converter: Converter) -> Hook:
-    """Dispatch by the field that tells classes apart."""
-    tag = tag_of(classes)
+def _one_of(classes: Sequence[type], converter: Converter) -> Hook:
+    """Dispatch by the field that tells classes apart, or else by the required fields that one class has alone."""
+    try:
+        return _tagged(tag_of(classes), classes, converter)
+    except TypeError:
+        required = [_required(cls) for cls in classes]
+        alone = [names.difference(*required[:at], *required[at + 1 :]) for at, names in enumerate(required)]
+        if not all(alone):
+            raise
+    hooks = [(names, converter.get_structure_hook(cls), cls) for names, cls in zip(alone, classes, strict=True)]
+
+    def hook(value: Any, _: Any) -> Any:
+        found = next((one for one in hooks if not one[0].isdisjoint(value)), hooks[-1])
+        return found[1](value, found[2])
+
+    return hook
+
+
+def _required(cls: Any) -> set[str]:
+    return {field.name for field in attrs.fields(cls) if field.default is attrs.NOTHING}
+
+
+def _tagged(tag: str, classes: Sequence[type], converter: Converter) -> Hook:
     named = {value: cls for cls in classes for value in get_args(get_type_hints(cls)[tag])}
     hooks = {value: (converter.get_structure_hook(cls), cls) for value, cls in named.items()}
     msg = f"must be {either([repr(value) for value in hooks])}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.json_stream import JsonReader, file_chunks
-from modelyard.formats.training_data import dump_group_end, dump_trajectory, group_around, trajectory_of
+from modelyard.formats.trajectories import dump_group_end, dump_trajectory, group_around, trajectory_of
 from modelyard.http.route import Call
 from modelyard.protocols import StoredArtifact
 

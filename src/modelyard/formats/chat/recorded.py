@@ -61,12 +61,16 @@ class RecordedTool:
 
 def recorded_message(value: Any) -> Message:
     """Read a message. Raises `InvalidInput`."""
-    read = structure(RecordedMessage, value)
+    return message_of(structure(RecordedMessage, value))
+
+
+def message_of(read: RecordedMessage) -> Message:
+    """Return the message that was recorded."""
     calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in read.tool_calls]
     return Message(read.role, read_content(read.content), read.name, tuple(calls), read.tool_call_id)
 
 
-def recorded_tool(value: Any) -> Tool:
-    """Read a tool. Raises `InvalidInput`."""
-    function = structure(RecordedTool, value).function
+def tool_of(read: RecordedTool) -> Tool:
+    """Return the tool that was recorded."""
+    function = read.function
     return Tool(function.name, function.description, function.parameters, function.strict)

@@ -3,12 +3,13 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import attrs
 
 from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
+from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat
 from modelyard.protocols import ArtifactStore, StoredArtifact
 
@@ -30,7 +31,7 @@ def _value(rows: RowFormat[T], number: int, row: T | Mapping[str, Any]) -> T:
     if isinstance(row, rows.value):
         return row
     try:
-        return rows.of(cast("Mapping[str, Any]", row))
+        return rows.of(unstructure(row))  # callers may use tuples and any mapping
     except InvalidInput as error:
         raise InvalidInput([attrs.evolve(one, loc=("data", number, *one.loc)) for one in error.problems]) from None
 

@@ -1,0 +1,263 @@
+"""Trajectory groups as JSON, in the shape that clients send: read strictly, and written as lines of a file.
+
+Kept of a choice are its message, finish reason, logprobs (without the alternatives), `token_ids` and
+`prompt_token_ids`; other extras are dropped.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import FinishReason, Message, Role
+from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.errors import InvalidInput
+from modelyard.formats.chat.messages import message_object
+from modelyard.formats.chat.recorded import RecordedMessage, RecordedTool, message_of, recorded_message, tool_of
+from modelyard.formats.chat.tools import tool_object
+from modelyard.formats.converter import structure
+from modelyard.formats.json import checked_dumps
+
+TOKEN_ID = "token_id:"  # noqa: S105 - how some servers spell a token by its id
+_REASONS = {reason.value: reason for reason in FinishReason} | {"function_call": FinishReason.TOOL_CALLS}
+
+
+# ---- the shape ---------------------------------------------------------------------------------------------------
+
+
+def _check_finite(instance: object, attribute: Any, value: float) -> None:
+    if not math.isfinite(value):
+        raise InvalidInput.at(msg="must be a finite number", type="finite_number")
+
+
+def _check_logprob(instance: object, attribute: Any, value: float) -> None:
+    if not -math.inf < value <= 0:
+        _check_finite(instance, attribute, value)
+        raise InvalidInput.at(msg="must be 0 or less", type="less_than_equal")
+
+
+def _check_bytes(instance: object, attribute: Any, value: tuple[int, ...] | None) -> None:
+    try:
+        bytes(value or ())
+    except ValueError:
+        raise ValueError("must be numbers from 0 to 255") from None
+
+
+def _check_ids(instance: object, attribute: Any, value: tuple[int, ...]) -> None:
+    if value and min(value) < 0:
+        at = next(at for at, token in enumerate(value) if token < 0)
+        raise InvalidInput.at(at, msg="must be 0 or more", type="greater_than_equal")
+
+
+def _read_reason(value: Any) -> FinishReason:
+    if type(value) is not str:
+        raise InvalidInput.at(msg="must be a string", type="string_type")
+    if value not in _REASONS:
+        raise InvalidInput.at(msg=f"must be one of {', '.join(_REASONS)}", type="literal_error")
+    return _REASONS[value]
+
+
+def read_answer(value: Any) -> Message:
+    """Read the message of an assistant, whose role may be left out. Raises `InvalidInput`, located below it."""
+    if value is None:
+        raise InvalidInput.at(msg="is required", type="missing")
+    message = recorded_message({"role": "assistant", **value} if isinstance(value, dict) else value)
+    if message.role is not Role.ASSISTANT:
+        raise InvalidInput.at("role", msg="must be 'assistant' in a choice", type="literal_error")
+    return message
+
+
+@attrs.define(on_setattr=None)
+class _Token:
+    token: str
+    logprob: float = attrs.field(validator=_check_logprob)
+    bytes: tuple[int, ...] | None = attrs.field(default=None, validator=_check_bytes)
+
+
+@attrs.frozen
+class _Logprobs:
+    content: tuple[_Token, ...] | None = None
+
+
+@attrs.frozen
+class _Choice:
+    message: Message = attrs.field(metadata={"parser": read_answer})
+    finish_reason: FinishReason = attrs.field(default=FinishReason.STOP, metadata={"parser": _read_reason})
+    logprobs: _Logprobs = _Logprobs()
+    token_ids: tuple[int, ...] = attrs.field(default=(), validator=_check_ids)
+    prompt_token_ids: tuple[int, ...] = attrs.field(default=(), validator=_check_ids)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids of the tokens that were sampled."""
+        return self.token_ids or _spelled_ids(self.logprobs.content or ())
+
+    def __attrs_post_init__(self) -> None:
+        entries = self.logprobs.content
+        if entries is not None and self.ids and len(self.ids) != len(entries):
+            msg = f"must have one id for each of the {len(entries)} logprobs, not {len(self.ids)}"
+            raise InvalidInput.at("token_ids", msg=msg)
+
+
+@attrs.frozen
+class _History:
+    messages_and_choices: tuple[_Choice | RecordedMessage, ...]
+    tools: tuple[RecordedTool, ...] = ()
+
+
+@attrs.frozen
+class _Trajectory(_History):
+    additional_histories: tuple[_History, ...] = ()
+    reward: float = attrs.field(default=0.0, validator=_check_finite)
+    metrics: Mapping[str, Any] = attrs.field(factory=dict)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    logs: tuple[str, ...] = ()
+    initial_policy_version: int | None = None
+    final_policy_version: int | None = None
+
+
+@attrs.frozen
+class _RolloutError:
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+@attrs.frozen
+class _GroupEnd:
+    exceptions: tuple[_RolloutError, ...] = ()
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    metrics: Mapping[str, Any] = attrs.field(factory=dict)
+    logs: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class _Group(_GroupEnd):
+    trajectories: tuple[_Trajectory, ...]
+
+
+# ---- read --------------------------------------------------------------------------------------------------------
+
+
+def group_of(value: Mapping[str, Any]) -> TrajectoryGroup:
+    """Read a trajectory group from JSON data. Raises `InvalidInput`, located below it."""
+    read = structure(_Group, value)
+    return _group(tuple(map(_trajectory, read.trajectories)), read)
+
+
+def group_around(trajectories: tuple[Trajectory, ...], data: Mapping[str, Any]) -> TrajectoryGroup:
+    """Return the group of these trajectories, with the other members that `data` has. Raises `InvalidInput`."""
+    return _group(trajectories, structure(_GroupEnd, data))
+
+
+def _group(trajectories: tuple[Trajectory, ...], read: _GroupEnd) -> TrajectoryGroup:
+    exceptions = tuple(RolloutError(one.type, one.message, one.traceback) for one in read.exceptions)
+    return TrajectoryGroup(trajectories, exceptions, read.metadata, read.metrics, read.logs)
+
+
+def trajectory_of(value: Any) -> Trajectory:
+    """Read a trajectory from JSON data. Raises `InvalidInput`, located below it."""
+    return _trajectory(structure(_Trajectory, value))
+
+
+def _trajectory(read: _Trajectory) -> Trajectory:
+    return Trajectory(
+        histories=tuple(map(_history, (read, *read.additional_histories))),
+        reward=read.reward,
+        metrics=read.metrics,
+        metadata=read.metadata,
+        logs=read.logs,
+        initial_policy_version=read.initial_policy_version,
+        final_policy_version=read.final_policy_version,
+    )
+
+
+def _history(read: _History) -> History:
+    return History(tuple(map(_item, read.messages_and_choices)), tuple(map(tool_of, read.tools)))
+
+
+def _item(read: _Choice | RecordedMessage) -> Message | SampledChoice:
+    if isinstance(read, RecordedMessage):
+        return message_of(read)
+    entries = read.logprobs.content
+    logprobs = None if entries is None else tuple(TokenLogprob(one.token, one.logprob, one.bytes) for one in entries)
+    return SampledChoice(read.message, read.finish_reason, logprobs, read.ids, read.prompt_token_ids)
+
+
+def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
+    """Read the ids from tokens of the form `token_id:NNN`, if all have it."""
+    numbers = [entry.token.removeprefix(TOKEN_ID) for entry in entries if entry.token.startswith(TOKEN_ID)]
+    known = numbers and len(numbers) == len(entries) and all(n.isascii() and n.isdigit() for n in numbers)
+    return tuple(map(int, numbers)) if known else ()
+
+
+# ---- written -----------------------------------------------------------------------------------------------------
+
+
+def dump_group(group: TrajectoryGroup) -> bytes:
+    """Return the lines of a group: one for each trajectory, then its own. Raises as `dump_example` does."""
+    return b"".join(map(dump_trajectory, group.trajectories)) + dump_group_end(group)
+
+
+def dump_trajectory(trajectory: Trajectory) -> bytes:
+    """Return the line of a trajectory, which must be followed by those of its group."""
+    return _line(_plain_trajectory(trajectory))
+
+
+def dump_group_end(group: TrajectoryGroup) -> bytes:
+    """Return the line of a group whose trajectories are on the lines before it."""
+    return _line(
+        {
+            "trajectories": [],
+            "exceptions": [attrs.asdict(error) for error in group.exceptions],
+            "metadata": group.metadata,
+            "metrics": group.metrics,
+            "logs": group.logs,
+        }
+    )
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return checked_dumps(row) + b"\n"
+
+
+def _plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
+    first, *further = trajectory.histories or (History(()),)
+    return {
+        **_plain_history(first),
+        "additional_histories": [_plain_history(history) for history in further],
+        "reward": trajectory.reward,
+        "initial_policy_version": trajectory.initial_policy_version,
+        "final_policy_version": trajectory.final_policy_version,
+        "metrics": trajectory.metrics,
+        "metadata": trajectory.metadata,
+        "logs": trajectory.logs,
+    }
+
+
+def _plain_history(history: History) -> dict[str, Any]:
+    items = [message_object(item) if isinstance(item, Message) else _plain_choice(item) for item in history.items]
+    return {"messages_and_choices": items, "tools": [tool_object(tool) for tool in history.tools]}
+
+
+def _plain_choice(choice: SampledChoice) -> dict[str, Any]:
+    return {
+        "index": 0,
+        "finish_reason": choice.finish_reason.value,
+        "message": message_object(choice.message),
+        "logprobs": None if choice.logprobs is None else {"content": [_plain_token(one) for one in choice.logprobs]},
+        "token_ids": choice.token_ids or _known_ids(choice.logprobs or ()),
+        "prompt_token_ids": choice.prompt_token_ids,
+    }
+
+
+def _plain_token(entry: TokenLogprob) -> dict[str, Any]:
+    return {"token": entry.token, "logprob": entry.logprob, "bytes": entry.bytes}
+
+
+def _known_ids(logprobs: tuple[TokenLogprob, ...]) -> tuple[int, ...]:
+    """Return the ids that a backend of this process gave with its logprobs, if it gave all."""
+    ids = [entry.id for entry in logprobs if entry.id is not None]
+    return tuple(ids) if len(ids) == len(logprobs) else ()
