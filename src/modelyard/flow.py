@@ -37,8 +37,8 @@ class Effect(Protocol):
     def perform(self, driver: "Driver[Any]") -> Any:
         """Return the answer, by blocking calls."""
 
-    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
-        """Return the answer without blocking the event loop."""
+    def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
+        """Return an awaitable of the answer, which does not block the event loop."""
 
 
 Flow = Generator[Effect, Any, T]
@@ -88,8 +88,8 @@ class Call:
     def perform(self, driver: "Driver[Any]") -> Any:
         return self.function()
 
-    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
-        return await driver.in_thread(self.function)
+    def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
+        return driver.in_thread(self.function)
 
 
 @attrs.define(eq=False)
@@ -103,8 +103,8 @@ class Await:
     def perform(self, driver: "Driver[Any]") -> Any:
         return self.otherwise()
 
-    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
-        return await self.function()
+    def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
+        return self.function()
 
 
 def sleep(clock: Clock, seconds: float) -> Await:
@@ -127,8 +127,8 @@ class Transact:
     def perform(self, driver: "Driver[Any]") -> Any:
         return self.store.transact(self.step, self.durable)
 
-    async def aperform(self, driver: "AsyncDriver[Any]") -> Any:
-        return await driver.wait(self.store.atransact(self.step, self.durable))
+    def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
+        return driver.wait(self.store.atransact(self.step, self.durable))
 
 
 # ---- drivers ---------------------------------------------------------------------------------------------------
@@ -177,13 +177,15 @@ class Driver(Generic[T]):
 
     def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
         """Send the flow the outcome of its effect. Returns its next one, or None when it has ended."""
-        self.waits = False
         try:
             effect = self._flow.send(answer) if error is None else self._flow.throw(error)
             if self.on_emit is not None and type(effect) is Emit:
                 effect = self._converted(effect, self.on_emit)
-        except StopIteration as end:
-            self.result = end.value
+        except BaseException as ended:
+            self.waits = False
+            if not isinstance(ended, StopIteration):
+                raise
+            self.result = ended.value
             return None
         self.waits = True
         return effect

@@ -82,9 +82,9 @@ class Upstream:
     adapters: Adapters | None
 
 
-def _effect(method: Callable[..., Any], *arguments: Any, **options: Any) -> Await:
+def _effect(method: Callable[..., Any], *arguments: Any) -> Await:
     """Return the effect of a method of the transport, which is of the driver's kind."""
-    call = partial(method, *arguments, **options)
+    call = partial(method, *arguments)
     return Await(call, call)
 
 
@@ -99,8 +99,8 @@ class Exchange:
         request: CompletionRequest,
         model: ServedModel,
     ) -> None:
-        self._upstream, self._transport, self._timeouts = upstream, transport, upstream.timeouts
-        self._upstream_model, self._request, self._model = upstream_model, request, model
+        self._upstream, self._clock, self._timeouts = upstream, upstream.clock, upstream.timeouts
+        self._transport, self._upstream_model, self._request, self._model = transport, upstream_model, request, model
         self._limit = self._waited = 0.0
         self._begun = False
         self._adapter: str | None = None
@@ -110,8 +110,7 @@ class Exchange:
 
         What fails before the first token is tried again where that may help.
         """
-        clock = self._upstream.clock
-        until = clock.monotonic() + self._timeouts.deadline
+        until = self._clock.monotonic() + self._timeouts.deadline
         yield _effect(self._transport.enter, self._timeouts.deadline)
         for attempt in count():
             try:
@@ -120,7 +119,7 @@ class Exchange:
             except RetryableError as failure:
                 pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
                 last = self._begun or not failure.again or attempt >= self._timeouts.retries
-                if last or clock.monotonic() + pause > until:
+                if last or self._clock.monotonic() + pause > until:
                     raise failure.error from failure.__cause__
                 log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
             yield _effect(self._transport.pause, pause)
@@ -131,7 +130,7 @@ class Exchange:
         try:
             head = yield from self._begin()
             if head.status != 200:
-                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, upstream.clock.now())
+                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, self._clock.now())
             if head.content_encoding not in ("", "identity"):
                 raise RetryableError(
                     BackendError("the upstream server's answer is compressed, which was not requested")
@@ -218,10 +217,10 @@ class Exchange:
 
     def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
         """Call a method of the transport within what is left of the time limit. Our own work does not count."""
-        clock = self._upstream.clock
-        began = clock.monotonic()
+        began = self._clock.monotonic()
         if self._waited > self._limit:
             raise TimeoutError
-        found = yield _effect(method, *arguments, seconds=self._limit - self._waited)
-        self._waited += clock.monotonic() - began
+        call = partial(method, *arguments, self._limit - self._waited)
+        found = yield Await(call, call)
+        self._waited += self._clock.monotonic() - began
         return found
