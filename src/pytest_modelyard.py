@@ -1,10 +1,10 @@
-"""The pytest plugin of modelyard. It imports nothing of modelyard until a fixture is asked for.
+"""The pytest plugin of modelyard. It imports nothing of modelyard until one of its fixtures is used.
 
-Override `yard_backend` in a conftest or a test module to say what answers:
+Override `yard_backend` in a conftest or a test module to choose the backend:
 
-    @pytest.fixture
-    def yard_backend():
-        return ScriptedBackend(["Paris."])
+@pytest.fixture
+def yard_backend():
+    return ScriptedBackend(["Paris."])
 """
 
 import re
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from modelyard.testing.faults.faults import Faults
 
 OPENED_WITH = {"yard_clock": "clock"}
-"""Fixtures that `yard` is opened with when a test, or another of its fixtures, asks for them: each with the argument of
+"""Fixtures that `yard` is opened with if a test, or another of its fixtures, uses them: each with the argument of
 `open_platform` that takes its value."""
 
 
 @pytest.fixture
 def yard_backend() -> "Backend | AsyncBackend | None":
-    """What answers on `yard`. None stands for the platform's own: an echo and the tabular base models."""
+    """Return the backend of `yard`. None stands for the platform's defaults: an echo and the tabular base models."""
     return None
 
 
 @pytest.fixture
 def yard(yard_backend: "Backend | AsyncBackend | None", request: pytest.FixtureRequest) -> "Iterator[Platform]":
-    """A fresh platform in memory, closed at the end of the test."""
+    """Open a fresh platform in memory, and close it at the end of the test."""
     from modelyard import open_platform
 
     faults = _faults_of(request)
     opener = open_platform if faults is None else faults.open_platform
-    with opener(backend=yard_backend, **_asked_for(request)) as platform:
+    with opener(backend=yard_backend, **_requested(request)) as platform:
         yield platform
 
 
-def _asked_for(request: pytest.FixtureRequest) -> dict[str, Any]:
+def _requested(request: pytest.FixtureRequest) -> dict[str, Any]:
     wanted = OPENED_WITH.keys() & set(request.fixturenames)
     return {OPENED_WITH[name]: request.getfixturevalue(name) for name in sorted(wanted)}
 
@@ -59,7 +59,7 @@ def _faults_of(request: pytest.FixtureRequest) -> "Faults | None":
 
 @pytest.fixture
 def yard_clock() -> "ManualClock":
-    """The clock of `yard`, which stands still until the test moves it: `yard_clock.advance(hours=3)`."""
+    """Return the clock of `yard`, which stands still until the test moves it: `yard_clock.advance(hours=3)`."""
     from modelyard.testing.clock import ManualClock
 
     return ManualClock()
@@ -67,8 +67,9 @@ def yard_clock() -> "ManualClock":
 
 @pytest.fixture
 def yard_faults(yard_clock: "ManualClock", request: pytest.FixtureRequest) -> "Faults":
-    """What goes wrong at the ports of `yard` and of its clients in process. The test fails when a fault that it has
-    scheduled did not come.
+    """Return the faults of the ports of `yard` and of its clients in process.
+
+    The test fails if a scheduled fault did not occur.
     """
     from modelyard.testing.faults.faults import Faults
 
@@ -79,14 +80,14 @@ def yard_faults(yard_clock: "ManualClock", request: pytest.FixtureRequest) -> "F
 
 @pytest.fixture
 def _openai_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No project and no headers of whoever runs the tests: their client adds them to every request by itself."""
+    """Hide the developer's project and headers, which the client would add to every request."""
     monkeypatch.delenv("OPENAI_PROJECT_ID", raising=False)
     monkeypatch.delenv("OPENAI_CUSTOM_HEADERS", raising=False)
 
 
 @pytest.fixture
 def yard_openai(yard: "Platform", _openai_alone: None, request: pytest.FixtureRequest) -> "Iterator[OpenAI]":
-    """The real `openai` client, wired to `yard` in process, with a key for its entity."""
+    """Create an `openai` client that is connected to `yard` in process, with a key for its entity."""
     from modelyard.testing import openai_client
 
     with openai_client(yard, faults=_faults_of(request)) as client:
@@ -95,7 +96,7 @@ def yard_openai(yard: "Platform", _openai_alone: None, request: pytest.FixtureRe
 
 @pytest.fixture
 def yard_async_openai(yard: "Platform", _openai_alone: None, request: pytest.FixtureRequest) -> "AsyncOpenAI":
-    """The same as an asynchronous client. It holds nothing that must be closed."""
+    """Create an asynchronous `openai` client in the same way. It holds nothing that must be closed."""
     from modelyard.testing import async_openai_client
 
     return async_openai_client(yard, faults=_faults_of(request))
@@ -103,9 +104,9 @@ def yard_async_openai(yard: "Platform", _openai_alone: None, request: pytest.Fix
 
 @pytest.fixture
 def yard_url(yard: "Platform") -> Iterator[str]:
-    """The root of a server of `yard`, such as "http://127.0.0.1:43210", for clients that need a socket.
+    """Serve `yard` and return its root URL, such as "http://127.0.0.1:43210", for clients that need a socket.
 
-    They need a key too: `yard.keys.create().secret`.
+    They also need a key: `yard.keys.create().secret`.
     """
     from modelyard.testing import served
 
@@ -117,22 +118,23 @@ def yard_url(yard: "Platform") -> Iterator[str]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The one switch of `yard_cassette`."""
+    """Add the option that controls `yard_cassette`."""
     parser.getgroup("modelyard").addoption(
         "--yard-record",
         choices=("none", "new", "all"),
         default="none",
-        help="what yard_cassette records: nothing, and no other host is reached (default); what is missing; all anew",
+        help="what yard_cassette records: nothing, and no other host is reached (default); what is missing; all again",
     )
 
 
 @pytest.fixture
 def yard_cassette(request: pytest.FixtureRequest) -> "Iterator[Callable[..., Backend | AsyncBackend]]":
-    """`yard_cassette(make)` replays the test's own cassette, `cassettes/<module>/<test>.jsonl` beside the test.
+    """Return a function that replays the test's own cassette, `cassettes/<module>/<test>.jsonl`.
 
-    With `--yard-record` it records what the backend answers that `make()` returns, and closes that at the end of the
-    test. Without, `make` is not called, and the test fails at any attempt to reach another host. Keywords are those of
-    `modelyard.testing.use_cassette`; a second cassette of the same test has its number in its name.
+    The folder is next to the test. With `--yard-record`, `yard_cassette(make)` records the answers of the backend that
+    `make()` returns, and closes it at the end of the test. Otherwise `make` is not called, and the test fails at any
+    attempt to reach another host. Keywords are those of `modelyard.testing.use_cassette`; a second cassette of one test
+    has its number in its name.
     """
     from modelyard.testing import use_cassette
 
@@ -157,7 +159,7 @@ _MOST_CHARACTERS = 100
 
 
 def _cassettes(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The files of the test's cassettes. A name that no file can have gets a check sum, and stays the test's own."""
+    """Yield the files of the test's cassettes. A name that is not a valid file name gets a checksum, to stay unique."""
     test = request.node.nodeid.partition("::")[2].replace("::", ".")
     name = re.sub(r"[^\w.\[\]-]+", "-", test)[:_MOST_CHARACTERS]
     if name != test:
@@ -176,7 +178,7 @@ _FAULTS = pytest.StashKey["Faults"]()
 
 @pytest.fixture
 def loopback_only(request: pytest.FixtureRequest) -> "Iterator[LoopbackGuard]":
-    """The test fails at any attempt to reach or look up another host, also one that is swallowed; the host is named.
+    """Fail the test at any attempt to reach or look up another host, even if it is swallowed; the host is named.
 
     For a whole module: `pytestmark = pytest.mark.usefixtures("loopback_only")`.
     """
@@ -189,7 +191,7 @@ def loopback_only(request: pytest.FixtureRequest) -> "Iterator[LoopbackGuard]":
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Look for swallowed attempts and unused faults while the test can still fail, rather than its teardown."""
+    """Check for swallowed attempts and unused faults while the test can still fail, rather than its teardown."""
     __tracebackhide__ = True
     try:
         outcome = yield

@@ -59,7 +59,7 @@ class TrialsElsewhere:
     def ended(self) -> Sequence[str]:
         return self._told("ended")
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         (self.folder / "go").touch()
 
     def _told(self, what: str) -> Sequence[str]:
@@ -270,5 +270,5 @@ def test_the_contract_catches_a_broken_executor(broken: type[Any], law: str) -> 
     more = () if law == UNKNOWN else (trials,)
     with pytest.raises((AssertionError, RuntimeError, KeyError)):
         getattr(contract, law)(executor, *more)
-    trials.let_go()
+    trials.release()
     ThreadExecutor.close(executor) if isinstance(executor, ThreadExecutor) else executor.close()

@@ -254,7 +254,7 @@ def test_a_thread_that_never_comes_back_holds_the_clock_up_once_and_is_named(cap
     never.set()
     thread.join(20)
     assert [record.getMessage() for record in caplog.records] == [
-        "modelyard-thread-stray did not come back to the clock for 0.05 s; it moves on"
+        "modelyard-thread-stray did not return to the clock for 0.05 s; it moves on"
     ]
 
 

@@ -136,9 +136,9 @@ def test_a_fault_that_did_not_come_is_told(faults: Faults) -> None:
     with faults.open_platform() as platform:
         said(platform)
     assert faults.unused == (
-        "completion, from time 9 on: RateLimited('slow down') came 0 of 1 times",
-        "completion, from time 1 on behind 2: Cut() came 1 of 2 times",
-        "put, at a rate of 0: StorageFull('full') came 0 times",
+        "completion, from call 9 on: RateLimited('slow down') occurred 0 of 1 times",
+        "completion, from call 1 on after 2: Cut() occurred 1 of 2 times",
+        "put, at a rate of 0: StorageFull('full') occurred 0 times",
     )
 
 

@@ -246,7 +246,7 @@ def test_a_test_fails_when_a_fault_did_not_come(pytester: pytest.Pytester) -> No
     )
     done = pytester.runpytest_subprocess("-p", "pytest_modelyard", "-p", "no:cacheprovider", "-W", "error")
     done.assert_outcomes(failed=2)
-    done.stdout.fnmatch_lines(["*did not come: completion, from time 2 on: Overloaded*", "*its own words*"])
+    done.stdout.fnmatch_lines(["*did not occur: completion, from call 2 on: Overloaded*", "*its own words*"])
 
 
 def test_only_what_is_disturbed_is(faults: Faults) -> None:

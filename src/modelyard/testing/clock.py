@@ -20,32 +20,32 @@ from modelyard.protocols import Clock
 log = logging.getLogger("modelyard.testing")
 
 Actor = threading.Thread | asyncio.Task[Any]
-"""Who waits and acts: a thread, or a task of an event loop."""
+"""A thread, or a task of an event loop, that waits on the clock."""
 
 PATIENCE = 5.0
-"""Real seconds for which the clock stands still for somebody who acts and does not come back."""
+"""Real seconds for which the clock waits for a woken thread or task that does not return to it."""
 
 WORKERS = ("modelyard-worker", "modelyard-heartbeat", "modelyard-thread-")
-"""How the names of the threads begin that a worker starts: all of them come to the clock, or end."""
+"""The prefix of the names of a worker's threads: all of them wait on the clock, or end."""
 
 _GLANCE = 0.002
 _IDLE = concurrent.futures.thread._worker.__code__
-"""Where a thread of a pool is when it waits for work."""
+"""The code in which an idle thread of a pool waits for work."""
 
 _SECOND = 10**9
 T = TypeVar("T")
 
 
 class ManualClock:
-    """Time moves by `advance` alone, and what is due happens on the way, at its own moment.
+    """A clock that only `advance` moves; what is due on the way happens at its own moment.
 
-    Waits of threads and of tasks, and actions that were scheduled with `after` and `at`, happen one after another, by
-    deadline and then in the order in which they came. The clock stands at the deadline while a woken thread or task
-    acts, until it waits for the clock again or ends. One that does neither, because it waits for something else, holds
-    the clock up for `patience` real seconds, once; then the clock goes on without it, and says so in its log.
+    Waits of threads and of tasks, and actions that were scheduled with `after` and `at`, happen one after another: by
+    deadline, then in the order of their scheduling. The clock stays at the deadline while a woken thread or task acts,
+    until it waits on the clock again or ends. One that does neither, because it waits for something else, delays the
+    clock by `patience` real seconds, once; then the clock moves on without it, and logs a warning.
 
-    The thread that makes the clock is the one that moves it: when it sleeps, time goes on by as much, and when another
-    thread moves the clock it is not waited for. Thread-safe.
+    The thread that creates the clock is the one that moves it: its own sleep advances the time. If another thread moves
+    the clock, the creating thread is not waited for. Thread-safe.
 
     >>> clock, seen = ManualClock(), []
     >>> clock.after(90, lambda: seen.append(clock.monotonic()))
@@ -66,18 +66,18 @@ class ManualClock:
         self._acting: set[Actor] = set()
         self._met = weakref.WeakSet(threading.enumerate())
 
-    # ---- what a platform asks for
+    # ---- for platforms
 
     def now(self) -> datetime:
-        """The wall clock."""
+        """Return the wall clock's time."""
         return self._start + timedelta(microseconds=(self._moved + self._jumped) // 1000)
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the seconds since the clock was created."""
         return self._moved / _SECOND
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait until the event is set, or until the clock has been moved on by so many seconds."""
+        """Wait until the event is set, or until the clock has advanced by this many seconds."""
         if not event.is_set() and seconds > 0:
             wait = _ThreadWait(threading.current_thread(), event)
             self._arrive(wait, seconds)
@@ -88,7 +88,7 @@ class ManualClock:
         return event.is_set()
 
     def sleep(self, seconds: float) -> None:
-        """Wait until the clock has been moved on by so many seconds; the thread that made the clock moves it itself."""
+        """Wait until the clock has advanced by this many seconds; in the thread that created it, advance it."""
         if seconds <= 0:
             return
         if threading.current_thread() is self._owner and self._mover in (None, self._owner):
@@ -97,7 +97,7 @@ class ManualClock:
             self.wait(threading.Event(), seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """The same for a task; one that is alone on an event loop of the clock's own thread moves it itself."""
+        """Sleep as `sleep` does, in a task; a lone task on an event loop of the clock's own thread advances it."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -113,17 +113,17 @@ class ManualClock:
         finally:
             self._leave(wait)
 
-    # ---- what a test asks for
+    # ---- for tests
 
     def advance(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
-        """Move time on, and let everything that is due on the way happen. What an action raises is raised here.
+        """Advance the time, and let everything that is due happen. Raises what an action raises.
 
-        Raises ValueError for a time below 0, and RuntimeError when an action moves the clock, or when it is called on
-        an event loop whose tasks are due: `aadvance` lets them act.
+        Raises ValueError for a negative time, and RuntimeError if an action moves the clock, or if it is called on an
+        event loop whose tasks are due: `aadvance` lets them act.
         """
         passing = round((seconds + 60 * minutes + 3600 * hours + 86400 * days) * _SECOND)
         if passing < 0:
-            raise ValueError("time does not go back; `jump` sets the wall clock back")
+            raise ValueError("time cannot be negative; `jump` sets the wall clock back")
         with self._moving() as loop:
             until = self._moved + passing
             self._settle(loop)
@@ -135,26 +135,26 @@ class ManualClock:
     async def aadvance(
         self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0
     ) -> None:
-        """The same on an event loop, whose tasks act meanwhile."""
+        """Advance as `advance` does, on an event loop, whose tasks act meanwhile."""
         self._excuse(asyncio.current_task())
         move = partial(self.advance, seconds, minutes=minutes, hours=hours, days=days)
         await asyncio.get_running_loop().run_in_executor(None, move)
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do something, in the thread that moves the clock, when it has been moved on by so many seconds."""
+        """Schedule an action after this many seconds; it runs in the thread that moves the clock."""
         with self._changed:
             self._schedule(_Action(action), seconds)
 
     def at(self, moment: datetime, action: Callable[[], object]) -> None:
-        """The same at a moment of the wall clock as it now goes; what is past happens when the clock moves next."""
+        """Schedule an action at a moment of the present wall clock; one in the past runs at the next advance."""
         self.after((moment - self.now()).total_seconds(), action)
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock on or back, as a correction does; monotonic time does not notice."""
+        """Change the wall clock by so many seconds, as a correction does; monotonic time is not affected."""
         with self._changed:
             self._jumped += round(seconds * _SECOND)
 
-    # ---- who waits, and who acts
+    # ---- waiting and acting
 
     def _arrive(self, wait: "_ThreadWait | _TaskWait", seconds: float) -> None:
         with self._changed:
@@ -172,7 +172,7 @@ class ManualClock:
             self._changed.notify_all()
 
     def _excuse(self, *actors: Actor | None) -> None:
-        """Hold the clock up no longer for these: what they wait for is the clock itself."""
+        """Do not wait for these actors any more: they wait for the clock itself."""
         with self._changed:
             self._acting.difference_update(actors)
             self._met.update(actor for actor in actors if isinstance(actor, threading.Thread))
@@ -187,7 +187,7 @@ class ManualClock:
 
     @contextmanager
     def _moving(self) -> "Iterator[asyncio.AbstractEventLoop | None]":
-        """Be the one who moves the clock, as soon as nobody else does. Gives the event loop of this thread."""
+        """Become the only mover of the clock, waiting for any other. Yields the event loop of this thread."""
         me, loop = threading.current_thread(), _running_loop()
         if self._mover is me:
             raise RuntimeError("an action of the clock cannot move it or sleep by it; schedule another with `after`")
@@ -203,7 +203,7 @@ class ManualClock:
                 self._changed.notify_all()
 
     def _next(self, until: int, loop: asyncio.AbstractEventLoop | None) -> "_Due | None":
-        """What is due next, with the clock set to its deadline."""
+        """Return what is due next, with the clock set to its deadline."""
         with self._changed:
             while self._queue and self._queue[0].happens.over:
                 heapq.heappop(self._queue)
@@ -219,22 +219,22 @@ class ManualClock:
             return due
 
     def _settle(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Wait until nobody acts, as far as that can be known, and not for ever."""
+        """Wait until no thread or task acts any more, for at most `patience`."""
         looks = self._patience / _GLANCE
         with self._changed:
             while late := self._late(loop):
-                # Nobody tells when a thread or a task ends, so there is a glance at them now and then.
+                # The end of a thread or a task is not signalled, so they are polled.
                 if not self._changed.wait(_GLANCE):
                     self._excuse(*filter(_ended, late))
                     looks -= 1
                 if looks <= 0:
                     names = ", ".join(sorted(_name(actor) for actor in late))
-                    log.warning("%s did not come back to the clock for %g s; it moves on", names, self._patience)
+                    log.warning("%s did not return to the clock for %g s; it moves on", names, self._patience)
                     self._excuse(*late)
                     return
 
     def _late(self, loop: asyncio.AbstractEventLoop | None) -> Set[Actor]:
-        """Who acts now: woken and not back, about to wake because of an event, or a worker's and not yet here."""
+        """Return the actors at work: woken and not back, about to wake by an event, or of a worker and not here yet."""
         stirred = {actor for actor, wait in self._waiting.items() if isinstance(wait, _ThreadWait) and wait.stirred}
         threads = (thread for thread in threading.enumerate() if thread.name.startswith(WORKERS))
         new = {thread for thread in threads if thread not in self._met}
@@ -259,7 +259,7 @@ class _ThreadWait:
         return self.event.is_set() and not self.over
 
     def hold(self) -> None:
-        """Both the event and the clock wake who waits on the event's own condition: nobody has to look again."""
+        """Wait on the event's own condition, which both the event and the clock notify, so that nothing is polled."""
         condition = _condition(self.event)
         with condition:
             condition.wait_for(lambda: self._due or self.event.is_set())
@@ -291,7 +291,7 @@ class _TaskWait:
 
 @attrs.define(eq=False)
 class _Action:
-    """Something that was scheduled."""
+    """A scheduled action."""
 
     happen: Callable[[], object]
     over: bool = False
@@ -299,7 +299,7 @@ class _Action:
 
 @attrs.frozen(order=True)
 class _Due:
-    """What happens at a deadline, in nanoseconds of the clock; of equals, what came first."""
+    """What happens at a deadline, in nanoseconds of the clock; first come, first served."""
 
     deadline: float
     arrival: int
@@ -312,8 +312,9 @@ def _condition(event: threading.Event) -> threading.Condition:
 
 
 def _ended(actor: Actor) -> bool:
-    """Whether it has nothing left to do: a pool's thread also when it waits for work. A thread that was started and has
-    not begun is not alive yet, but listed.
+    """Return whether an actor has nothing left to do; so has an idle thread of a pool.
+
+    A thread that was started and has not begun is not alive yet, but listed.
     """
     if isinstance(actor, asyncio.Task):
         return actor.done()

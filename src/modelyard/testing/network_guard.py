@@ -1,4 +1,4 @@
-"""A guard through which nothing leaves this machine: it stands before Python's sockets and name look-ups."""
+"""A guard that keeps a process from reaching other hosts: it replaces Python's sockets and name look-ups."""
 
 import socket
 import sys
@@ -13,15 +13,16 @@ from typing import Any, Self
 class LeftLoopback(BaseException):
     """Something tried to reach another host.
 
-    No `Exception`, so that no client's retry and no application's fallback takes it for a fault of the network.
+    It is not an `Exception`, so that a client's retry or an application's fallback does not handle it as a network
+    error.
     """
 
 
 class LoopbackGuard:
-    """While it is entered, whatever in this process tries to reach or look up another host raises `LeftLoopback`.
+    """While it is entered, any attempt of this process to reach or look up another host raises `LeftLoopback`.
 
-    `attempts` names the hosts. Leaving raises it once more if it was swallowed, or raised in another thread. Sockets of
-    Unix pass. Several guards may be entered at a time, in any order.
+    `attempts` names the hosts. Leaving raises it once more if it was swallowed, or raised in another thread. Unix
+    sockets are allowed. Several guards may be entered at a time, in any order.
 
         with LoopbackGuard():
             urllib.request.urlopen("https://example.org")  # LeftLoopback: example.org ...
@@ -56,7 +57,7 @@ class LoopbackGuard:
 _LOCK = threading.Lock()
 _ENTERED: list[LoopbackGuard] = []
 _PATCHES = ExitStack()
-"""Sockets are the process's, and so is what stands before them while any guard is entered."""
+"""The guards of this process, as sockets belong to the whole process."""
 
 
 def _complaint(hosts: str) -> str:
@@ -73,7 +74,7 @@ def _require_local(host: object) -> None:
 
 
 def _is_local(host: str) -> bool:
-    """Loopback, no address in particular, or a name that never leaves this machine."""
+    """Return whether this is loopback, no particular address, or a name that never leaves this machine."""
     name = host.rstrip(".").lower()
     if name in ("", "localhost", socket.gethostname().lower()) or name.endswith(".localhost"):
         return True
@@ -85,10 +86,10 @@ def _is_local(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-# ---- what is judged ----------------------------------------------------------------------------------------------
+# ---- guarded calls ----------------------------------------------------------------------------------------------
 
 HostOf = Callable[..., object]
-"""The host that a call would reach, from its arguments; None where it names none."""
+"""Returns the host that a call would reach, from its arguments; None if it names none."""
 
 
 def _of_socket(sock: socket.socket, address: Any) -> object:
@@ -147,7 +148,7 @@ _UVLOOP: dict[str, HostOf] = {
     "create_connection": _of_loop_connection,
     "create_datagram_endpoint": _of_loop_datagrams,
 }
-"""An event loop that does without Python's sockets; asyncio's own loops use them."""
+"""Calls of an event loop that bypasses Python's sockets; asyncio's own loops use them."""
 
 
 @contextmanager

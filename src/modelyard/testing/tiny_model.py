@@ -1,4 +1,4 @@
-"""A causal language model of a few thousand random weights, made on the spot for tests and examples, never downloaded.
+"""A causal language model of a few thousand random weights, generated for tests and examples, never downloaded.
 
 It has everything that a real base model has: a folder in the transformers format with a byte-level tokenizer, a chat
 template with tools, and safetensors. Its answers are noise until it is trained.
@@ -58,7 +58,7 @@ def build_tiny_model(
     seed: int = 0,
     context_length: int = 1024,
 ) -> Path:
-    """Write a model into `folder`, which is made; returns its path. The same arguments give the same weights."""
+    """Write a model into `folder`, which is created; return its path. Equal arguments give equal weights."""
     path = Path(folder)
     tokenizer = _tokenizer()
     transformers_logging.disable_progress_bar()
@@ -68,7 +68,7 @@ def build_tiny_model(
 
 
 def _tokenizer() -> Any:
-    """One token for each byte, and three marks: 259 in all."""
+    """Create a tokenizer with one token for each byte, and three special tokens: 259 in all."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

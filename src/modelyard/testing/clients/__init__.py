@@ -1,4 +1,4 @@
-"""Real clients wired to a platform, in process or over loopback."""
+"""Real clients connected to a platform, in process or over loopback."""
 
 from modelyard.lazy import defer_modules
 

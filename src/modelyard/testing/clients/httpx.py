@@ -1,4 +1,4 @@
-"""A platform as a transport of `httpx`: its clients, and those built on it, ask the platform without a socket."""
+"""A platform as a transport of `httpx`: its clients reach the platform without a socket."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,32 +12,32 @@ from modelyard.testing.clients.in_process import AsyncPieces, InProcess, Pieces
 
 
 class _Stream(Pieces, httpx.SyncByteStream):
-    """The body of an answer."""
+    """The body of a response."""
 
 
 class _AsyncStream(AsyncPieces, httpx.AsyncByteStream):
-    """The body of an answer on an event loop."""
+    """The body of a response on an event loop."""
 
 
 class HttpxTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Brings every request to `platform`, whatever its host; for a `Client` or an `AsyncClient`.
+    """Sends every request to `platform`, for any host; for a `Client` or an `AsyncClient`.
 
         client = httpx.Client(transport=HttpxTransport(platform), base_url="http://modelyard.invalid")
         client.get("/inference/analysis/partner/models").json()
 
-    `platform` is the host's own, `interfaces` those that answer. Closing a streamed response early stops the work
-    behind it. Raises `httpx.RemoteProtocolError` when an answer is broken off.
+    `interfaces` are those that respond. Closing a streamed response early stops the work for it. Raises
+    `httpx.RemoteProtocolError` if a response breaks off.
     """
 
     def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
         self._carrier = InProcess(platform, httpx.RemoteProtocolError, interfaces)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer a `Client`."""
+        """Respond to a `Client`."""
         return _response(self._carrier.handle(request), _Stream)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer an `AsyncClient`."""
+        """Respond to an `AsyncClient`."""
         return _response(await self._carrier.ahandle(request), _AsyncStream)
 
 

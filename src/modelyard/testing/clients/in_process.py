@@ -1,6 +1,6 @@
-"""HTTP without a socket: a client's request goes to the platform as a value, and the answer comes back as one.
+"""HTTP without a socket: a client's request is passed to the platform as a value, and so is the response.
 
-`modelyard.testing.clients.httpx` and `modelyard.testing.clients.httpx2` are this for one client library each.
+`modelyard.testing.clients.httpx` and `modelyard.testing.clients.httpx2` build on it, for one client library each.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from modelyard.http.route import STANDARD, Interface
 from modelyard.platform.platform import Platform
 
 BrokenOff = Callable[[str], Exception]
-"""Makes the exception by which a client library says that a server broke off."""
+"""Creates the exception that a client library raises if a server breaks off its response."""
 
 
 class Address(Protocol):
@@ -22,7 +22,7 @@ class Address(Protocol):
 
     @property
     def scheme(self) -> str:
-        """Such as "http"."""
+        """The scheme, such as "http"."""
         ...
 
     @property
@@ -31,7 +31,7 @@ class Address(Protocol):
         ...
 
 
-class Lines(Protocol):
+class RawHeaders(Protocol):
     """Headers of a client library."""
 
     @property
@@ -40,7 +40,7 @@ class Lines(Protocol):
         ...
 
 
-class Asked(Protocol):
+class ClientRequest(Protocol):
     """A request of a client library. `stream` is its body, for one kind of client or for both."""
 
     method: str
@@ -48,56 +48,56 @@ class Asked(Protocol):
 
     @property
     def url(self) -> Address:
-        """Where it goes; the host does not matter."""
+        """The requested URL; its host does not matter."""
         ...
 
     @property
-    def headers(self) -> Lines:
-        """What it says of itself."""
+    def headers(self) -> RawHeaders:
+        """The headers."""
         ...
 
 
 class _ClientFailed(BaseException):
-    """The client's own code failed while its body was read. To the platform this is a client that went away."""
+    """The client's own code failed while its body was read. For the platform this is a client that disconnected."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class InProcess:
-    """Carries requests to a platform and answers back. Thread-safe; holds nothing that must be closed.
+    """Carries requests to a platform and responses back. Thread-safe; holds nothing that must be closed.
 
-    What the client's body raises is raised to the client. What breaks an answer off is raised as `broken_off` makes it.
+    What the client's body raises is raised to the client. If a response breaks off, `broken_off` creates the exception.
     """
 
     def __init__(self, platform: Platform, broken_off: BrokenOff, interfaces: Iterable[Interface] = STANDARD) -> None:
         self._endpoint = Endpoint(platform, interfaces)
         self._broken_off = broken_off
 
-    def handle(self, asked: Asked) -> Response:
-        """Answer. A body that is no bytes is an iterator for `Pieces`."""
+    def handle(self, request: ClientRequest) -> Response:
+        """Respond to a request. A body that is not bytes is an iterator for `Pieces`."""
         try:
-            return self._endpoint.handle(_request(asked, _sent(asked.stream)))
+            return self._endpoint.handle(_request(request, _sent(request.stream)))
         except _ClientFailed as failure:
             raise failure.error from failure.error.__cause__
         except Exception as error:
-            raise self._broken_off("the platform went away without an answer") from error
+            raise self._broken_off("the platform disconnected without a response") from error
 
-    async def ahandle(self, asked: Asked) -> Response:
-        """The same on an event loop. Other tasks have their turn, as when a socket is waited for."""
+    async def ahandle(self, request: ClientRequest) -> Response:
+        """Respond as `handle` does, on an event loop, where other tasks run meanwhile, as with a socket."""
         await asyncio.sleep(0)
         try:
-            return await self._endpoint.ahandle(_request(asked, _asent(asked.stream)))
+            return await self._endpoint.ahandle(_request(request, _asent(request.stream)))
         except _ClientFailed as failure:
             raise failure.error from failure.error.__cause__
         except Exception as error:
-            raise self._broken_off("the platform went away without an answer") from error
+            raise self._broken_off("the platform disconnected without a response") from error
 
 
-def _request(asked: Asked, body: Iterator[bytes] | AsyncIterator[bytes]) -> Request:
-    path, _, query = asked.url.raw_path.partition(b"?")
-    headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in asked.headers.raw]
-    return Request(asked.method, path.decode("ascii"), query.decode("ascii"), headers, body, asked.url.scheme)
+def _request(request: ClientRequest, body: Iterator[bytes] | AsyncIterator[bytes]) -> Request:
+    path, _, query = request.url.raw_path.partition(b"?")
+    headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.headers.raw]
+    return Request(request.method, path.decode("ascii"), query.decode("ascii"), headers, body, request.url.scheme)
 
 
 def _sent(stream: Iterable[bytes]) -> Iterator[bytes]:
@@ -116,7 +116,7 @@ async def _asent(stream: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 
 class Pieces:
-    """The body of an answer piece by piece. Closed early, the client has gone away."""
+    """The body of a response, piece by piece. Closing it early disconnects the client."""
 
     def __init__(self, pieces: Any, broken_off: BrokenOff) -> None:
         self._pieces, self._broken_off = pieces, broken_off
@@ -125,15 +125,15 @@ class Pieces:
         try:
             yield from self._pieces
         except Exception as error:
-            raise self._broken_off("the platform broke off its answer") from error
+            raise self._broken_off("the platform broke off its response") from error
 
     def close(self) -> None:
-        """Stop the work behind the answer; what was produced is booked."""
+        """Stop the work for the response; the usage so far is recorded."""
         close(self._pieces)
 
 
 class AsyncPieces:
-    """The same on an event loop, where other tasks have their turn after each piece."""
+    """The body of a response on an event loop, where other tasks run after each piece."""
 
     def __init__(self, pieces: Any, broken_off: BrokenOff) -> None:
         self._pieces, self._broken_off = pieces, broken_off
@@ -144,8 +144,8 @@ class AsyncPieces:
                 yield piece
                 await asyncio.sleep(0)
         except Exception as error:
-            raise self._broken_off("the platform broke off its answer") from error
+            raise self._broken_off("the platform broke off its response") from error
 
     async def aclose(self) -> None:
-        """Stop the work behind the answer; what was produced is booked."""
+        """Stop the work for the response; the usage so far is recorded."""
         await self._pieces.aclose()

@@ -1,4 +1,4 @@
-"""The real `openai` client, of any line in use, wired to a platform in process."""
+"""The real `openai` client, in any version in use, connected to a platform in process."""
 
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from modelyard.testing.faults.faults import Faults
 
 BASE_URL = "http://modelyard.invalid/inference/v1"
-"""Where the clients believe that the platform is: a name that can never be resolved."""
+"""The base URL of the clients, whose host name can never be resolved."""
 
 
 def openai_client(
     platform: Platform, *, base_url: str = BASE_URL, faults: "Faults | None" = None, **options: Any
 ) -> "OpenAI":
-    """The `openai` client, whose every request goes to `platform`.
+    """Create an `openai` client that sends every request to `platform`.
 
-    The path of `base_url` chooses the interface; its host does not matter. `options` are the client's own: with an
-    `api_key`, that one is used, else a key is made for the platform's entity, so that every request is authenticated,
-    limited and booked as those of any client are. What the client reads in the environment by itself, such as
-    `OPENAI_PROJECT_ID`, it reads as ever. `faults` disturb its connection. Raises `MissingExtra`.
+    The path of `base_url` selects the interface; its host does not matter. `options` are the client's own. An `api_key`
+    among them is used, otherwise a key is created for the platform's entity, so that every request is authenticated,
+    limited and recorded as usual. The client still reads its environment variables, such as `OPENAI_PROJECT_ID`.
+    `faults` disturb its connection. Raises `MissingExtra`.
 
         with openai_client(platform) as client:
             client.chat.completions.create(model="echo", messages=[{"role": "user", "content": "hello"}])
@@ -37,7 +37,10 @@ def openai_client(
 def async_openai_client(
     platform: Platform, *, base_url: str = BASE_URL, faults: "Faults | None" = None, **options: Any
 ) -> "AsyncOpenAI":
-    """The same for an event loop; it holds no socket and may be used on one loop after another."""
+    """Create an asynchronous client as `openai_client` does.
+
+    It holds no socket and may be used on one event loop after another.
+    """
     openai = _openai()
     http_client = openai.DefaultAsyncHttpxClient(transport=_transport(openai, platform, faults))
     return openai.AsyncOpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
@@ -45,14 +48,14 @@ def async_openai_client(
 
 def _openai() -> ModuleType:
     try:
-        import openai  # noqa: PLC0415 - the user's own, of whichever line
+        import openai  # noqa: PLC0415 - the user's own, in any version
     except ImportError as error:
         raise MissingExtra("openai") from error
     return openai
 
 
 def _transport(openai: ModuleType, platform: Platform, faults: "Faults | None") -> object:
-    """For the library on which this line of the client is built."""
+    """Create the transport for the library on which this version of the client is built."""
     library = openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]
     transport = httpx.HttpxTransport(platform) if library == "httpx" else httpx2.Httpx2Transport(platform)
     return transport if faults is None else faults.transport(transport)

@@ -1,4 +1,4 @@
-"""An ASGI application on a free port of loopback, in a thread of its own, for clients that need a socket."""
+"""An ASGI application on a free loopback port, in a thread of its own, for clients that need a socket."""
 
 import asyncio
 import socket
@@ -14,20 +14,21 @@ from modelyard.platform.platform import Platform
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 PATIENCE = 1
-"""Seconds that an answer which is still being streamed may go on when the server is told to end."""
+"""Seconds that a response may still be streamed after the server is told to stop."""
 LONGEST_END = 30
-"""Seconds within which a server must have ended."""
+"""Seconds within which a server must have stopped."""
 
 
 class AsgiServer:
-    """Where an application answers (`url`), and its connections, to be cut as by a server that dies."""
+    """The `url` of a served application, and its connections, which can be cut as by a server that crashes."""
 
     def __init__(self, url: str, server: Any) -> None:
         self.url, self._server = url, server
 
     def cut(self, client: tuple[str, int] | None = None) -> None:
-        """Drop all connections, idle ones too; or end that of one client (an ASGI scope's `client`), who gets what was
-        sent. From any thread.
+        """Drop all connections, idle ones too, or only that of one client (an ASGI scope's `client`).
+
+        That one still receives what was sent. May be called from any thread.
         """
         for connection in list(self._server.server_state.connections):
             if client is None:
@@ -40,11 +41,11 @@ class AsgiServer:
 def asgi_server(application: Application, **options: Any) -> Iterator[AsgiServer]:
     """Serve the application while the block runs; `options` are those of a `uvicorn.Config`.
 
-    What is logged goes to the loggers of `uvicorn`, which are left as they are unless the options name a level. Raises
-    `MissingExtra` without uvicorn, and RuntimeError for a server that does not end.
+    Logs go to the loggers of `uvicorn`, which are not configured unless the options name a level. Raises `MissingExtra`
+    without uvicorn, and RuntimeError for a server that does not stop.
     """
     try:
-        import uvicorn  # noqa: PLC0415 - an extra that only those who need a socket have
+        import uvicorn  # noqa: PLC0415 - an extra that is needed for sockets only
     except ImportError as error:
         raise MissingExtra("uvicorn", "serve") from error
     config = uvicorn.Config(application, log_config=None, timeout_graceful_shutdown=PATIENCE, **options)
@@ -64,15 +65,14 @@ def asgi_server(application: Application, **options: Any) -> Iterator[AsgiServer
 async def _serve(server: Any, listener: socket.socket) -> None:
     await server.serve(sockets=[listener])
     for connection in list(server.server_state.connections):
-        connection.transport.abort()  # it would wait for a client that reads no further
+        connection.transport.abort()  # it would wait for a client that has stopped reading
 
 
 @contextmanager
 def served(platform: Platform) -> Iterator[str]:
-    """Serve `platform` from a thread until the block ends. Gives its root, such as "http://127.0.0.1:43210".
+    """Serve `platform` from a thread until the block ends. Yields its root URL, such as "http://127.0.0.1:43210".
 
-    The port is one that was free. What is logged goes to the loggers of `uvicorn`, which are left as they are. Raises
-    `MissingExtra`.
+    The port is a free one. Logs go to the loggers of `uvicorn`, which are not configured. Raises `MissingExtra`.
 
         with served(platform) as url:
             OpenAI(base_url=f"{url}/inference/v1", api_key=platform.keys.create().secret)

@@ -1,1 +1,1 @@
-"""What implementations of the protocols promise, as test suites."""
+"""The promises of the protocols as test suites for implementations."""

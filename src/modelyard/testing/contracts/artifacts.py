@@ -1,4 +1,4 @@
-"""The contract of every artifact store, to be run on your own:
+"""The contract of every artifact store, to run on your own implementation:
 
 class TestMyArtifacts(ArtifactStoreContract):
     @pytest.fixture
@@ -22,13 +22,13 @@ HOSTILE_NAMES = ("", ".", "..", "../x", "/etc/hostname", "a/b", "x\0", "\ud800",
 
 
 def read(artifacts: ArtifactStore, name: str) -> bytes:
-    """All bytes of an artifact."""
+    """Return all bytes of an artifact."""
     with artifacts.open(name) as file:
         return file.read()
 
 
 class ArtifactStoreContract:
-    """The laws of `modelyard.protocols.ArtifactStore`, for the fixture `artifacts`, which holds nothing yet."""
+    """The laws of `modelyard.protocols.ArtifactStore`, for the fixture `artifacts`, an empty artifact store."""
 
     @pytest.mark.parametrize("chunks", [[], [b""], [b"one"], [b"t", b"", b"wo\0\xff"], [b"x" * 100_000] * 30])
     def test_bytes_come_back_as_they_were_put(self, artifacts: ArtifactStore, chunks: list[bytes]) -> None:
@@ -113,7 +113,7 @@ class ArtifactStoreContract:
         assert list(artifacts.names()) == []
 
     def test_a_backup_has_every_artifact_in_a_file_of_its_name(self, artifacts: ArtifactStore) -> None:
-        """One that has no backups raises `StoreError`. A second backup adds what is new."""
+        """A store without backups raises `StoreError`. A second backup adds what is new."""
         kept = {artifacts.put([data]).name: data for data in (b"one", b"", b"three")}
         with TemporaryDirectory() as folder, suppress(StoreError):
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""The contract of every authenticator, to be run on your own:
+"""The contract of every authenticator, to run on your own implementation:
 
     class TestMySessions(AuthenticatorContract):
         @pytest.fixture
@@ -11,7 +11,7 @@
         def end(self, authenticator, secret):
             authenticator.log_out(secret)
 
-`issue` lets another caller in each time. Where secrets end by time alone, `end` moves your clock beyond it.
+`issue` creates a secret for another caller each time. If secrets only expire, `end` moves your clock beyond that time.
 """
 
 import re
@@ -27,16 +27,16 @@ from modelyard.errors import Unauthenticated
 from modelyard.protocols import Authenticator
 
 SENDABLE = re.compile(r"[A-Za-z0-9._~+/-]+={0,2}")
-"""What an Authorization header of the scheme Bearer can carry."""
+"""The tokens that an Authorization header of the scheme Bearer can carry."""
 
 STRANGERS = (*("", " ", "-", "*", "%", "\n", "a\0b", "\ud800", "é", "🔑", "null", "None", "' OR ''='"), "x" * 100_000)
-"""Texts with which nobody was ever let in."""
+"""Strings that have never been a secret."""
 
 _quick = settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 def variations(secret: str) -> Iterator[str]:
-    """Texts that are nearly the secret: parts of it, something around it, another case, a character changed."""
+    """Yield strings that resemble the secret: parts of it, something around it, another case, a changed character."""
     yield from (secret[:-1], secret[1:], secret[: len(secret) // 2], secret[len(secret) // 2 :])
     yield from (f"{secret} ", f" {secret}", f"{secret}\n", f"{secret}\0", f"{secret}=", f"x{secret}", secret * 2)
     yield from (text for text in (secret.upper(), secret.lower(), secret.swapcase()) if text != secret)
@@ -45,32 +45,32 @@ def variations(secret: str) -> Iterator[str]:
 
 
 def refusal(authenticator: Authenticator, secret: str) -> str:
-    """The words with which a secret is refused."""
+    """Return the message with which a secret is refused."""
     try:
         answer = authenticator.authenticate(secret)
     except Unauthenticated as refused:
         return str(refused)
-    raise AssertionError(f"{secret[:80]!r} was not refused: it lets {answer!r} in")
+    raise AssertionError(f"{secret[:80]!r} was not refused: it authenticates {answer!r}")
 
 
 class AuthenticatorContract:
-    """The laws of `modelyard.protocols.Authenticator`, for the fixture `authenticator`, which knows nobody yet."""
+    """The laws of `modelyard.protocols.Authenticator`, for the fixture `authenticator`, without any secrets yet."""
 
     def issue(self, authenticator: Authenticator) -> str:
-        """A secret that lets in a caller whom no other secret lets in."""
-        raise NotImplementedError("override `issue` to give out a secret of your authenticator")
+        """Return a secret of a caller that has no other secret."""
+        raise NotImplementedError("override `issue` to return a secret of your authenticator")
 
     def end(self, authenticator: Authenticator, secret: str) -> None:
-        """Revoke the secret, or let its time pass; others go on."""
-        pytest.skip("`end` is not overridden: nothing is known of secrets that were revoked or have expired")
+        """Revoke the secret, or let it expire; others stay valid."""
+        pytest.skip("`end` is not overridden: revoked and expired secrets are not tested")
 
-    # ---- whom it lets in ----
+    # ---- accepted secrets ----
 
     def test_a_secret_leads_to_a_principal_who_holds_their_own_entity(self, authenticator: Authenticator) -> None:
         principal = authenticator.authenticate(self.issue(authenticator))
         assert isinstance(principal, Principal)
         assert NAME.fullmatch(principal.entity), "an entity is 1 to 128 characters of A-Z a-z 0-9 . _ -"
-        assert principal.scope.covers(principal.entity), "whoever names no entity has their own, so they must hold it"
+        assert principal.scope.covers(principal.entity), "the scope must cover the caller's own entity, the default"
 
     def test_every_caller_has_an_id_of_their_own(self, authenticator: Authenticator) -> None:
         ids = [authenticator.authenticate(self.issue(authenticator)).key_id for _ in range(3)]
@@ -96,7 +96,7 @@ class AuthenticatorContract:
         assert len(secret) <= authenticator.longest
         assert isinstance(authenticator.blocking, bool)
 
-    # ---- whom it refuses ----
+    # ---- refused secrets ----
 
     def test_nothing_but_the_whole_secret_lets_in(self, authenticator: Authenticator) -> None:
         secret = self.issue(authenticator)
@@ -132,7 +132,7 @@ class AuthenticatorContract:
         gone = self.issue(authenticator)
         self.end(authenticator, gone)
         words = {text: refusal(authenticator, text) for text in (gone, gone[:-1], f"{gone}x", *STRANGERS)}
-        assert len(set(words.values())) == 1, "the words tell which secrets were ever known"
+        assert len(set(words.values())) == 1, "the messages reveal which secrets were ever valid"
 
     def test_no_secret_is_repeated(self, authenticator: Authenticator) -> None:
         secret = self.issue(authenticator)

@@ -1,11 +1,11 @@
-"""The contract of every backend, synchronous or asynchronous, to be run on your own:
+"""The contract of every backend, synchronous or asynchronous, to run on your own implementation:
 
     class TestMyBackend(BackendContract):
         @pytest.fixture
         def backend(self):
             return MyBackend()
 
-It asks each law of one offered model, the first one unless the fixture `model` names another, and skips what the
+It tests each law with one offered model, the first one unless the fixture `model` names another, and skips what the
 backend does not declare.
 """
 
@@ -46,7 +46,7 @@ from modelyard.testing.contracts.backend_client import (
     served,
 )
 
-# The same requests each time; and as a backend may be slow, no smaller one is looked for when one has failed.
+# Equal requests each time; and as a backend may be slow, a failing request is not shrunk.
 _quick = settings(
     max_examples=50,
     derandomize=True,
@@ -66,7 +66,7 @@ LOOK_UP = Tool("look_up", "looks a thing up", SCHEMA)
 
 
 def needs(declared: object, what: str) -> None:
-    """Skip the test unless the backend declares what it is about."""
+    """Skip the test unless the backend declares what it tests."""
     if not declared:
         pytest.skip(f"this backend does not declare {what}")
 
@@ -76,12 +76,12 @@ class BackendContract:
 
     @pytest.fixture
     def model(self, backend: AnyBackend) -> str:
-        """The id of the model that is asked; override it to name another."""
+        """Return the id of the tested model; override it to name another."""
         return backend.entries()[0].id
 
     @pytest.fixture
     def can(self, backend: AnyBackend, model: str) -> Capabilities:
-        """What the backend declares for that model."""
+        """Return the capabilities of that model."""
         return backend.capabilities(model)
 
     # ---- what is offered ----
@@ -208,7 +208,7 @@ class BackendContract:
                 for _ in range(taken):
                     next(stream, None)
                 close(stream)
-                assert next(stream, None) is None, "a closed answer goes on"
+                assert next(stream, None) is None, "a closed answer continues"
         assert bool(deltas_of(backend, request_for(model))) == bool(before)
 
     # ---- tokens ----
@@ -302,7 +302,7 @@ class BackendContract:
 
 
 def _interleaved(backend: AnyBackend, requests: list[CompletionRequest]) -> list[list[Delta]]:
-    """All answers, read in turns of one delta each."""
+    """Read all answers in turns of one delta each."""
     with opened(backend, requests) as streams:
         rounds = list(zip_longest(*streams))
     return [[delta for delta in answer if delta is not None] for answer in zip(*rounds, strict=True)]
@@ -314,13 +314,13 @@ def _check_choice(deltas: list[Delta], request: CompletionRequest) -> None:
     assert set(reasons[:-1]) <= {None}
     assert sum(delta.tokens for delta in deltas) <= (request.max_tokens or MAX_TOKENS)
     for delta in deltas:
-        delta.text.encode()  # no half of a character
+        delta.text.encode()  # not a part of a character
         assert len(delta.logprobs) == (delta.tokens if request.logprobs else 0)
         assert len(delta.token_ids) == (delta.tokens if request.return_token_ids else 0)
 
 
 def _check_by_hand(value: Any) -> None:
-    """Whether the value is valid under `SCHEMA`."""
+    """Check that the value is valid under `SCHEMA`."""
     assert value.keys() == {"found", "count"}
     assert type(value["found"]) is bool
     assert type(value["count"]) is int

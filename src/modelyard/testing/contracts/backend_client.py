@@ -1,4 +1,4 @@
-"""Asking a backend, synchronous or asynchronous, without a platform: for its contract, and for your own tests."""
+"""A client of a backend, synchronous or asynchronous, without a platform: for its contract, and for your own tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -20,26 +20,26 @@ MAX_TOKENS = 24
 
 
 def request_for(model: str, **fields: Any) -> CompletionRequest:
-    """A question for the model, seeded, with at most 24 tokens to answer."""
+    """Create a request to the model, seeded, with at most 24 tokens of answer."""
     asked = CompletionRequest(model, QUESTION, sampling=Sampling(seed=7), max_tokens=MAX_TOKENS)
     return attrs.evolve(asked, **fields)
 
 
 def served(backend: AnyBackend, model: str) -> ServedModel:
-    """The model as the catalogue lists it."""
+    """Return the model as the catalogue lists it."""
     (entry,) = [entry for entry in backend.entries() if entry.id == model]
     return ServedModel(model, entry)
 
 
 def deltas_of(backend: AnyBackend, request: CompletionRequest) -> list[Delta]:
-    """The whole answer, delta by delta."""
+    """Return the whole answer, delta by delta."""
     with opened(backend, [request]) as (stream,):
         return list(stream)
 
 
 @contextmanager
 def opened(backend: AnyBackend, requests: Iterable[CompletionRequest]) -> Iterator[list[Iterator[Delta]]]:
-    """Answers that can be read in turns and closed, whichever kind of backend gives them; it has one event loop."""
+    """Yield answers that can be read in turns and closed, from either kind of backend, on one event loop."""
     chosen = [(request, served(backend, request.model)) for request in requests]
     if hasattr(backend, "stream"):
         yield [backend.stream(request, model) for request, model in chosen]
@@ -49,7 +49,7 @@ def opened(backend: AnyBackend, requests: Iterable[CompletionRequest]) -> Iterat
 
 
 class _Turns:
-    """An asynchronous answer, of which each delta is waited for."""
+    """An asynchronous answer as a blocking iterator."""
 
     def __init__(self, runner: asyncio.Runner, deltas: AsyncIterator[Delta]) -> None:
         self._runner, self._deltas = runner, deltas
@@ -67,6 +67,7 @@ class _Turns:
         return await anext(self._deltas)
 
     def close(self) -> None:
+        """Close an answer."""
         close = getattr(self._deltas, "aclose", None)
         assert close is not None, "closing the answer stops the work: make `astream` a generator"
         self._runner.run(close())
@@ -80,5 +81,5 @@ def close(stream: Iterator[Delta]) -> None:
 
 
 def choice_of(deltas: Iterable[Delta]) -> Choice:
-    """What the deltas fold into."""
+    """Fold the deltas into a choice."""
     return fold_choice(0, deltas, with_logprobs=True)

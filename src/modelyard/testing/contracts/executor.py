@@ -1,4 +1,4 @@
-"""The contract of every executor, to be run on your own:
+"""The contract of every executor, to run on your own implementation:
 
 class TestMyExecutor(ExecutorContract):
     @pytest.fixture
@@ -19,37 +19,37 @@ from modelyard.domain.job import Claim
 from modelyard.protocols import Executor
 
 PATIENCE = 60.0
-"""How many seconds to wait for what must come: long, since only a broken executor is waited for so long."""
+"""Seconds to wait for an expected event: many, since only a broken executor takes that long."""
 A_WHILE = 0.1
-"""How many seconds a job takes that must be waited for."""
+"""Seconds that a slow job takes."""
 BETWEEN_LOOKS = 0.005
 
 
 class Trials(Protocol):
-    """Jobs to try an executor with. The word before the first "-" of a job's id says what the job does:
+    """Jobs to test an executor with. The part of a job's id before the first "-" is what the job does:
 
-    "brief" ends at once, "failing" raises, "waiting" goes on until it is let go, "slow" takes a while after that.
+    "brief" ends at once, "failing" raises, "waiting" runs until it is released, "slow" takes a while after that.
     """
 
     def run(self, claim: Claim) -> None:
-        """Do the job: what `submit` is given."""
+        """Run the job: the function that `submit` gets."""
         ...
 
     def begun(self) -> Sequence[str]:
-        """The ids of the jobs that have begun, in order, one for each run."""
+        """Return the ids of the jobs that have begun, in order, one for each run."""
         ...
 
     def ended(self) -> Sequence[str]:
-        """The ids of those that came to their own end."""
+        """Return the ids of the jobs that ended without raising."""
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let waiting jobs end."""
         ...
 
 
 class TrialsHere:
-    """Jobs in this process. The claim of each run is kept in `claims`."""
+    """Jobs in this process. The claim of each run is stored in `claims`."""
 
     def __init__(self) -> None:
         self.claims: list[Claim] = []
@@ -57,7 +57,7 @@ class TrialsHere:
         self._go_on = threading.Event()
 
     def run(self, claim: Claim) -> None:
-        """Do what the job's id says."""
+        """Run the job that the id describes."""
         self.claims.append(claim)
         what = claim.job_id.partition("-")[0]
         if what == "failing":
@@ -69,40 +69,40 @@ class TrialsHere:
         self._ended.append(claim.job_id)
 
     def begun(self) -> Sequence[str]:
-        """The ids of the jobs that have begun."""
+        """Return the ids of the jobs that have begun."""
         return [claim.job_id for claim in self.claims]
 
     def ended(self) -> Sequence[str]:
-        """The ids of those that have ended without raising."""
+        """Return the ids of the jobs that ended without raising."""
         return list(self._ended)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let waiting jobs end."""
         self._go_on.set()
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what must come."""
+    """Wait until the condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "it did not come"
+        assert time.monotonic() < deadline, "the condition did not become true"
         threading.Event().wait(BETWEEN_LOOKS)
 
 
 def outcome(executor: Executor, handle: str) -> str:
-    """How a job ended, once it has."""
+    """Wait for the end of a job; return its outcome."""
     deadline = time.monotonic() + PATIENCE
     while (told := executor.poll(handle)) is None:
-        assert time.monotonic() < deadline, "it does not end"
+        assert time.monotonic() < deadline, "the job does not end"
         threading.Event().wait(BETWEEN_LOOKS)
     return told
 
 
 class ExecutorContract:
-    """The laws of `modelyard.protocols.Executor`. The fixture `executor` gives an executor that runs nothing yet.
+    """The laws of `modelyard.protocols.Executor`. The fixture `executor` is an executor without jobs.
 
-    One that runs jobs while `submit` waits sets `inline`. One that runs them outside of this process sets `detached`
-    and brings a fixture `trials` of its own.
+    An executor that runs jobs inside `submit` sets `inline`. One that runs them outside of this process sets `detached`
+    and provides its own fixture `trials`.
     """
 
     inline = False
@@ -110,11 +110,11 @@ class ExecutorContract:
 
     @pytest.fixture
     def trials(self) -> Trials:
-        """The jobs to try it with; override it for jobs outside of this process."""
+        """Return the jobs to test with; override it for jobs outside of this process."""
         return TrialsHere()
 
     def test_jobs_are_run_once_each_under_handles_of_their_own(self, executor: Executor, trials: Trials) -> None:
-        """What was submitted is what runs, with its own claim; handles are texts, so that a record can keep them."""
+        """The submitted function runs, with its own claim; handles are strings, so that records can store them."""
         claims = [Claim(f"brief-{number}", number, "worker") for number in (1, 2, 2, 3)]
         handles = [executor.submit(claim, trials.run) for claim in claims]
         assert [outcome(executor, handle) for handle in handles] == [""] * 4
@@ -127,24 +127,24 @@ class ExecutorContract:
     def test_poll_tells_nothing_while_a_job_runs_and_how_it_ended_for_ever_after(
         self, executor: Executor, trials: Trials
     ) -> None:
-        """None from `submit` on; a text once it has ended, empty when that was in order."""
+        """None from `submit` on; a string once it has ended, empty if it ended normally."""
         if self.inline:
-            trials.let_go()
+            trials.release()
         handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
         assert executor.poll(handle) == ("" if self.inline else None)
         until(lambda: "waiting-1" in trials.begun())
         assert executor.poll(handle) == ("" if self.inline else None)
-        trials.let_go()
+        trials.release()
         assert outcome(executor, handle) == ""
         assert executor.poll(handle) is not None
 
     def test_what_runs_outside_of_this_process_is_found_again(self, executor: Executor, trials: Trials) -> None:
-        """And nothing else is."""
+        """Nothing else is unknown."""
         if self.inline:
-            trials.let_go()
+            trials.release()
         handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
         assert executor.reattach(handle) is self.detached
-        trials.let_go()
+        trials.release()
         executor.close()
 
     def test_an_unknown_handle_runs_not_and_cannot_be_ended_or_found(self, executor: Executor) -> None:
@@ -155,9 +155,9 @@ class ExecutorContract:
             assert executor.reattach(handle) is False
 
     def test_cancelling_is_idempotent_also_after_the_end(self, executor: Executor, trials: Trials) -> None:
-        """It ends what can be ended by force, and changes nothing for a job that has ended."""
+        """It kills what can be killed, and changes nothing for a job that has ended."""
         if not self.detached:
-            trials.let_go()
+            trials.release()
         handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
         executor.cancel(handle)
         executor.cancel(handle)
@@ -173,7 +173,7 @@ class ExecutorContract:
         assert trials.ended() == ["brief-2"]
 
     def test_closing_waits_for_what_runs_and_may_be_repeated(self, executor: Executor, trials: Trials) -> None:
-        """When `close` returns in time, nothing runs any more. What is a process may leave before its job has ended."""
+        """When `close` returns in time, nothing runs any more. A job in a process of its own may outlive it."""
         handle = executor.submit(Claim("slow-1", 1, "worker"), trials.run)
         until(lambda: "slow-1" in trials.begun())
         executor.close()

@@ -1,4 +1,4 @@
-"""A store that runs every step twice, to find steps that are no pure functions of their transaction."""
+"""A store that runs every step twice, to find steps that are not pure functions of their transaction."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,9 +14,9 @@ class _Undone(Exception):
 
 
 class RunTwiceStore:
-    """Passes everything to `store`, after running each step once in vain: its writes undone, its outcome forgotten.
+    """Passes everything to `store`, but runs each step twice: the first time its writes and its result are dropped.
 
-    A store may do the same at any moment, after a fault or a lost race, so a service must behave alike on this one.
+    Any store may repeat a step, after an error or a lost race, so a service must behave in the same way on this one.
 
         platform_store = RunTwiceStore(MemoryStore(RECORDS))
     """
@@ -26,12 +26,12 @@ class RunTwiceStore:
 
     @property
     def blocking(self) -> bool:
-        """That of the inner store."""
+        """The value of the inner store."""
         return self._store.blocking
 
     @property
     def durability(self) -> str:
-        """That of the inner store."""
+        """The value of the inner store."""
         return self._store.durability
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
@@ -41,7 +41,7 @@ class RunTwiceStore:
         return self._store.transact(step, durable)
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """The same for tasks."""
+        """Run `step` twice, for a task."""
         with suppress(Exception):
             await self._store.atransact(_undoing(step), durable)
         return await self._store.atransact(step, durable)
@@ -51,7 +51,7 @@ class RunTwiceStore:
         return self._store.read(query)
 
     def check(self) -> Mapping[str, object]:
-        """What the inner store reports."""
+        """Check the inner store."""
         return self._store.check()
 
     def sync(self) -> None:

@@ -1,4 +1,4 @@
-"""The contract of every store, to be run on your own:
+"""The contract of every store, to run on your own implementation:
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -7,7 +7,7 @@
             yield store
             store.close()
 
-A store that outlives its object also overrides `reopen(self, store)`: close it and open the same records anew.
+A store that outlives its object also overrides `reopen(self, store)`: close it and open the same records again.
 `machine_over` searches longer than the contract does for histories in which a store and a plain dictionary disagree;
 `RunTwiceStore` runs any of it, or a whole service, with every step repeated.
 """

@@ -23,7 +23,7 @@ class Refused(Exception):
 
 
 def sorted_items(chosen: Sequence[Item], index: str, descending: bool = False) -> list[Item]:
-    """Items as a page of this index lists them: None first, enums by their value, the key last."""
+    """Sort items as a page of this index does: None first, enums by their value, the key last."""
 
     def rank(value: Any) -> tuple[bool, Any]:
         return value is not None, value.value if isinstance(value, Colour) else value
@@ -32,7 +32,7 @@ def sorted_items(chosen: Sequence[Item], index: str, descending: bool = False) -
 
 
 def apply_to_model(model: Model, action: Action) -> type[Exception] | None:
-    """Do to a dictionary what the verb does to a store; the error where it is refused."""
+    """Apply an action to a dictionary as a store would; return the error if it is refused."""
     verb, item = action
     key = (item.shelf, item.number)
     if verb != "add" and key not in model:
@@ -50,7 +50,7 @@ def apply_to_model(model: Model, action: Action) -> type[Exception] | None:
 
 
 def apply_to_store(tx: Tx, action: Action) -> type[Exception] | None:
-    """Do an action; the error where it is refused."""
+    """Apply an action; return the error if it is refused."""
     verb, item = action
     try:
         if verb == "add":
@@ -66,7 +66,7 @@ def apply_to_store(tx: Tx, action: Action) -> type[Exception] | None:
 
 @attrs.frozen
 class Window:
-    """What is asked of a listing: behind a place in it, whether its record exists or not."""
+    """A request for a page: after a position, whether a record is there or not."""
 
     index: str
     after: Item
@@ -75,24 +75,24 @@ class Window:
 
     @property
     def where(self) -> list[Any]:
-        """The prefix of the index."""
+        """Return the prefix of the index."""
         return [getattr(self.after, name) for name in ITEM.indexes[self.index].where]
 
     @property
-    def _behind(self) -> Mapping[str, Any]:
+    def _after(self) -> Mapping[str, Any]:
         cursor = ITEM.cursor(self.index, self.after)
         return {"after": cursor, "limit": self.limit, "descending": self.descending}
 
     def page(self, snapshot: Snapshot) -> list[Item]:
-        """Whole records."""
-        return snapshot.page(Item, self.index, *self.where, **self._behind)
+        """Read whole records."""
+        return snapshot.page(Item, self.index, *self.where, **self._after)
 
     def select(self, snapshot: Snapshot, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """These columns of them."""
-        return snapshot.select(Item, names, self.index, *self.where, **self._behind)
+        """Read these columns of them."""
+        return snapshot.select(Item, names, self.index, *self.where, **self._after)
 
     def of(self, model: Model) -> list[Item]:
-        """What a dictionary has there."""
+        """Return the expected records from a dictionary."""
         group = [i for i in model.values() if [getattr(i, n) for n in ITEM.indexes[self.index].where] == self.where]
         ranked = sorted_items([*group, self.after], self.index, self.descending)
         cursor = ITEM.cursor(self.index, self.after)
@@ -111,7 +111,10 @@ names_of_columns = st.lists(st.sampled_from([field.name for field in attrs.field
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Steps of several verbs, some undone, compared with the same done to a dictionary. See `machine_over`."""
+    """Steps of several operations, some undone, compared with the same operations on a dictionary.
+
+    See `machine_over`.
+    """
 
     open_store: Callable[[], Store]
     reopen_store: Callable[[Store], Store]
@@ -123,20 +126,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.model: Model = {}
 
     def teardown(self) -> None:
-        """Leave the store."""
+        """Close the store."""
         self.close_store(self.store)
 
     @rule(chosen=st.lists(actions, max_size=4), durable=st.booleans())
     def step(self, chosen: list[Action], durable: bool) -> None:
-        """A step in which each verb is done or refused as it should be."""
+        """Run a step in which each operation succeeds or is refused as it should be."""
         answers = self.store.transact(lambda tx: [apply_to_store(tx, action) for action in chosen], durable)
         assert answers == [apply_to_model(self.model, action) for action in chosen]
 
     @rule(chosen=st.lists(actions, max_size=4))
     def step_that_raises(self, chosen: list[Action]) -> None:
-        """A step that is undone."""
+        """Run a step that is undone."""
 
         def step(tx: Tx) -> None:
+            """Run a step in which each operation succeeds or is refused as it should be."""
             for action in chosen:
                 apply_to_store(tx, action)
             raise Refused
@@ -149,11 +153,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(changes=st.lists(st.tuples(items, st.none() | st.integers(-1, 1)), max_size=3))
     def read_and_replace(self, changes: list[tuple[Item, int | None]]) -> None:
-        """What most steps do: read a record and put back another version of it."""
+        """Read a record and replace it by another version, as most steps do."""
         found = [item for item, _ in changes if (item.shelf, item.number) in self.model]
         ranks = {(item.shelf, item.number): rank for item, rank in changes}
 
         def step(tx: Tx) -> None:
+            """Run a step in which each operation succeeds or is refused as it should be."""
             for item in found:
                 old = tx.get(Item, item.shelf, item.number)
                 tx.replace(attrs.evolve(old, rank=ranks[item.shelf, item.number]))
@@ -165,7 +170,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(shelf=shelves, number=st.integers(-1, 2))
     def get(self, shelf: str, number: int) -> None:
-        """One record, or the refusal."""
+        """Read one record, or be refused."""
         expected = self.model.get((shelf, number))
         assert self.store.read(lambda snapshot: snapshot.find(Item, KEY, shelf, number)) == expected
         try:
@@ -175,29 +180,29 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(shelf=shelves, label=st.none() | st.sampled_from(["", "x", "y", "\x00"]))
     def find(self, shelf: str, label: str | None) -> None:
-        """By unique key; None finds nothing."""
+        """Find by unique key; None finds nothing."""
         same = [i for i in self.model.values() if label is not None and (i.shelf, i.label) == (shelf, label)]
         assert self.store.read(lambda snapshot: snapshot.find(Item, "label", shelf, label)) == next(iter(same), None)
 
     @rule(window=windows)
     def page(self, window: Window) -> None:
-        """A page behind any cursor."""
+        """Read a page after any cursor."""
         assert self.store.read(window.page) == window.of(self.model)
 
     @rule(window=windows, names=names_of_columns)
     def select(self, window: Window, names: list[str]) -> None:
-        """Some columns of a page behind any cursor."""
+        """Read some columns of a page after any cursor."""
         expected = [tuple(getattr(item, name) for name in names) for item in window.of(self.model)]
         assert self.store.read(lambda snapshot: window.select(snapshot, names)) == expected
 
     @rule()
     def reopen(self) -> None:
-        """Where the store allows it, everything is there again."""
+        """Reopen the store, if possible; everything must still be there."""
         self.store = self.reopen_store(self.store)
 
     @invariant()
     def holds_what_the_dictionary_holds(self) -> None:
-        """Everything, in order, and counted."""
+        """Compare everything, in order, and the counts."""
         expected = sorted_items(list(self.model.values()), "by_label")
         assert self.store.read(lambda snapshot: snapshot.page(Item, "by_label")) == expected
         assert self.store.read(lambda snapshot: snapshot.count(Item, "by_label")) == len(expected)
@@ -208,15 +213,15 @@ def _same(store: Store) -> Store:
 
 
 def machine_over(open_store: Callable[[], Store], reopen_store: Callable[[Store], Store] = _same) -> type[StoreMachine]:
-    """A machine for hypothesis' `run_state_machine_as_test`.
+    """Create a machine for hypothesis' `run_state_machine_as_test`.
 
-    `open_store` opens an empty store with `CONTRACT_RECORDS`; `reopen_store` closes one and opens its records anew.
+    `open_store` opens an empty store with `CONTRACT_RECORDS`; `reopen_store` closes one and opens its records again.
     """
     return _machine(open_store, reopen_store, lambda store: store.close())
 
 
 def machine_on(store: Store) -> type[StoreMachine]:
-    """The same for one store, which is emptied before each history and stays open."""
+    """Create a machine for one store, which is emptied before each history and stays open."""
     return _machine(lambda: _emptied(store), _same, lambda store: None)
 
 

@@ -1,4 +1,4 @@
-"""What a store owes to records: its verbs, its listings and the values that it keeps."""
+"""The laws of a store about records: its operations, its listings and the values that it stores."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
@@ -39,14 +39,14 @@ def clear(store: Store, chosen: Sequence[Item]) -> None:
 
 
 def all_items(store: Store) -> list[Item]:
-    """Every item, by label."""
+    """Return every item, by label."""
     return store.read(lambda snapshot: snapshot.page(Item, "by_label", limit=1000))
 
 
 class RecordLaws:
     """Part of `modelyard.testing.contracts.store.StoreContract`."""
 
-    # ---- verbs ----
+    # ---- operations ----
 
     def test_what_was_added_is_got(self, store: Store) -> None:
         keep(store, Item("a", 1, "x"))
@@ -162,7 +162,7 @@ class RecordLaws:
             assert store.read(lambda snapshot, w=where: snapshot.count(Item, index, *w)) == len(expected)  # type: ignore[misc]
 
     def _visited(self, store: Store, index: str, where: tuple[object, ...], descending: bool) -> list[Item]:
-        """Every record of a listing, read in pages of two."""
+        """Read every record of a listing, in pages of two."""
         visited: list[Item] = []
 
         def next_page(snapshot: Snapshot) -> list[Item]:
@@ -276,5 +276,5 @@ def _where_of(item: Item, index: str) -> tuple[object, ...]:
 
 
 def _label_of(item: Item) -> tuple[object, ...]:
-    """Its label, or what no other item has."""
+    """Return its label, or something that no other item has."""
     return (item.shelf, item.label) if item.label is not None else (item.shelf, item.number, None)

@@ -1,4 +1,4 @@
-"""What a store owes to steps, to callers at the same time, and as a whole."""
+"""The laws of a store about steps, about concurrent callers, and as a whole."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def increment(tx: Tx) -> int:
 
 
 def at_once(actions: Iterable[Callable[[], object]]) -> list[object]:
-    """What each action answered or raised, when all begin together on threads of their own."""
+    """Run actions at the same time, each on a thread of its own; return what each returned or raised."""
     chosen = list(actions)
     start = threading.Barrier(len(chosen))
 
@@ -35,7 +35,7 @@ def at_once(actions: Iterable[Callable[[], object]]) -> list[object]:
         start.wait()
         try:
             return action()
-        except Exception as error:  # noqa: BLE001 - the caller judges it
+        except Exception as error:  # noqa: BLE001 - the caller checks it
             return error
 
     with ThreadPoolExecutor(len(chosen)) as pool:
@@ -46,7 +46,7 @@ class StepLaws:
     """Part of `modelyard.testing.contracts.store.StoreContract`."""
 
     def reopen(self, store: Store) -> Store | None:
-        """Close `store` and open the same records anew; None for a store that forgets."""
+        """Close `store` and open the same records again; return None for a store without durability."""
         return None
 
     # ---- steps ----
@@ -119,7 +119,7 @@ class StepLaws:
         with pytest.raises(RuntimeError):
             seen[0].count(Item, "by_label")
 
-    # ---- callers at the same time ----
+    # ---- concurrent callers ----
 
     def test_steps_are_serial(self, store: Store) -> None:
         keep(store, Counter("c"))
@@ -147,7 +147,7 @@ class StepLaws:
 
     def test_an_outcome_is_told_after_its_commit(self, store: Store) -> None:
         def race(number: int) -> bool:
-            """Whether this caller won; either way it sees at once what its outcome rests on."""
+            """Return whether this caller won; either way it sees at once the commit that decided."""
             won = True
             try:
                 keep(store, Item("a", number, "x"))
@@ -225,7 +225,7 @@ class StepLaws:
             assert taken.read_bytes() == b"mine"
             with suppress(StoreError):
                 store.backup(str(new))
-                assert new.exists(), "a store without backups says so with StoreError"
+                assert new.exists(), "a store without backups raises StoreError"
         assert all_items(store) == [Item("a", 1, "x")]
 
     def test_check_tells_the_durability_in_force(self, store: Store) -> None:

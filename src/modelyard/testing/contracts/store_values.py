@@ -1,4 +1,4 @@
-"""Records for trying stores out, and hypothesis strategies for their values, extremes included."""
+"""Records for testing stores, and hypothesis strategies for their values, extreme ones included."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from modelyard.domain.record import Index, Record, frozen_mapping
 
 
 class Colour(Enum):
-    """A value that is kept by name."""
+    """An enum, which is stored by value."""
 
     RED = "red"
     GREEN = "green"
@@ -22,7 +22,7 @@ class Colour(Enum):
 
 @attrs.frozen
 class Specimen:
-    """One field of every type that a record may have, and one that may be None for each."""
+    """One field of every type that a record may have, and an optional one of each."""
 
     id: str
     text: str = ""
@@ -50,7 +50,7 @@ class Specimen:
 
 @attrs.frozen
 class Item:
-    """Something on a shelf: a key of two columns, a unique label, and listings in which None occurs."""
+    """Something on a shelf: a key of two columns, a unique label, and indexes in which None occurs."""
 
     shelf: str
     number: int
@@ -86,11 +86,11 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
     ITEM,
     Record(Counter, "counters", key=("id",)),
 )
-"""What a store must be opened with for the contract and the machine."""
+"""The records that a store must be opened with for the contract and the machine."""
 
 
 def texts(**limits: Any) -> st.SearchStrategy[str]:
-    """Any text but lone surrogates; NUL and the highest code points included."""
+    """Generate any string without lone surrogates; NUL and the highest code points included."""
     return st.text(st.characters(codec="utf-8"), **limits)
 
 
@@ -133,7 +133,7 @@ specimens = st.builds(
     maybe_mapping=st.none() | mappings,
     maybe_names=st.none() | names,
 )
-"""A specimen with any values that a store must keep."""
+"""A specimen with any values that a store must accept."""
 
 shelves = st.sampled_from(["", "a", "é", "\U0001f600", "\uffff"])
 items = st.builds(
@@ -145,7 +145,7 @@ items = st.builds(
     colour=st.sampled_from(Colour),
     weight=st.sampled_from([-1.5, 0.0, 2.0]),
 )
-"""An item out of so few that they often meet."""
+"""An item; there are so few that collisions are frequent."""
 
 UNKEEPABLE: tuple[Mapping[str, Any], ...] = (
     {"text": "\ud800"},
@@ -165,7 +165,7 @@ UNKEEPABLE: tuple[Mapping[str, Any], ...] = (
     {"price": Decimal("NaN")},
     {"price": Decimal("Infinity")},
     {"price": 1.5},
-    {"at": datetime(2026, 1, 1)},  # noqa: DTZ001 - that it has no zone is the point
+    {"at": datetime(2026, 1, 1)},  # noqa: DTZ001 - a time without a zone, on purpose
     {"blob": "text"},
     {"mapping": {"a": float("nan")}},
     {"mapping": {"a": [float("inf")]}},
@@ -188,4 +188,4 @@ UNKEEPABLE: tuple[Mapping[str, Any], ...] = (
     {"names": "abc"},
     {"numbers": (float("nan"),)},
 )
-"""Values of a specimen that no store may take, since it would lose or change them."""
+"""Values of a specimen that a store must refuse, since it would lose or change them."""

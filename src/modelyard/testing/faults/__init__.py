@@ -1,1 +1,1 @@
-"""Failures on a schedule: of backends, stores, files, connections and workers."""
+"""Scheduled failures of backends, stores, files, connections and workers."""

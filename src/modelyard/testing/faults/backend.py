@@ -20,13 +20,13 @@ AnyBackend = Backend | AsyncBackend
 
 
 def faulty_backend(plan: FaultPlan, inner: AnyBackend) -> AnyBackend:
-    """The same backend, of the same kind, synchronous or asynchronous or both."""
+    """Wrap a backend in one of the same kind: synchronous, asynchronous or both."""
     kinds = {(True, False): _Faulty, (False, True): _AsyncFaulty, (True, True): _BothFaulty}
     return cast(AnyBackend, kinds[hasattr(inner, "stream"), hasattr(inner, "astream")](plan, inner))
 
 
 class _FaultyOffer:
-    """What both kinds offer. Whatever else a backend can do passes through."""
+    """What both kinds have in common. Other attributes are the backend's own."""
 
     def __init__(self, plan: FaultPlan, inner: Any) -> None:
         self._plan, self._inner = plan, inner
@@ -35,22 +35,19 @@ class _FaultyOffer:
         return getattr(self._inner, name)
 
     def backend_of(self, model: str) -> AnyBackend:
-        """Behind a router too, whoever answers is disturbed."""
+        """Return the model's backend, wrapped: behind a router every backend fails as scheduled."""
         found = backend_of(self._inner, model)
         return cast(AnyBackend, self) if found is self._inner else faulty_backend(self._plan, found)
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """As the backend says."""
         entries: Sequence[CatalogueEntry] = self._inner.entries()
         return entries
 
     def capabilities(self, model: str) -> Capabilities:
-        """As the backend says."""
         can: Capabilities = self._inner.capabilities(model)
         return can
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """As the backend says."""
         counted: int | None = self._inner.prompt_tokens(request, model)
         return counted
 
@@ -60,11 +57,11 @@ class _Faulty(_FaultyOffer):
 
     @property
     def blocking(self) -> bool:
-        """As the backend says; and while one of its answers is to be slow."""
+        """Whether the backend blocks, or a slow answer is scheduled."""
         return bool(self._inner.blocking) or self._plan.slow(COMPLETION)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """The backend's answer, or what goes wrong."""
+        """Stream the backend's answer, or fail."""
         answer = _Answer(self._plan.struck(COMPLETION))
         deltas = iter(self._inner.stream(request, model))
         try:
@@ -72,8 +69,8 @@ class _Faulty(_FaultyOffer):
                 yield answer.passed(delta)
             if seconds := answer.disturbed():
                 self._plan.clock.sleep(seconds)
-            yield from answer.said()
-            if answer.goes_on:
+            yield from answer.replacement()
+            if answer.continues:
                 yield from deltas
         finally:
             if hasattr(deltas, "close"):
@@ -84,7 +81,7 @@ class _AsyncFaulty(_FaultyOffer):
     """An asynchronous backend."""
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """The backend's answer, or what goes wrong."""
+        """Stream the backend's answer, or fail."""
         answer = _Answer(self._plan.struck(COMPLETION))
         deltas = aiter(self._inner.astream(request, model))
         try:
@@ -92,9 +89,9 @@ class _AsyncFaulty(_FaultyOffer):
                 yield answer.passed(delta)
             if seconds := answer.disturbed():
                 await self._plan.clock.asleep(seconds)
-            for delta in answer.said():
+            for delta in answer.replacement():
                 yield delta
-            if answer.goes_on:
+            if answer.continues:
                 async for delta in deltas:
                     yield delta
         finally:
@@ -107,34 +104,34 @@ class _BothFaulty(_Faulty, _AsyncFaulty):
 
 
 class _Answer:
-    """One answer, disturbed when so many tokens have passed; `left` is how many are yet to. None is no disturbance."""
+    """One answer, disturbed after a number of tokens; `left` of these are still to come. None means undisturbed."""
 
     def __init__(self, struck: Struck | None) -> None:
         self._struck, self._fault = struck, None if struck is None else struck.fault
         self.left = 0 if struck is None else struck.after
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the rest follows."""
+    def continues(self) -> bool:
+        """Whether the rest of the answer follows."""
         return self._fault is None or isinstance(self._fault, Slow | Malformed)
 
     def passed(self, delta: Delta) -> Delta:
-        """A delta that comes before the disturbance, or as much of it as does."""
-        if delta.tokens > self.left and not self.goes_on:
+        """Return the part of a delta that comes before the disturbance."""
+        if delta.tokens > self.left and not self.continues:
             delta = attrs.evolve(first_tokens(delta, self.left), finish_reason=None, usage=None)
         self.left = max(0, self.left - delta.tokens)
         return delta
 
     def disturbed(self) -> float:
-        """Now the disturbance comes, unless the answer was too short for it. Gives the seconds that go by."""
+        """Record the disturbance, unless the answer was too short for it; return the seconds that it takes."""
         if self._struck is None or self.left:
             self._fault = None
             return 0.0
-        self._struck.comes()
+        self._struck.record()
         return self._struck.seconds
 
-    def said(self) -> Sequence[Delta]:
-        """What is said in the place of the rest, or before it. Raises what ends the answer."""
+    def replacement(self) -> Sequence[Delta]:
+        """Return what is streamed instead of the rest, or before it. Raises what ends the answer."""
         if isinstance(self._fault, Exception):
             raise self._fault.with_traceback(None)
         if isinstance(self._fault, Timeout):

@@ -1,4 +1,4 @@
-"""Faults on schedule, at every port of one platform, for the tests of what has to bear them."""
+"""Scheduled faults at every port of one platform, for tests of how they are handled."""
 
 import os
 from typing import Any
@@ -20,7 +20,7 @@ __all__ = ["Cut", "Disconnect", "Faults", "Happened", "Killed", "Malformed", "Sl
 
 
 class Faults:
-    """What goes wrong at the ports of one platform, and when. With the same seed the same goes wrong.
+    """What goes wrong at the ports of one platform, and when. Equal seeds give equal faults.
 
         faults = Faults()
         with faults.open_platform() as platform:
@@ -28,9 +28,9 @@ class Faults:
             ...
         faults.check()
 
-    Each method below that names an operation schedules one fault of it: `at` counts from 1, the next time, and is 1
-    unless given; it comes `times` times from then on, once unless given. With `rate`, from 0 to 1, each time draws
-    whether it comes. What is to come at a moment is scheduled by the clock:
+    Each method below that names an operation schedules one fault of it. `at` counts the operations from 1, the next
+    one, which is the default. The fault occurs `times` times from then on, by default once. With `rate`, between 0
+    and 1, it occurs at random. A fault at a moment in time is scheduled by the clock:
     `faults.clock.at(moment, lambda: faults.transact(StoreBusy("...")))`.
     """
 
@@ -39,7 +39,7 @@ class Faults:
         self._plan = FaultPlan(seed, self.clock)
         self._store: Store | None = None
 
-    # ---- what goes wrong
+    # ---- scheduling
 
     def completion(
         self,
@@ -50,7 +50,7 @@ class Faults:
         rate: float | None = None,
         after: int = 0,
     ) -> None:
-        """When a backend is asked for a completion, before its first token or `after` so many of each choice."""
+        """Fail a completion of a backend, before its first token or `after` so many of each choice."""
         self._plan.add(COMPLETION, fault, at, times, rate, after)
 
     def connection(
@@ -62,33 +62,34 @@ class Faults:
         rate: float | None = None,
         after: int = 0,
     ) -> None:
-        """When a client in process sends a request: before the platform hears of it, or `after` so many events of its
-        answer; an answer without events counts as one.
+        """Fail a request of a client in process: before it is sent, or `after` so many events of its response.
+
+        A response without events counts as one event.
         """
         self._plan.add(CONNECTION, fault, at, times, rate, after)
 
     def transact(
         self, error: Exception, *, at: int | None = None, times: int | None = None, rate: float | None = None
     ) -> None:
-        """When the store is to run a transaction: `StoreBusy`, `StorageFull`."""
+        """Fail a transaction of the store: `StoreBusy`, `StorageFull`."""
         self._plan.add(TRANSACT, error, at, times, rate)
 
     def read(
         self, error: Exception, *, at: int | None = None, times: int | None = None, rate: float | None = None
     ) -> None:
-        """When the store is read."""
+        """Fail a read of the store."""
         self._plan.add(READ, error, at, times, rate)
 
     def put(
         self, error: Exception, *, at: int | None = None, times: int | None = None, rate: float | None = None
     ) -> None:
-        """When an artifact is to be kept: `StorageFull`."""
+        """Fail the storing of an artifact: `StorageFull`."""
         self._plan.add(PUT, error, at, times, rate)
 
     def open(
         self, error: Exception, *, at: int | None = None, times: int | None = None, rate: float | None = None
     ) -> None:
-        """When an artifact is opened: `ArtifactMissing`."""
+        """Fail the opening of an artifact: `ArtifactMissing`."""
         self._plan.add(OPEN, error, at, times, rate)
 
     def step(
@@ -99,7 +100,7 @@ class Faults:
         times: int | None = None,
         rate: float | None = None,
     ) -> None:
-        """When a training job reaches a step, before that is recorded. `at` is the number of the step in its job."""
+        """Fail a training job when it reaches a step, before that is recorded. `at` is the step's number in its job."""
         self._plan.add(STEP, fault, at, times, rate)
 
     def submit(
@@ -110,59 +111,59 @@ class Faults:
         times: int | None = None,
         rate: float | None = None,
     ) -> None:
-        """When a worker hands a job to its executor."""
+        """Fail the submission of a job to its executor."""
         self._plan.add(SUBMIT, fault, at, times, rate)
 
-    # ---- what came of it
+    # ---- results
 
     @property
     def happened(self) -> tuple[Happened, ...]:
-        """The faults that came, in order."""
+        """The faults that occurred, in order."""
         return tuple(self._plan.happened)
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The faults that did not come, or less often than they were to, in words."""
+        """Descriptions of the faults that did not occur, or less often than scheduled."""
         return tuple(str(planned) for planned in self._plan.planned if planned.lacks)
 
     def check(self) -> None:
-        """Raise AssertionError when a fault that was scheduled did not come."""
-        assert not self.unused, f"these faults were scheduled and did not come: {'; '.join(self.unused)}"
+        """Raise AssertionError if a scheduled fault did not occur."""
+        assert not self.unused, f"these scheduled faults did not occur: {'; '.join(self.unused)}"
 
-    # ---- where it goes wrong
+    # ---- wrapping the ports
 
     def backend(self, inner: AnyBackend) -> AnyBackend:
-        """The backend, disturbed; behind a router every backend is."""
+        """Wrap a backend; behind a router every backend is wrapped."""
         return faulty_backend(self._plan, inner)
 
     def store(self, inner: Store) -> Store:
-        """The store, disturbed."""
+        """Wrap a store."""
         self._store = inner
         return FaultyStore(self._plan, inner)
 
     def artifacts(self, inner: ArtifactStore) -> ArtifactStore:
-        """The artifact store, disturbed."""
+        """Wrap an artifact store."""
         return FaultyArtifacts(self._plan, inner)
 
     def trainer(self, inner: Trainer) -> Trainer:
-        """The trainer, disturbed. A job can be killed or taken over where `store` has wrapped the platform's store."""
+        """Wrap a trainer. Killing or taking over a job requires that `store` has wrapped the platform's store."""
         return FaultyTrainer(self._plan, inner, self._kept, ids_by(self.clock))
 
     def executor(self, inner: Executor) -> Executor:
-        """The executor, disturbed."""
+        """Wrap an executor."""
         return FaultyExecutor(self._plan, inner)
 
     def transport(self, inner: Any) -> Any:
-        """A transport of `httpx` or `httpx2`, disturbed."""
+        """Wrap a transport of `httpx` or `httpx2`."""
         return FaultyTransport(self._plan, inner)
 
     def open_platform(self, path: str | os.PathLike[str] | None = None, **arguments: Any) -> Platform:
-        """As `modelyard.open_platform`, on this clock and with every port disturbed, those that are given too.
+        """Call `modelyard.open_platform` with this clock and with every port wrapped, including given ones.
 
         Raises ValueError for another clock.
         """
         if arguments.setdefault("clock", self.clock) is not self.clock:
-            raise ValueError("give the clock to Faults(clock=...), so that both go by the same")
+            raise ValueError("pass the clock to Faults(clock=...), so that both use the same")
         opened = open_platform(path, **arguments)
         life, make = opened._life, opened._life.executor
         runtime = attrs.evolve(

@@ -1,4 +1,4 @@
-"""What can go wrong, beside the exceptions that a port raises."""
+"""The kinds of faults, besides the exceptions that a port raises."""
 
 from datetime import datetime
 
@@ -7,14 +7,14 @@ import attrs
 
 @attrs.frozen
 class Slow:
-    """So many seconds go by on the clock, and then everything goes on."""
+    """So many seconds pass on the clock, and then the operation continues."""
 
     seconds: float
 
 
 @attrs.frozen
 class Timeout:
-    """So many seconds go by on the clock, and then whoever waits gives up."""
+    """So many seconds pass on the clock, and then the caller gives up."""
 
     seconds: float = 30.0
 
@@ -31,19 +31,19 @@ class Cut:
 
 @attrs.frozen
 class Malformed:
-    """A model answers nonsense in the place of a piece of text."""
+    """A model sends nonsense instead of a piece of text."""
 
     chunk: object = "<html>502 Bad Gateway</html>"
 
 
 @attrs.frozen
 class Killed:
-    """What runs a job is gone without a word, as by SIGKILL: the job stays claimed until its lease has run out."""
+    """The process of a job dies, as by SIGKILL: the job stays claimed until its lease expires."""
 
 
 @attrs.frozen
 class TakenOver:
-    """A job goes back into the queue while its worker is still at work, as when the worker stood still for a lease."""
+    """A job returns to the queue while its worker still runs, as when the worker was frozen for a lease."""
 
 
 Fault = Exception | Slow | Timeout | Disconnect | Cut | Malformed | Killed | TakenOver
@@ -51,7 +51,7 @@ Fault = Exception | Slow | Timeout | Disconnect | Cut | Malformed | Killed | Tak
 
 @attrs.frozen
 class Happened:
-    """A fault that came: at the `number`-th time of its operation, at this `moment` of the clock.
+    """A fault that occurred: at the `number`-th call of its operation, at this `moment` of the clock.
 
     For training jobs the number is that of the step.
     """

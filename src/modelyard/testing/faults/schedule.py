@@ -1,4 +1,4 @@
-"""When faults come: a schedule that is the same for the same seed, and a record of what came of it."""
+"""The schedule of faults, repeatable by its seed, and a record of those that occurred."""
 
 import math
 import threading
@@ -13,9 +13,9 @@ from modelyard.testing.faults.kinds import Fault, Happened, Slow, Timeout
 
 @attrs.define(eq=False)
 class Planned:
-    """A fault that is to come: from the `at`-th time on so many `times`, or at a `rate`.
+    """A scheduled fault: from the `at`-th call on so many `times`, or at a `rate`.
 
-    `after` is behind how many tokens, or events, of an answer.
+    `after` is the number of tokens, or events, of an answer that precede it.
     """
 
     operation: str
@@ -30,7 +30,7 @@ class Planned:
     happened: int = 0
 
     def strikes(self, number: int | None) -> bool:
-        """Whether it comes this time. `number` counts where an operation has a number of its own."""
+        """Return whether it occurs at this call. `number` replaces the count of calls for numbered operations."""
         self.seen += 1
         if self.struck >= self.times:
             return False
@@ -43,18 +43,18 @@ class Planned:
 
     @property
     def lacks(self) -> bool:
-        """Whether it came less often than it was to."""
+        """Return whether it occurred less often than scheduled."""
         return self.happened < (1 if self.times == math.inf else self.times)
 
     def __str__(self) -> str:
-        when = f"from time {self.at} on" if self.rate is None else f"at a rate of {self.rate:g}"
-        behind = f" behind {self.after}" if self.after else ""
+        when = f"from call {self.at} on" if self.rate is None else f"at a rate of {self.rate:g}"
+        after = f" after {self.after}" if self.after else ""
         often = "" if self.times == math.inf else f" of {self.times:g}"
-        return f"{self.operation}, {when}{behind}: {self.fault!r} came {self.happened}{often} times"
+        return f"{self.operation}, {when}{after}: {self.fault!r} occurred {self.happened}{often} times"
 
 
 class FaultPlan:
-    """What is to go wrong at the ports of one platform, and what did. Thread-safe."""
+    """The faults of one platform, scheduled and occurred. Thread-safe."""
 
     def __init__(self, seed: int, clock: Clock) -> None:
         self.seed, self.clock = seed, clock
@@ -66,7 +66,7 @@ class FaultPlan:
     def add(
         self, operation: str, fault: Fault, at: int | None, times: int | None, rate: float | None, after: int = 0
     ) -> None:
-        """Schedule a fault. Raises ValueError for a schedule that means nothing."""
+        """Schedule a fault. Raises ValueError for a contradictory schedule."""
         if rate is not None and at is not None:
             raise ValueError("give `at` or `rate`, not both")
         if not ((at is None or at >= 1) and (times is None or times >= 1) and after >= 0):
@@ -75,11 +75,11 @@ class FaultPlan:
             raise ValueError("`rate` is from 0 to 1")
         often = times or (1 if rate is None else math.inf)
         with self._lock:
-            draws = Random(f"{self.seed}:{len(self.planned)}")  # noqa: S311 - repeatable, no secret
+            draws = Random(f"{self.seed}:{len(self.planned)}")  # noqa: S311 - repeatable, not a secret
             self.planned.append(Planned(operation, fault, at or 1, often, rate, after, draws))
 
     def struck(self, operation: str, number: int | None = None) -> "Struck | None":
-        """What goes wrong this time, if anything does: of several faults the one that was scheduled first."""
+        """Return the fault of this call, if any: of several the one that was scheduled first."""
         with self._lock:
             self._numbers[operation] += 1
             here = [one for one in self.planned if one.operation == operation and one.strikes(number)]
@@ -88,18 +88,18 @@ class FaultPlan:
             return Struck(self, here[0], number or self._numbers[operation]) if here else None
 
     def raises(self, operation: str) -> None:
-        """Raise what goes wrong this time, if anything does."""
+        """Raise the fault of this call, if any."""
         struck = self.struck(operation)
         if struck is not None:
             raise struck.error()
 
     def slow(self, operation: str) -> bool:
-        """Whether something is planned that takes time."""
+        """Return whether a fault of this operation that takes time is scheduled."""
         with self._lock:
             return any(isinstance(one.fault, Slow | Timeout) for one in self.planned if one.operation == operation)
 
     def note(self, planned: Planned, number: int) -> None:
-        """It has come."""
+        """Record a fault that has occurred."""
         with self._lock:
             planned.happened += 1
             self.happened.append(Happened(planned.operation, number, planned.fault, self.clock.now()))
@@ -107,7 +107,7 @@ class FaultPlan:
 
 @attrs.frozen
 class Struck:
-    """A fault that comes now, at the `number`-th time of its operation."""
+    """A fault that occurs now, at the `number`-th call of its operation."""
 
     plan: FaultPlan
     planned: Planned
@@ -115,26 +115,26 @@ class Struck:
 
     @property
     def fault(self) -> Fault:
-        """What goes wrong."""
+        """The fault."""
         return self.planned.fault
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """The seconds that it takes."""
         return self.fault.seconds if isinstance(self.fault, Slow | Timeout) else 0.0
 
     @property
     def after(self) -> int:
-        """Behind how much of an answer it comes."""
+        """The number of tokens, or events, of an answer that precede it."""
         return self.planned.after
 
-    def comes(self) -> Fault:
-        """It has come: from now on it is among what happened."""
+    def record(self) -> Fault:
+        """Record that it has occurred, and return it."""
         self.plan.note(self.planned, self.number)
         return self.planned.fault
 
     def error(self) -> Exception:
-        """The exception that has come."""
-        error = self.comes()
+        """Record that it has occurred, and return it as an exception."""
+        error = self.record()
         assert isinstance(error, Exception)
         return error.with_traceback(None)

@@ -1,4 +1,4 @@
-"""A store and an artifact store that fail as scheduled, and are otherwise what they are."""
+"""A store and an artifact store that fail as scheduled."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, TypeVar
@@ -12,19 +12,19 @@ TRANSACT, READ, PUT, OPEN = "transact", "read", "put", "open"
 
 
 class FaultyStore:
-    """A store that refuses transactions and reads as scheduled. What it refuses it has not begun."""
+    """A store that refuses transactions and reads as scheduled. A refused step has not begun."""
 
     def __init__(self, plan: FaultPlan, inner: Store) -> None:
         self._plan, self._inner = plan, inner
 
     @property
     def blocking(self) -> bool:
-        """As the store says."""
+        """The value of the wrapped store."""
         return self._inner.blocking
 
     @property
     def durability(self) -> str:
-        """As the store says."""
+        """The value of the wrapped store."""
         return self._inner.durability
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
@@ -43,15 +43,15 @@ class FaultyStore:
         return self._inner.read(query)
 
     def check(self) -> Mapping[str, object]:
-        """As the store says."""
+        """Check the wrapped store."""
         return self._inner.check()
 
     def sync(self) -> None:
-        """As the store does."""
+        """Sync the wrapped store."""
         self._inner.sync()
 
     def backup(self, path: str) -> None:
-        """As the store does."""
+        """Back up the wrapped store."""
         self._inner.backup(path)
 
     def close(self) -> None:
@@ -60,13 +60,13 @@ class FaultyStore:
 
 
 class FaultyArtifacts:
-    """An artifact store that refuses to keep or to open as scheduled."""
+    """An artifact store that refuses to store or to open as scheduled."""
 
     def __init__(self, plan: FaultPlan, inner: ArtifactStore) -> None:
         self._plan, self._inner = plan, inner
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
-        """Keep the bytes, or fail before the first."""
+        """Store the bytes, or fail before the first."""
         self._plan.raises(PUT)
         return self._inner.put(chunks)
 
@@ -80,19 +80,19 @@ class FaultyArtifacts:
         self._inner.remove(name)
 
     def names(self) -> Iterator[str]:
-        """Every name kept."""
+        """Return every stored name."""
         return self._inner.names()
 
     def free(self) -> int | None:
-        """As the artifact store says."""
+        """Return the free space of the wrapped store."""
         return self._inner.free()
 
     def check(self) -> None:
-        """As the artifact store says."""
+        """Check the wrapped store."""
         self._inner.check()
 
     def backup(self, folder: str) -> None:
-        """As the artifact store does."""
+        """Back up the wrapped store."""
         self._inner.backup(folder)
 
 

@@ -1,4 +1,4 @@
-"""A client's connection that fails as scheduled: a transport of httpx or httpx2 around another one."""
+"""A client's connection that fails as scheduled: a transport of httpx or httpx2 that wraps another one."""
 
 from collections.abc import AsyncIterator, Iterator
 from importlib import import_module
@@ -17,10 +17,10 @@ class FaultyTransport:
         self._plan, self._inner = plan, inner
 
     def handle_request(self, request: Any) -> Any:
-        """Answer a `Client`. Raises what its library raises when a connection fails."""
+        """Respond to a `Client`. Raises what its library raises when a connection fails."""
         struck = self._plan.struck(CONNECTION)
         if struck is not None and not struck.after:
-            struck.comes()
+            struck.record()
             self._plan.clock.sleep(struck.seconds)
             _raise(struck, request)
         response = self._inner.handle_request(request)
@@ -29,10 +29,10 @@ class FaultyTransport:
         return response
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Answer an `AsyncClient`."""
+        """Respond to an `AsyncClient`."""
         struck = self._plan.struck(CONNECTION)
         if struck is not None and not struck.after:
-            struck.comes()
+            struck.record()
             await self._plan.clock.asleep(struck.seconds)
             _raise(struck, request)
         response = await self._inner.handle_async_request(request)
@@ -45,7 +45,7 @@ class FaultyTransport:
         self._inner.close()
 
     async def aclose(self) -> None:
-        """The same on an event loop."""
+        """Close the other transport, on an event loop."""
         await self._inner.aclose()
 
     def __enter__(self) -> "FaultyTransport":
@@ -64,72 +64,72 @@ class FaultyTransport:
 
 
 class _Cut:
-    """Where the body of an answer is broken: behind so many events, or of what has no events behind all of it."""
+    """The place where the body of a response breaks: after so many events, or at its end if it has no events."""
 
     def __init__(self, struck: Struck) -> None:
         self._left, self._events = struck.after, 0
 
     @property
     def reached(self) -> bool:
-        """Whether all that is to come before has come."""
+        """Whether everything before the place has passed."""
         return self._events >= self._left
 
     def parts(self, piece: bytes) -> tuple[bytes, bytes]:
-        """What of a piece comes before, and what behind."""
+        """Split a piece at the place."""
         at = 0
         while not self.reached and (end := piece.find(b"\n\n", at)) >= 0:
             at, self._events = end + 2, self._events + 1
         return (piece[:at], piece[at:]) if self.reached else (piece, b"")
 
     def over(self) -> bool:
-        """Whether the place is at the body's end."""
+        """Return whether the place is at the body's end."""
         return not self._events and self._left == 1
 
 
 class _Broken:
-    """The body of an answer on a connection that fails."""
+    """The body of a response on a connection that fails."""
 
     def __init__(self, struck: Struck, request: Any, stream: Any) -> None:
         self._struck, self._request, self._stream = struck, request, stream
 
 
 class _Breaking(_Broken):
-    """For a `Client`."""
+    """The body for a `Client`."""
 
     def __iter__(self) -> Iterator[bytes]:
         cut, pieces = _Cut(self._struck), iter(self._stream)
         for piece in pieces:
-            before, behind = cut.parts(piece)
+            before, after = cut.parts(piece)
             yield before
             if cut.reached:
                 self._breaks()
-                yield behind
+                yield after
                 yield from pieces
                 return
         if cut.over():
             self._breaks()
 
     def _breaks(self) -> None:
-        self._struck.comes()
+        self._struck.record()
         self._struck.plan.clock.sleep(self._struck.seconds)
         _raise(self._struck, self._request)
 
     def close(self) -> None:
-        """The client has gone."""
+        """Close the wrapped body, because the client has disconnected."""
         self._stream.close()
 
 
 class _AsyncBreaking(_Broken):
-    """For an `AsyncClient`."""
+    """The body for an `AsyncClient`."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         cut, pieces = _Cut(self._struck), aiter(self._stream)
         async for piece in pieces:
-            before, behind = cut.parts(piece)
+            before, after = cut.parts(piece)
             yield before
             if cut.reached:
                 await self._breaks()
-                yield behind
+                yield after
                 async for rest in pieces:
                     yield rest
                 return
@@ -137,17 +137,17 @@ class _AsyncBreaking(_Broken):
             await self._breaks()
 
     async def _breaks(self) -> None:
-        self._struck.comes()
+        self._struck.record()
         await self._struck.plan.clock.asleep(self._struck.seconds)
         _raise(self._struck, self._request)
 
     async def aclose(self) -> None:
-        """The client has gone."""
+        """Close the wrapped body, because the client has disconnected."""
         await self._stream.aclose()
 
 
 def _stream(kind: type[_Broken], base: str, struck: Struck, request: Any, response: Any) -> Any:
-    """A client takes no stream that is not of its own library."""
+    """Create a body of the request's own library: a client accepts no other."""
     made = type(kind.__name__, (kind, getattr(_library(request), base)), {})
     return made(struck, request, response.stream)
 
@@ -157,7 +157,7 @@ def _library(request: Any) -> Any:
 
 
 def _raise(struck: Struck, request: Any) -> None:
-    """Tell the client in its library's own words what became of its connection; a slow one goes on."""
+    """Raise the fault as an exception of the client's library; if it is slow only, return."""
     library, fault = _library(request), struck.fault
     if isinstance(fault, Slow):
         return

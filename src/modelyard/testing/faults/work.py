@@ -49,7 +49,7 @@ class FaultyTrainer:
         struck = self._plan.struck(STEP, step)
         if struck is None:
             return
-        fault = struck.comes()
+        fault = struck.record()
         if isinstance(fault, Exception):
             raise fault.with_traceback(None)
         if isinstance(fault, Slow):
@@ -92,7 +92,7 @@ class FaultyExecutor:
             return self._inner.submit(claim, run)
         if isinstance(struck.fault, Exception):
             raise struck.error()
-        struck.comes()
+        struck.record()
         handle = f"lost-{next(self._numbers)}"
         self._lost.add(handle)
         return handle
