@@ -20,7 +20,7 @@ from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.engines.torch.training.examples import Row
 from modelyard.engines.torch.training.token_logprobs import Scorer
-from modelyard.engines.torch.training.trainable import adapter_around
+from modelyard.engines.torch.training.trainable import attach_adapter
 from modelyard.engines.torch.training.trainer import LocalTrainer
 
 Rows = Iterator[dict[str, Any]]
@@ -36,7 +36,7 @@ def lora_steps(bench: Any) -> Rows:
     """One row a step: layers kept or recomputed, logits where a token is trained or of all tokens."""
     network = Network(bench.folder, bench.device)
     weights = sum(one.numel() for one in network.body.parameters())
-    trained = adapter_around(network.model, LoraShape(), 0, "base")
+    trained = attach_adapter(network.model, LoraShape(), 0, "base")
     scorer, optimizer = Scorer(network), torch.optim.AdamW(trained.parameters, lr=1e-6, fused=True)
     for tokens, recomputed, masked in product(bench.plan.trained, (False, True), (True, False)):
         row = _row(tokens, tokens // TRAINED_SHARE if masked else tokens - 1)

@@ -29,7 +29,7 @@ from modelyard.engines.torch.lora import LoraShape
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.training.examples import Row
 from modelyard.engines.torch.training.learner import BETAS, MAX_GRAD_NORM, WEIGHT_DECAY, LocalLearner
-from modelyard.engines.torch.training.trainable import adapter_around
+from modelyard.engines.torch.training.trainable import attach_adapter
 from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.formats.model_folder import read_base_folder
 from modelyard.protocols import TrainContext, Trained
@@ -75,7 +75,7 @@ class Plain:
 
     def __init__(self, folder: Path, rows: Sequence[Row]) -> None:
         self.model: Any = Network(folder).model
-        self.parameters = adapter_around(self.model, LoraShape(), 0, "mini").parameters
+        self.parameters = attach_adapter(self.model, LoraShape(), 0, "mini").parameters
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
         longest = max(len(row.ids) for row in rows)
         self.ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows])
@@ -122,7 +122,7 @@ def with_trl(folder: Path, rows: Sequence[Row], steps: dict[str, Step]) -> dict[
                 spent[name].append(timed(step))
 
     model: Any = Network(folder).model
-    adapter_around(model, LoraShape(), 0, "mini")
+    attach_adapter(model, LoraShape(), 0, "mini")
     config = TrlConfig(
         output_dir=str(folder.with_name("trl")),
         per_device_train_batch_size=len(rows),

@@ -24,7 +24,7 @@ from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.training.examples import Row
 from modelyard.engines.torch.training.token_logprobs import Scorer
-from modelyard.engines.torch.training.trainable import adapter_around, all_weights
+from modelyard.engines.torch.training.trainable import all_weights, attach_adapter
 from modelyard.errors import InvalidInput
 from modelyard.formats import model_config as base_config
 from modelyard.formats.model_folder import read_base_folder
@@ -200,7 +200,7 @@ def test_of_a_model_that_also_sees_the_language_model_answers_and_learns(
     wanted = [asked((prompt * 9)[:size], 12) for prompt, size in zip(prompts(3), (5, 20, 60), strict=True)]
     expected = [generated(theirs, one.prompt, one.max_tokens) for one in wanted]
     assert answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), *wanted) == expected
-    trained = adapter_around(network.model, LoraShape(rank=4, alpha=8), 0, "base")
+    trained = attach_adapter(network.model, LoraShape(rank=4, alpha=8), 0, "base")
     row = Row(tuple(wanted[1].prompt), (5, 9), (None,) * 2)
     found, _ = Scorer(network).logprobs([row])
     torch.testing.assert_close(found, _logprobs(theirs, row), atol=1e-4, rtol=1e-4)
@@ -295,7 +295,7 @@ def test_an_adapter_finds_the_layers_of_a_family_and_is_served_as_it_was_trained
     """By us, and by peft."""
     folder, adapter = made(family, options), tmp_path_factory.mktemp("adapter")
     network, serving = Network(folder), Network(folder)
-    trained = adapter_around(network.model, LoraShape(rank=4, alpha=8), 0, "base")
+    trained = attach_adapter(network.model, LoraShape(rank=4, alpha=8), 0, "base")
     shape = LoraShape.from_config(trained.beside[CONFIG_FILE])
     assert set(shape.targets) == targets
     row = Row(tuple(prompts(1)[0]) * 3, (9, 30), (None,) * 2)

@@ -19,7 +19,7 @@ from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.training.examples import Row
 from modelyard.engines.torch.training.token_logprobs import Scorer
-from modelyard.engines.torch.training.trainable import adapter_around
+from modelyard.engines.torch.training.trainable import attach_adapter
 
 BF16 = torch.bfloat16
 
@@ -116,7 +116,7 @@ def test_an_adapter_in_training_computes_and_learns_as_that_of_peft(dtype: torch
     torch.manual_seed(0)
     model = Attending(dtype).requires_grad_(False)
     theirs = get_peft_model(deepcopy(model), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj"]))
-    trained = adapter_around(model, LoraShape(4, 8, ("q_proj", "k_proj")), 0, "base")
+    trained = attach_adapter(model, LoraShape(4, 8, ("q_proj", "k_proj")), 0, "base")
     drawn = {name: torch.randn(weight.shape) for name, weight in trained.named.items()}
     trained.load(drawn)
     set_peft_model_state_dict(theirs, drawn)
@@ -138,7 +138,7 @@ def test_an_adapter_in_training_computes_and_learns_as_that_of_peft(dtype: torch
 def test_projections_of_one_input_keep_it_once_and_in_16_bits() -> None:
     """A copy in 32 bits for each would be half as much again as all else that a network keeps for its derivatives."""
     model = Attending(BF16).requires_grad_(False)
-    adapter_around(model, LoraShape(4, 8, ("q_proj", "k_proj")), 0, "base")
+    attach_adapter(model, LoraShape(4, 8, ("q_proj", "k_proj")), 0, "base")
     kept: dict[int, torch.Tensor] = {}
     x = torch.randn(1, 7, 64, dtype=BF16, requires_grad=True)
 
@@ -156,7 +156,7 @@ def test_the_sampler_and_the_trainer_agree_on_what_an_adapter_says(folder: Path)
     engine, weights = engine_of(folder), adapter_weights(folder, SHAPE, seed=1, scale=0.1)
     engine.load(1, SHAPE, weights)
     network = Network(folder, dtype=BF16)
-    trained = adapter_around(network.model, SHAPE, 0, "base")
+    trained = attach_adapter(network.model, SHAPE, 0, "base")
     trained.load(weights)
     scorer, apart = Scorer(network), []
     for number, prompt in enumerate(prompts(8)):

@@ -170,7 +170,7 @@ def _sampled_by_ids(ids: tuple[int, ...], logprob: float, reward: float) -> Traj
 
 def test_tokens_of_another_model_are_refused_by_number() -> None:
     group = TrajectoryGroup(tuple(_sampled_by_ids((7, 70_000), -1.0, reward) for reward in (1.0, 0.0)))
-    with pytest.raises(TrainingError, match="token 70000 is none of this model's 259"):
+    with pytest.raises(TrainingError, match="token 70000 is not one of this model's 259"):
         followed(trainer_of().train("rl", RLConfig(), [group], context_of(TINY)))
 
 
@@ -214,7 +214,7 @@ def test_an_adapter_is_no_parent_of_full_training_and_the_other_way_round() -> N
         for tuning in Tuning
     }
     for tuning, other in ((Tuning.LORA, Tuning.FULL), (Tuning.FULL, Tuning.LORA)):
-        with pytest.raises(TrainingError, match="of another kind of base model"):
+        with pytest.raises(TrainingError, match="another kind of base model"):
             followed(
                 trainer_of(tuning=tuning).train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY, parent=kinds[other]))
             )

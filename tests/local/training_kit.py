@@ -38,7 +38,7 @@ def learner_of(
 ) -> tuple[LocalLearner, Trained]:
     """What a job on this parent begins with."""
     context = context_of(TINY, parent=files)
-    with trainer_of(tuning=tuning, **options)._untouched(context, copies=0) as (learner, trained):
+    with trainer_of(tuning=tuning, **options)._base_learner(context, copies=0) as (learner, trained):
         _begin(learner, trained, context)
         return learner, trained
 

@@ -166,7 +166,7 @@ def test_a_schedule_that_means_nothing_is_refused(faults: Faults, schedule: dict
     [
         (Disconnect(), "connection"),
         (Cut(), "without a finish reason"),
-        (Malformed(), "a str in the place of a Delta"),
+        (Malformed(), "a str instead of a Delta"),
         (Malformed(Delta(index=7)), "choice 7"),
         (Timeout(30), "within 30 seconds"),
         (BackendError("broken"), "broken"),

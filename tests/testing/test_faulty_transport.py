@@ -131,7 +131,7 @@ def test_a_stream_that_is_too_short_is_not_broken(faults: Faults, call: Caller) 
     faults.connection(Disconnect(), after=100)
     assert call(stream=True)[1] is None
     assert call(stream=False)[1] is None
-    with pytest.raises(AssertionError, match="behind 100"):
+    with pytest.raises(AssertionError, match="after 100"):
         faults.check()
 
 

@@ -370,7 +370,7 @@ def test_a_platform_that_does_not_answer_is_told_in_the_library_s_words(
     monkeypatch.setattr(Endpoint, "ahandle", ahandle)
     error = asked.library.RemoteProtocolError
     for asynchronous in (False, True):
-        with pytest.raises(error, match="went away") as failed:
+        with pytest.raises(error, match="disconnected") as failed:
             send(asked, {"method": "GET", "url": "/"}, asynchronous)
         assert isinstance(failed.value.__cause__, OwnFault)
 

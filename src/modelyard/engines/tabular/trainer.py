@@ -1,4 +1,4 @@
-"""Training the tabular language model in pure Python, repeatable bit for bit."""
+"""Training of the tabular language model in pure Python, repeatable bit for bit."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
@@ -17,21 +17,21 @@ from modelyard.trainers import loop
 from modelyard.trainers.methods import LEARNER_METHODS
 
 SAVE_EVERY = 100
-"""Writing a state costs about as much as ten steps, and a hundred take a second or two."""
+"""Steps between saved states: writing one costs about as much as ten steps; a hundred take a second or two."""
 
 
 class TabularTrainer:
-    """Trains the tabular base models. Its checkpoints are one file, the adapter.
+    """Trains the tabular base models. A checkpoint is one file, the adapter.
 
-    A state is saved every `save_every` steps: the weights alone, as the optimizer has no memory of its own. Training
-    draws no random numbers, so the seed of a job changes nothing.
+    A state is saved every `save_every` steps: the weights only, as the optimizer has no state. Training draws no random
+    numbers, so the seed of a job changes nothing.
     """
 
     def __init__(self, base_models: Sequence[str] = BASE_MODELS, *, save_every: int = SAVE_EVERY) -> None:
         self._base_models, self._save_every = tuple(base_models), save_every
 
     def methods(self, base_model: str) -> Collection[str]:
-        """All methods for the base models named at construction."""
+        """Return all methods for the base models named at construction."""
         return LEARNER_METHODS if base_model in self._base_models else ()
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
@@ -43,28 +43,28 @@ class TabularTrainer:
 
 
 class TabularLearner:
-    """A tabular model in training, as the loops need it."""
+    """A tabular model in training, as the training loop needs it."""
 
     def __init__(self, model: TabularModel) -> None:
         self._learner = Learner(model)
 
     def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
-        """The assistant turns of an example."""
+        """Return the assistant turns of an example."""
         return example_turns(example, which)
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.Sampled:
-        """The sampled choices of a trajectory, found by their token ids or their bytes."""
+        """Return the sampled choices of a trajectory, found by their token ids or their bytes."""
         histories = sampled_turns(trajectory, without_logprobs)
         length = sum(history[-1].length for history in histories if history)
         return loop.Sampled([turn for turn in chain.from_iterable(histories) if turn.ids], length)
 
     def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
-        """Log-probabilities under another `TabularModel`."""
+        """Return log-probabilities under another `TabularModel`."""
         fixed = cast(TabularModel, model)
         return [fixed.score(turn.answer.features, turn.ids) for turn in cast(Sequence[Turn], turns)]
 
     def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
-        """Trace, loss, descend."""
+        """Trace, compute the loss, descend."""
         traces = self._learner.trace([turn.answer for turn in cast(Sequence[Turn], turns)])
         found = loss.of([trace.logprobs for trace in traces])
         entropies = [entropy for trace in traces for entropy in trace.entropies]
@@ -72,16 +72,16 @@ class TabularLearner:
         return {**found.metrics, **moved, "entropy": loop.mean(entropies)}
 
     def files(self) -> loop.Files:
-        """The adapter."""
+        """Return the adapter file."""
         return {ADAPTER_FILE: write_adapter(Adapter(self._learner.rows))}
 
     def state(self) -> loop.Files:
-        """The adapter: the optimizer remembers nothing."""
+        """Return the adapter file: the optimizer has no state."""
         return self.files()
 
 
 def _learner(context: TrainContext) -> TabularLearner:
-    """What goes on from the saved state, or else starts from the parent."""
+    """Resume from the saved state, or else start from the parent."""
     if context.resume_step and context.resume is not None:
         return TabularLearner(_model(context, context.resume_files, context.resume))
     return TabularLearner(_model(context, context.parent_files, context.parent))
@@ -95,7 +95,7 @@ def _policies(compared: Collection[str], context: TrainContext) -> loop.Policies
 
 
 def _model(context: TrainContext, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> TabularModel:
-    """The model with the adapter among these files; the base model when there is none."""
+    """Return the model with the adapter among these files; the base model if there is none."""
     seed = base_seed(context.base_model)
     if ADAPTER_FILE not in files or open_file is None:
         return TabularModel(seed)
@@ -104,7 +104,7 @@ def _model(context: TrainContext, files: frozenset[str], open_file: Callable[[st
             return TabularModel(seed, read_adapter(file))
     except ValueError as fault:
         raise TrainingError(
-            f"{ADAPTER_FILE} is no adapter of the tabular model ({fault}); delete that checkpoint and train again"
+            f"{ADAPTER_FILE} holds no adapter of the tabular model ({fault}); delete that checkpoint and train again"
         ) from fault
 
 

@@ -1,4 +1,4 @@
-"""Training data as the tabular model sees them: prompts as conversations, assistant turns as tokens."""
+"""Training data as the tabular model reads it: prompts as conversations, assistant turns as tokens."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -17,7 +17,9 @@ from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, en
 
 @attrs.frozen
 class Turn:
-    """An assistant turn to learn from: what stood before it, its tokens, and for each its sampler's log-probability."""
+    """An assistant turn to learn from: the messages before it, its tokens, and for each its sampler's log-
+    probability.
+    """
 
     prompt: tuple[Message, ...]
     ids: tuple[int, ...]
@@ -25,7 +27,7 @@ class Turn:
 
     @property
     def answer(self) -> Answer:
-        """The turn with its features."""
+        """The turn as features and tokens."""
         return Answer(prompt_features(self.prompt), self.ids)
 
     @property
@@ -38,7 +40,7 @@ class Turn:
 
 
 def example_turns(example: Example, which: AssistantTurns) -> list[Turn]:
-    """All assistant turns of an example, or the last."""
+    """Return all assistant turns of an example, or the last."""
     messages = example.messages
     places = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
     if which == "last":
@@ -56,7 +58,7 @@ def _imitated(before: Sequence[Message], tools: Sequence[Tool], message: Message
 
 
 def sampled_turns(trajectory: Trajectory, without_logprobs: bool = False) -> list[list[Turn]]:
-    """The turns of each history that can be trained: sampled choices with logprobs.
+    """Return the turns of each history that can be trained: sampled choices with logprobs.
 
     `without_logprobs` adds the assistant turns that have none.
     """
@@ -77,10 +79,10 @@ def _turns(history: History, without_logprobs: bool) -> Iterator[Turn]:
 def _sampled(
     choice: SampledChoice, logprobs: Sequence[TokenLogprob]
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-    """The sampled tokens and their log-probabilities.
+    """Return the sampled tokens and their log-probabilities.
 
-    Ids are taken as they are. Where there are none, or none of this model's, tokens are found again by their bytes; the
-    log-probability of one that this model spells as several is unknown for each of them.
+    Ids are used as they are. If there are none, or none of this model's, tokens are recovered from their bytes; if this
+    model splits one into several, the log-probability of each of them is unknown.
     """
     if _are_ours(choice.token_ids):
         return choice.token_ids, tuple(entry.logprob for entry in logprobs)
@@ -101,7 +103,7 @@ def _found_again(entry: TokenLogprob) -> list[tuple[int, float | None]]:
 
 
 def _spelled(raw: bytes) -> Sequence[int]:
-    """The tokens of bytes that are no token; those of broken text are the bytes themselves."""
+    """Return the tokens of bytes that are not a token; those of broken text are the bytes themselves."""
     try:
         return encode(raw.decode())
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Training causal language models on torch: SFT and RL."""
+"""Training of causal language models on torch."""
 
 from modelyard.lazy import defer_modules
 

@@ -1,7 +1,7 @@
-"""Training data as rows of tokens, with the places that are trained.
+"""Training data as rows of tokens, with the positions that are trained.
 
-Sampled tokens are taken as they were sampled: text that is encoded again is often other tokens. Turns of one history
-share a row as long as each prompt begins with all that stood before it.
+Sampled tokens are used as they were sampled: encoding their text again often gives other tokens. Turns of one history
+share a row as long as each prompt begins with everything before it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ from modelyard.errors import InvalidInput
 
 @attrs.frozen
 class Row:
-    """Tokens up to the last that is trained, the places of those that are, and for each the sampler's log-probability.
+    """Tokens up to the last trained one, the positions of the trained ones, and for each the sampler's log-probability.
 
-    One without places is what was left of a row that is too long for the model.
+    A row without positions is what is left of a row that is too long for the model.
     """
 
     ids: tuple[int, ...]
@@ -33,7 +33,7 @@ LEFT_OUT = Row((), (), ())
 
 
 def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | None]) -> Iterator[Row]:
-    """A row, if something is trained in it. Nothing stands before the first token, so nothing can foretell it."""
+    """Yield a row, if anything in it is trained. The first token never is, as nothing precedes it to predict it."""
     pairs = [pair for pair in zip(places, logprobs, strict=True) if pair[0] > 0]
     if pairs:
         trained, known = zip(*pairs, strict=True)
@@ -44,11 +44,11 @@ def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | N
 
 
 def example_rows(chat: Chat, example: Example, which: AssistantTurns) -> list[Row]:
-    """A conversation, as a row, whose assistant turns, all or the last, are trained with the token that ends them.
+    """Return a conversation as a row in which all assistant turns, or the last, are trained with their end token.
 
-    What a turn is the template says by `{% generation %}`; where it does not, a turn is what rendering adds behind the
-    prompt. Raises `InvalidInput` when such a template writes a conversation so that its beginning is not the beginning
-    of the whole.
+    The template marks turns with `{% generation %}`; without these marks a turn is what rendering it adds to the
+    prompt. Raises `InvalidInput` if such a template does not write the beginning of a conversation as the beginning of
+    the whole.
     """
     turns = [place for place, message in enumerate(example.messages) if message.role is Role.ASSISTANT]
     if not turns:
@@ -61,14 +61,14 @@ def example_rows(chat: Chat, example: Example, which: AssistantTurns) -> list[Ro
 
 
 def _runs(marks: Sequence[bool]) -> list[range]:
-    """Where marks stand side by side."""
+    """Return the ranges of consecutive marks."""
     groups = groupby(range(len(marks)), key=lambda place: marks[place])
     runs = [list(places) for marked, places in groups if marked]
     return [range(run[0], run[-1] + 1) for run in runs]
 
 
 def _span(chat: Chat, example: Example, turn: int, whole: Sequence[int]) -> range:
-    """Where a turn stands in the whole, the token that ends it included."""
+    """Return the range of a turn in the whole, including its end token."""
     before = _prompt(chat, example.messages[:turn], example.tools)
     through = chat.render(example.messages[: turn + 1], example.tools, add_generation_prompt=False)
     if whole[: len(before)] != before or whole[: len(through)] != through:
@@ -90,7 +90,7 @@ def _prompt(chat: Chat, messages: Sequence[Message], tools: Sequence[Tool]) -> l
 
 
 def _end_of_turn(chat: Chat, ids: Sequence[int], start: int) -> int:
-    """Behind the last token from `start` on that ends a turn: templates write more behind it, such as a new line."""
+    """Return the index after the first end token from `start` on; templates add more, such as a new line."""
     ends = [place + 1 for place in range(start, len(ids)) if ids[place] in chat.end_tokens]
     return ends[-1] if ends else len(ids)
 
@@ -99,7 +99,7 @@ def _end_of_turn(chat: Chat, ids: Sequence[int], start: int) -> int:
 
 
 def trajectory_rows(chat: Chat, trajectory: Trajectory, without_logprobs: bool) -> list[Row]:
-    """The rows of all histories; those in which nothing is trained are left out. Raises `InvalidInput`."""
+    """Return the rows of all histories, without those in which nothing is trained. Raises `InvalidInput`."""
     return [row for history in trajectory.histories for row in _stitched(chat, history, without_logprobs)]
 
 
@@ -120,7 +120,7 @@ def _stitched(chat: Chat, history: History, without_logprobs: bool) -> Iterator[
 def _turns(
     chat: Chat, history: History, without_logprobs: bool
 ) -> Iterator[tuple[list[int], Sequence[int], Sequence[float | None]]]:
-    """What was sampled: its prompt, its tokens and their log-probabilities."""
+    """Yield the prompt of each sampled choice, its tokens and their log-probabilities."""
     before: list[Message] = []
     for item in history.items:
         choice = item if isinstance(item, SampledChoice) else SampledChoice(item)
@@ -134,7 +134,7 @@ def _turns(
 def _answer(
     chat: Chat, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]
 ) -> tuple[Sequence[int], Sequence[float | None]]:
-    """The tokens that were sampled, by their ids or their bytes; without either, those of the text."""
+    """Return the sampled tokens, by their ids or their bytes; without either, those of the text."""
     logprobs = choice.logprobs or ()
     if choice.token_ids:
         return choice.token_ids, [entry.logprob for entry in logprobs] or [None] * len(choice.token_ids)
@@ -149,7 +149,7 @@ def _answer(
 
 
 def _written(chat: Chat, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-    """The tokens of an answer as the template writes it."""
+    """Return the tokens of an answer as the template writes it."""
     messages = (*before, choice.message)
     whole = chat.render(messages, tools, add_generation_prompt=False)
     span = _span(chat, Example(messages, tuple(tools)), len(before), whole)
@@ -158,7 +158,7 @@ def _written(chat: Chat, choice: SampledChoice, before: Sequence[Message], tools
 
 
 def _found_again(chat: Chat, logprobs: Sequence[TokenLogprob], written: Sequence[int]) -> list[int]:
-    """The tokens that have these bytes, nothing if some have none; a token without bytes is the end of the turn."""
+    """Return the tokens with these bytes, nothing if some have none; a token without bytes ends the turn."""
     end = written[-1] if _ends(chat, written) else None
     found = [chat.token_of_bytes.get(raw, None if raw else end) for raw in map(token_bytes, logprobs)]
     return [] if None in found else [token for token in found if token is not None]

@@ -1,4 +1,4 @@
-"""A base model in training: forward passes where tokens are trained, exact derivatives, AdamW."""
+"""A base model in training: forward passes over trained tokens, exact derivatives, AdamW."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ from modelyard.trainers import loop
 from modelyard.trainers.losses import Loss
 
 MOMENTS_FILE = "optimizer.safetensors"
-PASS_TOKENS = "pass_tokens"  # noqa: S105 - a number that lies among the moments: sums depend on it
+PASS_TOKENS = "pass_tokens"  # noqa: S105 - a number stored with the moments, as sums depend on it
 
 BETAS, WEIGHT_DECAY, MAX_GRAD_NORM = (0.9, 0.99), 0.1, 1.0
-"""AdamW as RL of language models usually sets it."""
+"""The usual settings of AdamW for RL of language models."""
 
 
 class LocalLearner:
-    """Trains what `trained` names of the network that `scorer` looks at, on rows up to `context_length` tokens."""
+    """Trains the parameters `trained` of the network of `scorer`, on rows of up to `context_length` tokens."""
 
     def __init__(self, chat: Chat, scorer: Scorer, trained: Trained, room: Room, context_length: int) -> None:
         self._chat, self._scorer, self._trained, self._room = chat, scorer, trained, room
@@ -38,11 +38,11 @@ class LocalLearner:
     # ---- data
 
     def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Row]:
-        """The example as a row. Raises `InvalidInput`, `TrainingError`."""
+        """Return the example as a row. Raises `InvalidInput` or `TrainingError`."""
         return self._checked(example_rows(self._chat, example, which))
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.Sampled:
-        """The trajectory as rows. Raises `InvalidInput`, `TrainingError`."""
+        """Return the trajectory as rows. Raises `InvalidInput` or `TrainingError`."""
         rows = self._checked(trajectory_rows(self._chat, trajectory, without_logprobs))
         return loop.Sampled(rows, sum(len(row.ids) for row in rows))
 
@@ -52,7 +52,7 @@ class LocalLearner:
     def _known(self, row: Row) -> Row:
         if max(row.ids) >= self._scorer.vocabulary:
             raise TrainingError(
-                f"token {max(row.ids)} is none of this model's {self._scorer.vocabulary}: the trajectories were "
+                f"token {max(row.ids)} is not one of this model's {self._scorer.vocabulary}: the trajectories were "
                 "sampled from another model; leave token_ids and prompt_token_ids out to train on their text"
             )
         self._room.admit(len(row.ids))
@@ -61,13 +61,15 @@ class LocalLearner:
     # ---- learning
 
     def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
-        """Under other weights, which `model` is."""
+        """Return log-probabilities under the weights `model`."""
         with self._trained.replaced(cast(Weights, model)):
-            return self._looked_at(self._room.passes(cast(Sequence[Row], turns)), len(turns))
+            return self._scored(self._room.passes(cast(Sequence[Row], turns)), len(turns))
 
     def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
-        """One step of AdamW. Rows go through the network once where one pass holds them all or the loss is linear;
-        else derivatives need all log-probabilities first, and rows go through it twice.
+        """Make one step of AdamW.
+
+        Rows go through the network once if one pass holds them all or the loss is linear; otherwise derivatives need
+        all log-probabilities first, and rows go through it twice.
         """
         passes = list(self._room.passes(cast(Sequence[Row], turns)))
         self._optimizer.zero_grad(set_to_none=True)
@@ -77,7 +79,7 @@ class LocalLearner:
         return {**found.metrics, "grad_norm": norm, "entropy": entropy / max(tokens, 1)}
 
     def _gradient(self, passes: Sequence[Pass], turns: Sequence[loop.Turn], loss: loop.Objective) -> tuple[Loss, float]:
-        """Leave the gradient with the parameters. Returns the loss, and the sum of the entropies."""
+        """Leave the gradient in the parameters; return the loss, and the sum of the entropies."""
         found = None if len(passes) == 1 else self._foreseen(passes, turns, loss)
         known, entropy = [], 0.0
         for one in passes:
@@ -91,10 +93,10 @@ class LocalLearner:
         return found, entropy
 
     def _foreseen(self, passes: Sequence[Pass], turns: Sequence[loop.Turn], loss: loop.Objective) -> Loss:
-        """The loss before the first derivatives are needed; the value of a linear one is not known yet."""
+        """Return the loss before the first derivatives are needed; the value of a linear one is not known yet."""
         if loss.linear:
             return loss.of([(0.0,) * len(turn.logprobs) for turn in turns])
-        return loss.of(self._looked_at(passes, len(turns)))
+        return loss.of(self._scored(passes, len(turns)))
 
     def _backward(self, flat: Tensor, one: Pass, found: Loss) -> None:
         derivatives = [value for number in one.numbers for value in found.derivatives[number]]
@@ -105,7 +107,7 @@ class LocalLearner:
         if not math.isfinite(norm) or not math.isfinite(found.value):
             raise TrainingError(
                 f"training diverged at step {number}: the loss is {found.value:g} and its gradient {norm:g}; try a "
-                f"learning rate far below {learning_rate:g}, or go on from an earlier checkpoint"
+                f"learning rate far below {learning_rate:g}, or resume from an earlier checkpoint"
             )
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -114,19 +116,19 @@ class LocalLearner:
 
     # ---- the network
 
-    def _looked_at(self, passes: Iterable[Pass], count: int) -> loop.Rows:
-        """Log-probabilities without derivatives."""
+    def _scored(self, passes: Iterable[Pass], count: int) -> loop.Rows:
+        """Return log-probabilities without derivatives."""
         with torch.no_grad():
             return _placed(count, [(one, _rows(self._scorer.logprobs(one.rows)[0], one.rows)) for one in passes])
 
     # ---- files
 
     def files(self) -> loop.Files:
-        """A plain adapter folder, as peft and vLLM load it, or all weights."""
+        """Return a plain adapter folder, as peft and vLLM load it, or all weights."""
         return self._trained.files()
 
     def state(self) -> loop.Files:
-        """The checkpoint as it would be now, and the moments of the optimizer."""
+        """Return the files of a checkpoint, and the moments of the optimizer."""
         return {**self.files(), MOMENTS_FILE: [tensor_bytes(self._moments())]}
 
     def _moments(self) -> dict[str, Tensor]:
@@ -139,7 +141,7 @@ class LocalLearner:
         return {**moments, PASS_TOKENS: torch.tensor(self._room.tokens)}
 
     def resume(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the moments of a saved state."""
+        """Restore the moments of a saved state."""
         for number, parameter in enumerate(self._trained.parameters):
             prefix = f"{number:06d}."
             kinds = [name for name in tensors if name.startswith(prefix)]
@@ -150,7 +152,7 @@ class LocalLearner:
 
 
 def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
-    """Weights of matrices decay, those of norms and biases do not."""
+    """Create the optimizer: weights of matrices decay, those of norms and biases do not."""
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     others = [parameter for parameter in parameters if parameter.ndim <= 1]
     groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
@@ -163,7 +165,7 @@ def _rows(flat: Tensor, rows: Sequence[Row]) -> list[list[float]]:
 
 
 def _placed(count: int, found: Iterable[tuple[Pass, Sequence[Sequence[float]]]]) -> loop.Rows:
-    """What passes found, in the order of the step."""
+    """Put the results of passes into the order of the step."""
     placed: list[Sequence[float]] = [()] * count
     for one, rows in found:
         for number, row in zip(one.numbers, rows, strict=True):

@@ -1,4 +1,4 @@
-"""What training takes of a machine's memory, reckoned before its first step, and passes that fit into the rest."""
+"""The memory that training needs, estimated before its first step, and passes that fit into it."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,31 +13,32 @@ from modelyard.engines.torch.training.token_logprobs import HEAD_LOGITS, Scorer
 from modelyard.errors import TrainingError
 
 MOST_TOKENS, LEAST_TOKENS = 8192, 1024
-"""Tokens, padding included, of a pass: more at a time are no faster, and with fewer the work is done less well."""
+"""Tokens of a pass, padding included: more are not faster, and fewer are less efficient."""
 
 _MOMENTS = 12
-"""Bytes for each parameter that learns: its gradient and the two moments of AdamW."""
+"""Bytes for each trained parameter: its gradient and the two moments of AdamW."""
 
 _HEAD_COPIES = 4
-"""Logits, log-probabilities, probabilities and the derivative."""
+"""Tensors of the head: logits, log-probabilities, probabilities and the derivative."""
 
 _SPREAD = 1.4
-"""How much more memory than its tensors a pass takes on a processor, where the system's allocator leaves gaps between
-them: 1.25 to 1.35 in `benchmarks/local_memory.py`.
+"""The factor between the memory of a pass and that of its tensors on a processor, because of the allocator's gaps:
+1.25 to 1.35 in `benchmarks/local_memory.py`.
 """
 
 UNSEEN = 64 * 2**20
-"""Bytes that a job takes beside what is reckoned, whatever the model: modules that are imported late, the tokenizer."""
+"""Bytes of a job that are not estimated, for any model: late imports, the tokenizer."""
 
 _SAMPLE = 32
 
 
-# ---- what there is -----------------------------------------------------------------------------------------------
+# ---- available memory ----------------------------------------------------------------------------------------------
 
 
 def free_memory(device: str) -> int | None:
-    """The bytes that can still be had: of the card, or of the machine and what it allows this process, less what is
-    `UNSEEN`; None where that is not told.
+    """Return the bytes that are still available on the card, or to this process on the machine, less `UNSEEN`.
+
+    Returns None if that is not known.
     """
     if torch.device(device).type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -47,7 +48,7 @@ def free_memory(device: str) -> int | None:
 
 
 def _available(path: Path) -> int | None:
-    """What the system could give (proc_meminfo(5))."""
+    """Return the memory that the system could provide (proc_meminfo(5))."""
     if not path.is_file():
         return None
     found = [line.split()[1] for line in path.read_text().splitlines() if line.startswith("MemAvailable:")]
@@ -55,7 +56,7 @@ def _available(path: Path) -> int | None:
 
 
 def _allowed(group: Path) -> int | None:
-    """What is left to the control group, whose files that nobody maps can be dropped (memory.max, version 2)."""
+    """Return what is left to the control group, whose unmapped file pages can be dropped (memory.max, version 2)."""
     try:
         most, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -64,14 +65,15 @@ def _allowed(group: Path) -> int | None:
     return int(most) - used + int(statistics["inactive_file"]) if most.isdecimal() else None
 
 
-# ---- what is needed ----------------------------------------------------------------------------------------------
+# ---- needed memory ---------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Need:
-    """Bytes: `weights` of the network and of what learns, `moments` (with gradients), and for each token of a pass what
-    is `kept` until the derivatives, or, recomputed, `inputs` of all `layers`, and what its logits take in the `head`,
-    up to `most_head`. A pass takes `spread` times as much as its tensors.
+    """Bytes: `weights` of the network and of trained parameters, `moments` (with gradients), and those of a pass.
+
+    For each token, a pass keeps `kept` bytes until its derivatives or, recomputed, the `inputs` of all `layers`; its
+    logits take those of the `head`, up to `most_head`. A pass takes `spread` times the memory of its tensors.
     """
 
     weights: int
@@ -85,7 +87,7 @@ class Need:
     spread: float
 
     def of_pass(self, rows: int, longest: int, recomputed: bool) -> int:
-        """A pass of so many rows of this length. A layer's derivatives take about as much again as what it kept."""
+        """Estimate a pass of so many rows of this length. A layer's derivatives need about as much as it kept."""
         tokens = rows * longest
         whole = tokens * (self.kept + self.squared * longest)
         held = tokens * self.inputs if recomputed and self.layers else whole
@@ -94,12 +96,12 @@ class Need:
 
     @property
     def fixed(self) -> int:
-        """All but the passes."""
+        """The bytes that are needed apart from passes."""
         return self.weights + self.moments
 
 
 def need_of(network: Network, scorer: Scorer, parameters: Sequence[nn.Parameter], copies: int) -> Need:
-    """What this network takes, by two short passes that are tried out. `copies` of what learns are kept beside it."""
+    """Measure the needs of this network by two short passes. `copies` of trained parameters are kept as well."""
     learning = sum(parameter.numel() for parameter in parameters)
     weights = sum(parameter.nbytes for parameter in network.model.parameters())
     few, many = (_kept_bytes(network, tokens) for tokens in (_SAMPLE, 2 * _SAMPLE))
@@ -120,7 +122,7 @@ def need_of(network: Network, scorer: Scorer, parameters: Sequence[nn.Parameter]
 
 
 def _kept_bytes(network: Network, tokens: int) -> int:
-    """What a pass over one row of so many tokens keeps for its derivatives, weights apart."""
+    """Measure what a pass over one row of so many tokens keeps for its derivatives, apart from weights."""
     known = {parameter.untyped_storage().data_ptr() for parameter in network.model.parameters()}
     found: dict[int, int] = {}
 
@@ -141,7 +143,7 @@ def _kept_bytes(network: Network, tokens: int) -> int:
 
 @attrs.frozen
 class Pass:
-    """Some rows of a step, where in the step each of them is, and whether layers are computed twice."""
+    """Some rows of a step, their numbers in the step, and whether layers are recomputed."""
 
     numbers: Sequence[int]
     rows: Sequence[Row]
@@ -149,14 +151,14 @@ class Pass:
 
 
 class Room:
-    """The memory that a job may take, all in all: `limit` bytes, or as much as it likes."""
+    """The memory that a job may take in all: `limit` bytes, or any amount."""
 
     def __init__(self, need: Need, limit: int | None, tokens: int | None = None) -> None:
         self._need, self._limit = need, limit
         self.tokens = tokens or next(self._fitting_tokens(), LEAST_TOKENS)
 
     def _fitting_tokens(self) -> Iterator[int]:
-        """Tokens of a pass: as many as fit as they are, else as many as fit recomputed."""
+        """Yield the tokens of a pass that fit: without recomputing and, if none do, with it."""
         sizes = [MOST_TOKENS >> halvings for halvings in range(MOST_TOKENS.bit_length())]
         yield from (size for size in sizes if size >= LEAST_TOKENS and self._fits(1, size, recomputed=False))
         yield from (size for size in sizes if self._fits(1, size, recomputed=True))
@@ -168,7 +170,7 @@ class Room:
         return self._need.fixed + self._need.of_pass(rows, longest, recomputed)
 
     def admit(self, length: int) -> None:
-        """Raise `TrainingError` when a row of this length can never be trained here."""
+        """Raise `TrainingError` if a row of this length can never be trained here."""
         if self._fits(1, length, recomputed=True):
             return
         assert self._limit is not None
@@ -181,7 +183,7 @@ class Room:
         )
 
     def passes(self, rows: Sequence[Row]) -> Iterator[Pass]:
-        """Rows of about one length together, as many as the room holds."""
+        """Group rows of similar length, as many as fit."""
         order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         numbers: list[int] = []
         for number in order:
@@ -198,7 +200,7 @@ class Room:
 
 
 def check_weights(parameters: int, bytes_each: int, limit: int | None) -> None:
-    """Raise `TrainingError` when the weights alone are more than the limit: before they are loaded."""
+    """Raise `TrainingError` if the weights alone exceed the limit, before they are loaded."""
     if limit is not None and parameters * bytes_each > limit:
         raise TrainingError(
             f"the base model's weights take {_amount(parameters * bytes_each)} of memory and the job may take "

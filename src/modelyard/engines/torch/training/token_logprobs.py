@@ -1,4 +1,4 @@
-"""Rows through the network: the log-probability of each trained token, with as little memory as asked for."""
+"""Log-probabilities of trained tokens, with as little memory as requested."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +12,11 @@ from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.training.examples import Row
 
 HEAD_LOGITS = 2**25
-"""Logits that are computed at a time. Where a pass has more, they are computed again for their derivatives."""
+"""Logits that are computed at a time. If a pass has more, they are computed again for their derivatives."""
 
 
 class Scorer:
-    """The network as training sees it."""
+    """The network as training uses it."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -24,10 +24,10 @@ class Scorer:
         self.vocabulary = network.vocabulary
 
     def logprobs(self, rows: Sequence[Row], recomputed: bool = False) -> tuple[Tensor, Tensor]:
-        """The log-probability (nats) of each trained token, row after row, and the entropy where it was sampled.
+        """Return the log-probability (nats) of each trained token, row after row, and the entropy if it was sampled.
 
-        Logits are computed there alone: with a large vocabulary they cost more than all the rest. Rows are padded
-        behind their end, where no token looks. With `recomputed` layers are computed again for their derivatives.
+        Logits are computed at these positions only: with a large vocabulary they cost more than everything else. Rows
+        are right-padded, where no token attends. If `recomputed`, layers are computed again for their derivatives.
         """
         device, longest = self._network.device, max(len(row.ids) for row in rows)
         ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows], device=device)
@@ -49,14 +49,15 @@ class Scorer:
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         logprobs = self._network.logits(hidden).log_softmax(-1)
-        with torch.no_grad():  # -inf would make it no number: what is so unlikely counts for nothing
+        with torch.no_grad():  # avoids NaN from -inf: such an unlikely token adds nothing
             entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(-100))
         return logprobs.gather(1, tokens[:, None])[:, 0], entropies
 
 
 class Layers:
-    """The layers of a network's body, which can keep their inputs alone and compute the rest again when asked for
-    derivatives: about a third more work for a fraction of the memory.
+    """The layers of a network's body, which can keep only their inputs and recompute the rest for derivatives.
+
+    That is about a third more work for a fraction of the memory.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -69,7 +70,7 @@ class Layers:
 
     @contextmanager
     def recomputed(self, on: bool) -> Iterator[None]:
-        """Whether they do so in the passes of this context."""
+        """Switch recomputing on or off for the passes of this context."""
         self._recomputed = on
         try:
             yield

@@ -1,4 +1,4 @@
-"""What learns: an adapter beside a frozen network (arXiv 2106.09685), or all of the network's weights."""
+"""Trainable parameters: an adapter on a frozen network (arXiv 2106.09685), or all of the network's weights."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ Weights = Mapping[str, Tensor]
 
 @attrs.frozen(eq=False)
 class Trained:
-    """Parameters by the names that they have in the checkpoint's file, and what else lies in a checkpoint."""
+    """Parameters by their names in the checkpoint's file, and the other files of a checkpoint."""
 
     named: Mapping[str, nn.Parameter]
     file: str
@@ -27,22 +27,22 @@ class Trained:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """All that learns, in an order that is always the same."""
+        """The trained parameters, in a fixed order."""
         return list(self.named.values())
 
     def copy(self) -> Weights:
-        """The weights as they are now."""
+        """Return a copy of the current weights."""
         return {name: parameter.detach().clone() for name, parameter in self.named.items()}
 
     def load(self, weights: Weights) -> None:
-        """Take over these weights. Raises `TrainingError` when they are of something else."""
+        """Load these weights. Raises `TrainingError` if they do not fit."""
         self.check(weights)
         with torch.no_grad():
             for name, parameter in self.named.items():
                 parameter.copy_(weights[name])
 
     def check(self, weights: Weights) -> None:
-        """Raise `TrainingError` when these are weights of something else."""
+        """Raise `TrainingError` if these weights do not fit."""
         odd = self.named.keys() ^ weights.keys()
         odd |= {name for name in self.named.keys() & weights if self.named[name].shape != weights[name].shape}
         if odd:
@@ -53,7 +53,7 @@ class Trained:
 
     @contextmanager
     def replaced(self, weights: Weights) -> Iterator[None]:
-        """These weights, of the same device, in the place of what learns, as long as the context is entered."""
+        """Use these weights, of the same device, instead of the trained ones within the context."""
         kept = {name: parameter.data for name, parameter in self.named.items()}
         try:
             self._point_at(weights)
@@ -66,7 +66,7 @@ class Trained:
             parameter.data = weights[name]
 
     def files(self) -> dict[str, list[bytes]]:
-        """The files of a checkpoint."""
+        """Return the files of a checkpoint."""
         beside = {name: [content] for name, content in self.beside.items()}
         return {**beside, self.file: [tensor_bytes(self.named)]}
 
@@ -75,7 +75,7 @@ class Trained:
 
 
 def all_weights(model: nn.Module) -> Trained:
-    """All weights of a network; those that two layers share are there once."""
+    """Train all weights of a network; weights that layers share are stored once."""
     model.requires_grad_(True)
     return Trained(dict(model.named_parameters()), FULL_FILE, {})
 
@@ -84,7 +84,7 @@ def all_weights(model: nn.Module) -> Trained:
 
 
 class TrainedLinear(LoraLinear):
-    """base(x) + scale x (x A^T) B^T, in which A and B learn. B begins at 0, so that nothing is changed at first."""
+    """base(x) + scale x (x A^T) B^T, in which A and B are trained. B starts at 0, so that nothing changes at first."""
 
     def __init__(self, base: nn.Linear, shape: LoraShape, generator: torch.Generator) -> None:
         super().__init__(base)
@@ -96,15 +96,17 @@ class TrainedLinear(LoraLinear):
         self.up = nn.Parameter(torch.zeros(self.out_features, shape.rank, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows x tokens x features. The adapter computes in 32-bit floats, whatever the base is."""
+        """Apply the layer to rows x tokens x features. The adapter always computes in 32-bit floats."""
         same = x.dtype is self.down.dtype
         inner = functional.linear(x, self.down) if same else _Inner.apply(x, self.down)
         return self.base(x) + (functional.linear(inner, self.up) * self.scale).to(x.dtype)
 
 
 class _Inner(torch.autograd.Function):
-    """x A^T in the floats of A, which are not those of x. What is kept for derivatives is x itself, which several
-    projections share: a copy for each would be a third of all that a network of 16 bits keeps.
+    """x A^T in the precision of A, which is not that of x.
+
+    Derivatives keep x itself, which several projections share: a copy for each would be a third of all that a network
+    of 16 bits keeps.
     """
 
     @staticmethod
@@ -119,10 +121,10 @@ class _Inner(torch.autograd.Function):
         return (gradient @ down).to(x.dtype), of_down
 
 
-def adapter_around(model: nn.Module, shape: LoraShape, seed: int, base_model: str) -> Trained:
-    """An adapter around a network's projections, which are replaced in place. The seed decides how it begins.
+def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: str) -> Trained:
+    """Add an adapter to a network's projections, which are replaced in place. The seed initialises it.
 
-    The weights have the names that peft and vLLM know. Raises `TrainingError` when there is nothing to put it around.
+    The weights have the names that peft and vLLM know. Raises `TrainingError` if the network has no such projections.
     """
     found = shape.resolve(model)
     if not found.targets:

@@ -1,4 +1,4 @@
-"""Training base models from local folders: low-rank adapters on a frozen network, or all weights of a small one."""
+"""Training of base models in local folders: low-rank adapters on a frozen network, or all weights of a small one."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from modelyard.engines.torch.tokenizer import Chat
 from modelyard.engines.torch.training.learner import MOMENTS_FILE, LocalLearner
 from modelyard.engines.torch.training.memory_plan import Room, check_weights, free_memory, need_of
 from modelyard.engines.torch.training.token_logprobs import Scorer
-from modelyard.engines.torch.training.trainable import Trained, Weights, adapter_around, all_weights
+from modelyard.engines.torch.training.trainable import Trained, Weights, all_weights, attach_adapter
 from modelyard.formats.model_folder import check_unchanged
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
@@ -30,11 +30,11 @@ SAVE_EVERY = 20
 
 
 class LocalTrainer:
-    """Trains the base models in `base_models`, which may grow, by adapters of `shape` or in full, as they are kept.
+    """Trains the base models in `base_models`, a list that may grow, by adapters of `shape` or in full.
 
-    A job may take `memory` bytes, weights included; by default as much as is free when it begins. A state is saved
-    every `save_every` steps. On one machine, with the same number of torch's threads, the same job gives the same
-    files; small models are trained in one thread.
+    A job may take `memory` bytes, weights included; by default what is free when it begins. A state is saved every
+    `save_every` steps. On one machine, with the same number of torch's threads, equal jobs give equal files; small
+    models are trained in one thread.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class LocalTrainer:
         self._memory = memory
 
     def methods(self, base_model: str) -> Collection[str]:
-        """All methods for the base models."""
+        """Return all methods for the base models."""
         return LEARNER_METHODS if any(base.id == base_model for base in self._base_models) else ()
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
         """Train by one of `modelyard.trainers.methods`."""
         chosen = LEARNER_METHODS[method]
         compared = chosen.compares(config)
-        with self._untouched(context, copies=len(compared)) as (learner, trained):
+        with self._base_learner(context, copies=len(compared)) as (learner, trained):
             policies = loop.Policies(
                 _weights(trained, context.parent_files, context.parent) if "parent" in compared else None,
                 _weights(trained, context.reference_files, context.reference) if "reference" in compared else None,
@@ -68,8 +68,9 @@ class LocalTrainer:
             yield from loop.run(learner, plan, self._save_every)
 
     @contextmanager
-    def _untouched(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, Trained]]:
-        """The base model with what is to learn, as long as the job lasts. `copies` of its weights are held beside it.
+    def _base_learner(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, Trained]]:
+        """Yield the base model and its trainable parameters for the duration of a job, with memory for `copies` of
+        these.
 
         Raises `TrainingError`, also for a job that does not fit into the memory.
         """
@@ -86,7 +87,7 @@ class LocalTrainer:
             yield LocalLearner(Chat(folder), scorer, trained, room, base.context_length), trained
 
     def _adapter(self, network: Network, context: TrainContext) -> Trained:
-        return adapter_around(network.model, self._shape_of(context), context.seed, context.base_model)
+        return attach_adapter(network.model, self._shape_of(context), context.seed, context.base_model)
 
     def _shape_of(self, context: TrainContext) -> LoraShape:
         if CONFIG_FILE not in context.parent_files:
@@ -102,7 +103,7 @@ class LocalTrainer:
 
 
 def _bytes_each(device: str, full: bool) -> int:
-    """What a weight takes: networks on graphics cards are held in 16 bits, unless they learn."""
+    """Return the bytes of a weight: networks on graphics cards are stored in 16 bits, unless they are trained."""
     return 2 if torch.device(device).type == "cuda" and not full else 4
 
 
@@ -129,11 +130,11 @@ def _as_training_errors() -> Iterator[None]:
         ) from fault
 
 
-# ---- where it begins ---------------------------------------------------------------------------------------------
+# ---- initial weights ---------------------------------------------------------------------------------------------
 
 
 def _begin(learner: LocalLearner, trained: Trained, context: TrainContext) -> None:
-    """Go on from the saved state, or else start from the parent."""
+    """Resume from the saved state, or else start from the parent."""
     if context.resume_step and context.resume is not None:
         trained.load(_read(context.resume, trained.file))
         learner.resume(_read(context.resume, MOMENTS_FILE))
@@ -142,12 +143,12 @@ def _begin(learner: LocalLearner, trained: Trained, context: TrainContext) -> No
 
 
 def _weights(trained: Trained, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> Weights:
-    """Those of a checkpoint; without files the untouched base, which `trained` must still be."""
+    """Return the weights of a checkpoint; without files those of the base model, which `trained` must still have."""
     if not files or open_file is None:
         return trained.copy()
     if trained.file not in files:
         raise TrainingError(
-            f"the checkpoint has no {trained.file}: it is of another kind of base model; train a new one"
+            f"the checkpoint has no {trained.file}: it belongs to another kind of base model; train a new one"
         )
     weights = _read(open_file, trained.file)
     trained.check(weights)
