@@ -35,7 +35,7 @@ class CheckpointLineage:
     """Where a checkpoint comes from and what became of it.
 
     `steps` begins with the checkpoint itself and goes on with what it was trained from, the nearest first. `runs` are
-    the evaluation runs that judged it, the newest first. `more` says that there are further steps or runs.
+    the evaluation runs on it, the newest first. `more` tells that there are further steps or runs.
     """
 
     model: Model
@@ -67,7 +67,7 @@ class RunLineage:
 
     `sources` are the runs that it was rescored from, its own source first; where they end at one that is not here,
     `missing_source` is its id. `derived` are the runs that were rescored from it, directly or not, the nearest first.
-    `checkpoint` is what it judged, where that is a checkpoint that is here. `more` says that there are further runs.
+    `checkpoint` is the one that it evaluated, where that is known. `more` tells that there are further runs.
     """
 
     run: EvaluationRun

@@ -29,7 +29,7 @@ MOST = 1000
 
 
 def run_lineage(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> RunLineage:
-    """The lineage of a run. What the principal may not see looks as if it were not there."""
+    """Return the lineage of a run. What the principal may not see looks as if it did not exist."""
     sources, more_sources = _cut(_sources(snapshot, principal, run))
     derived, more_derived = _cut(_derived(snapshot, principal, run))
     missing = None if more_sources else (sources or (run,))[-1].source_evaluation_run_id
@@ -69,7 +69,7 @@ def _covers(principal: Principal, run: EvaluationRun) -> bool:
 
 
 def _judged(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> CheckpointLineage | None:
-    """The lineage of the checkpoint that a run judged, where it is one and is here."""
+    """Return the lineage of the checkpoint that a run evaluated, if it did and the checkpoint exists."""
     ref = ObjectRef.parse(run.model)
     if ref is None or ref.kind is not RefKind.OBJECT or ref.version is None:
         return None
@@ -77,7 +77,7 @@ def _judged(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> Che
 
 
 def _named(snapshot: Snapshot, principal: Principal, name: str) -> CheckpointLineage | None:
-    """The lineage of a checkpoint that is named with its step."""
+    """Return the lineage of a checkpoint that is named with its step."""
     named = ModelName.parse(name)
     if named is None or named.step is None or not principal.scope.covers(named.entity, named.project):
         return None
@@ -94,7 +94,7 @@ def _named(snapshot: Snapshot, principal: Principal, name: str) -> CheckpointLin
 def checkpoint_lineage(
     snapshot: Snapshot, principal: Principal, model: Model, checkpoint: Checkpoint
 ) -> CheckpointLineage:
-    """The lineage of a checkpoint of a model, with the runs on it that the principal may see."""
+    """Return the lineage of a checkpoint of a model, with the runs on it that the principal may see."""
     steps, more_steps = _cut(_steps(snapshot, checkpoint))
     runs, more_runs = _cut(run for run in runs_on(snapshot, model, checkpoint.step) if _covers(principal, run))
     aliases = tuple(
@@ -104,7 +104,7 @@ def checkpoint_lineage(
 
 
 def runs_on(snapshot: Snapshot, model: Model, step: int) -> Iterator[EvaluationRun]:
-    """The evaluation runs on the checkpoint of a step, the newest first."""
+    """Yield the evaluation runs on the checkpoint of a step, the newest first."""
     ref = str(checkpoint_ref(model, step))
     spelled = (ref, ref.replace("weave", "modelyard", 1))
     runs = (iter_index(snapshot, EvaluationRun, "by_model", text, descending=True) for text in spelled)
@@ -112,7 +112,7 @@ def runs_on(snapshot: Snapshot, model: Model, step: int) -> Iterator[EvaluationR
 
 
 def _steps(snapshot: Snapshot, checkpoint: Checkpoint) -> Iterator[TrainedStep]:
-    """The checkpoint and what it was trained from, as far as that is here."""
+    """Yield the checkpoint and those it was trained from, as far as they exist."""
     while True:
         yield _trained(snapshot, checkpoint)
         if checkpoint.parent_id is None:
@@ -137,7 +137,7 @@ def _trained(snapshot: Snapshot, checkpoint: Checkpoint) -> TrainedStep:
 
 
 def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage:
-    """The lineage of a completion that was stored. Raises `NotFound`."""
+    """Return the lineage of a completion that was stored. Raises `NotFound`."""
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if kept is None or booked is None or not _may_read(principal, kept):
         raise NotFound("stored completion", id)

@@ -50,7 +50,7 @@ POLICY = "a missing value counts as 0 (false), or as the lowest value where that
 class RowNote:
     """A row to look at, its inputs and the first trial's output shortened.
 
-    `value` is the row's value of a metric; `detail` says what went wrong.
+    `value` is the row's value of a metric; `detail` tells what went wrong.
     """
 
     digest: str
@@ -61,7 +61,7 @@ class RowNote:
 
     @classmethod
     def of(cls, row: Row, value: float | None = None, detail: str = "") -> "RowNote":
-        """A note on a row."""
+        """Return a note on a row."""
         return cls(row.digest, shortened(row.inputs), shortened(row.output), value, detail)
 
 
@@ -114,7 +114,7 @@ class Aggregate:
     rows: int
     trials: int
     model_errors: int
-    terms: ReportOptions
+    options: ReportOptions
     metrics: tuple[MetricSummary, ...]
     latency: Latency | None
     usage: tuple[RoleUsage, ...]
@@ -133,27 +133,27 @@ class Aggregate:
 # ---- the function ------------------------------------------------------------------------------------------------
 
 
-def aggregate(judged: Iterable[ScoredPrediction], *, keep: int = KEEP, **options: Unpack[ReportKeywords]) -> Aggregate:
-    """The aggregates of what was judged, which must come in the order of the row digests (see `metric.rows`).
+def aggregate(scored: Iterable[ScoredPrediction], *, keep: int = KEEP, **options: Unpack[ReportKeywords]) -> Aggregate:
+    """Aggregate scored predictions, which must come in the order of the row digests (see `metrics.rows`).
 
-    Options are the fields of `ReportOptions`. What is held is one number a row and metric, and at most `keep` rows.
+    Options are the fields of `ReportOptions`. Memory holds one number a row and metric, and at most `keep` rows.
     Raises `InvalidInput`.
     """
-    tally = _Tally(ReportOptions(**options), keep)
-    for row in rows(judged):
-        tally.add(row)
+    found = _Aggregation(ReportOptions(**options), keep)
+    for row in rows(scored):
+        found.add(row)
     return Aggregate(
-        tally.rows,
-        tally.trials,
-        tally.model_errors,
-        tally.terms,
-        tally.summaries(),
-        tally.spending.latency,
-        tally.spending.usage,
-        tally.failed,
-        tuple(tally.failures),
-        tally.possibly_repeated,
-        tally.omitted,
+        found.rows,
+        found.trials,
+        found.model_errors,
+        found.options,
+        found.summaries(),
+        found.spending.latency,
+        found.spending.usage,
+        found.failed,
+        tuple(found.failures),
+        found.possibly_repeated,
+        found.omitted,
     )
 
 
@@ -172,14 +172,14 @@ class _Leaf:
     reasons: Counter[str] = attrs.field(factory=Counter)
 
     def take(self, number: int, row: Row, kind: Kind, values: Sequence[float]) -> None:
-        """The numbers of one kind that the trials of a row have."""
+        """Take the numbers of one kind that the trials of a row have."""
         if kind not in self.columns:
             self.columns[kind], self.worst[kind] = Column(self.reduce), NSmallest(self.keep)
         value = self.columns[kind].put(number, values, len(row.trials) - len(values))
         self.worst[kind].offer(value, (row, value))
 
     def take_text(self, text: str) -> None:
-        """A text; behind many different ones a new one is counted among others."""
+        """Count a string; once there are many different ones, a new one is counted among the others."""
         label = shortened(text, MAX_LABEL)
         self.texts[label if label in self.texts or len(self.texts) < MAX_TEXTS else OTHERS] += 1
 
@@ -193,8 +193,8 @@ class _Leaf:
 
 
 @attrs.define
-class _Tally:
-    terms: ReportOptions
+class _Aggregation:
+    options: ReportOptions
     keep: int
     rows: int = 0
     trials: int = 0
@@ -211,8 +211,8 @@ class _Tally:
     def add(self, row: Row) -> None:
         """Count a row."""
         self.trials += len(row.trials)
-        if self.terms.cluster_by is not None:
-            self.clusters.append(row.cluster(self.terms.cluster_by))
+        if self.options.cluster_by is not None:
+            self.clusters.append(row.cluster(self.options.cluster_by))
         for prediction, scores in row.trials:
             self.spending.add(prediction, scores)
             self.possibly_repeated += prediction.possibly_repeated
@@ -244,7 +244,7 @@ class _Tally:
     def _leaf(self, metric: Metric) -> _Leaf | None:
         found = self.leaves.get(metric)
         if found is None and len(self.leaves) < MAX_METRICS:
-            found = self.leaves[metric] = _Leaf(self.terms.reduce, self.keep)
+            found = self.leaves[metric] = _Leaf(self.options.reduce, self.keep)
         return found
 
     def _note_errors(self, row: Row, errors: Sequence[str]) -> None:
@@ -257,16 +257,17 @@ class _Tally:
 
     def summaries(self) -> tuple[MetricSummary, ...]:
         """Each metric. Raises nothing: a metric without a value has no numbers."""
-        self._give_way()
+        self._drop_empty()
         for scorer in self.scorer_errors.keys() - {metric.scorer for metric in self.leaves}:
-            self.leaves[Metric(scorer)] = _Leaf(self.terms.reduce, self.keep)
+            self.leaves[Metric(scorer)] = _Leaf(self.options.reduce, self.keep)
         names = metric_names(self.leaves)
         ordered = sorted(self.leaves, key=lambda metric: names[metric])
         return tuple(self._summary(metric, names[metric]) for metric in ordered)
 
-    def _give_way(self) -> None:
-        """A leaf without any value, such as the null of a scorer that else answers an object, is no metric: what it
-        says of missing values holds for the leaves below it.
+    def _drop_empty(self) -> None:
+        """Drop the leaves without any value that have leaves below them; their missing values count for those.
+
+        An example is the null of a scorer that usually returns an object.
         """
         for empty in [metric for metric, leaf in self.leaves.items() if not leaf.kinds]:
             below = [metric for metric in self.leaves if _is_below(metric, empty)]
@@ -290,7 +291,7 @@ class _Tally:
         return self._numeric(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
 
     def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: Kind) -> MetricSummary:
-        column, confidence = leaf.columns[kind], self.terms.confidence
+        column, confidence = leaf.columns[kind], self.options.confidence
         column.fill(self.rows)
         values = column.present
         clusters = [
@@ -311,7 +312,7 @@ class _Tally:
 def _interval(
     kind: Kind, values: Sequence[float], numbers: Numbers, trials: int, groups: int, confidence: float
 ) -> Interval | None:
-    """That of the mean of row values, of which so many `groups` are independent."""
+    """Return the interval of the mean of row values, of which so many `groups` are independent."""
     if kind is not Kind.BINARY:
         return student(numbers, groups, confidence)
     if groups == len(values) and all(value in (0.0, 1.0) for value in values):

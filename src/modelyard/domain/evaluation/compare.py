@@ -44,25 +44,25 @@ def compare(
     Options are the fields of `ReportOptions`. Memory holds two numbers a row and metric, and `keep` rows.
     Raises `InvalidInput`.
     """
-    tally = _Tally(ReportOptions(**options), keep)
+    pairing = _Pairing(ReportOptions(**options), keep)
     for one, other in merged(rows(baseline), rows(candidate)):
-        tally.add(one, other)
-    compared, uncompared = tally.compared()
+        pairing.add(one, other)
+    compared, uncompared = pairing.compared()
     return Comparison(
-        tally.rows,
-        tally.alone[0],
-        tally.alone[1],
-        tally.terms,
+        pairing.rows,
+        pairing.alone[0],
+        pairing.alone[1],
+        pairing.options,
         _corrected(compared),
         uncompared,
-        tally.failed[0],
-        tally.failed[1],
-        tuple(tally.failures),
+        pairing.failed[0],
+        pairing.failed[1],
+        tuple(pairing.failures),
     )
 
 
 def _corrected(found: Sequence[MetricComparison]) -> tuple[MetricComparison, ...]:
-    """The same with their p corrected for there being several."""
+    """Correct the p values of metrics for there being several."""
     corrected = holm_of_some([one.paired.p for one in found])
     everywhere = holm_of_some([one.all_rows.p for one in found])
     return tuple(
@@ -90,13 +90,13 @@ class _Both:
     @property
     def complete(self) -> bool:
         """Whether each trial of each row has a value, once both columns are filled."""
-        return not any(column.lacking or any(value != value for value in column.values) for column in self.columns)
+        return not any(column.incomplete or any(value != value for value in column.values) for column in self.columns)
 
     def _put(self, side: int, number: int, row: Row, values: Sequence[float]) -> float | None:
         return self.columns[side].put(number, values, len(row.trials) - len(values)) if values else None
 
     def take(self, number: int, pair: Pair, values: Sequence[Sequence[float]]) -> None:
-        """The numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
+        """Take the numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
         before = self._put(0, number, pair[0], values[0])
         after = self._put(1, number, pair[1], values[1])
         if before is not None and after is None:
@@ -108,8 +108,8 @@ class _Both:
 
 
 @attrs.define
-class _Tally:
-    terms: ReportOptions
+class _Pairing:
+    options: ReportOptions
     keep: int
     rows: int = 0
     alone: list[int] = attrs.field(factory=lambda: [0, 0])
@@ -125,8 +125,8 @@ class _Tally:
             self.alone[baseline is None] += 1
             return
         pair = (baseline, candidate)
-        if self.terms.cluster_by is not None:
-            self.clusters.append(baseline.cluster(self.terms.cluster_by))
+        if self.options.cluster_by is not None:
+            self.clusters.append(baseline.cluster(self.options.cluster_by))
         self._note_failures(pair)
         for key, values in self._numbers(pair).items():
             if key in self.both or len(self.both) < MAX_METRICS:
@@ -146,7 +146,7 @@ class _Tally:
 
     def _both(self, key: tuple[Metric, Kind]) -> _Both:
         if key not in self.both:
-            columns = (Column(self.terms.reduce), Column(self.terms.reduce))
+            columns = (Column(self.options.reduce), Column(self.options.reduce))
             self.both[key] = _Both(columns, NSmallest(self.keep), NSmallest(self.keep), NSmallest(self.keep))
         return self.both[key]
 
@@ -163,7 +163,7 @@ class _Tally:
     # ---- the numbers
 
     def compared(self) -> tuple[list[MetricComparison], dict[str, str]]:
-        """The metrics that can be compared, by name, and why others cannot."""
+        """Return the metrics that can be compared, by name, and why others cannot."""
         names = metric_names((*self.seen[0], *self.seen[1]))
         kinds = self._kinds()
         found, reasons = [], {}
@@ -177,7 +177,7 @@ class _Tally:
         return found, reasons
 
     def _kinds(self) -> tuple[dict[Metric, Kind], dict[Metric, Kind]]:
-        """What most of a metric's numbers are, in each run."""
+        """Return the kind of most of a metric's numbers, in each run."""
         found: tuple[dict[Metric, Kind], dict[Metric, Kind]] = ({}, {})
         for side, kinds in enumerate(found):
             ranked = sorted(self.both.items(), key=lambda item: item[1].columns[side].trials)
@@ -213,7 +213,7 @@ class _Tally:
             len(missing[1] - missing[0]),
             len(missing[0] - missing[1]),
             len(missing[0] & missing[1]),
-            rows_needed(differences, self.terms.confidence),
+            rows_needed(differences, self.options.confidence),
             distribution=Distribution.of(differences),
             worst=tuple(RowDifference.of(*found) for found in both.worst.items),
             best=tuple(RowDifference.of(*found) for found in both.best.items),
@@ -229,13 +229,13 @@ class _Tally:
 
     def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int]) -> Paired:
         clusters = [self.clusters[row] for row in at] if self.clusters else []
-        return paired_values(list(zip(one, other, strict=True)), clusters, self.terms.confidence)
+        return paired_values(list(zip(one, other, strict=True)), clusters, self.options.confidence)
 
 
 def _why_lost(row: Row, metric: Metric) -> str:
-    """Why a row has no value of a metric, as far as it says."""
-    said = (reading.reason for reading in row.readings if reading.metric.scorer == metric.scorer)
-    return shortened("; ".join(dict.fromkeys(filter(None, (*row.failures, *said)))) or "there is no score")
+    """Return why a row has no value of a metric, as far as that is known."""
+    reasons = (reading.reason for reading in row.readings if reading.metric.scorer == metric.scorer)
+    return shortened("; ".join(dict.fromkeys(filter(None, (*row.failures, *reasons)))) or "there is no score")
 
 
 def _mean(values: Sequence[float]) -> float | None:

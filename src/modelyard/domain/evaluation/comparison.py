@@ -1,4 +1,4 @@
-"""Two runs over the same rows: whether one is really better (specification 4.5)."""
+"""The comparison of two runs over the same rows: whether one is really better (specification 4.5)."""
 
 from enum import StrEnum
 
@@ -23,7 +23,7 @@ Pair = tuple[Row, Row]
 
 
 class Verdict(StrEnum):
-    """What is shown of the candidate beside the baseline."""
+    """The verdict on a metric: how the candidate compares with the baseline."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -36,7 +36,7 @@ class Verdict(StrEnum):
 class RowDifference:
     """A row of both runs, its inputs and first outputs shortened, and its values of a metric.
 
-    `baseline` or `candidate` is None where the row has no value; `detail` says what went wrong.
+    `baseline` or `candidate` is None where the row has no value; `detail` tells what went wrong.
     """
 
     digest: str
@@ -51,7 +51,7 @@ class RowDifference:
     def of(
         cls, pair: Pair, baseline: float | None = None, candidate: float | None = None, detail: str = ""
     ) -> "RowDifference":
-        """The difference on a pair of rows."""
+        """Return the difference on a pair of rows."""
         before, after = (shortened(row.output) for row in pair)
         return cls(pair[0].digest, shortened(pair[0].inputs), before, after, baseline, candidate, detail)
 
@@ -65,7 +65,7 @@ class MetricComparison:
     test where all values are 0 or 1, else of the paired t-test; `corrected` is the same, corrected by Holm for the
     number of metrics. `all_rows` is over all rows of both runs, where a missing value counts as the worst
     (`aggregate.POLICY`, over both runs). `only_baseline`, `only_candidate` and `neither` count the rows that `paired`
-    leaves out. `rows_needed` says how many rows would show a difference of this size, four times out of five. `worst`
+    leaves out. `rows_needed` is how many rows would show a difference of this size, four times out of five. `worst`
     are the rows on which the candidate loses most, `best` those on which it wins most, `lost` those of which only the
     baseline has a value, the highest first.
     """
@@ -143,7 +143,7 @@ class NotWorseCheck:
 
 @attrs.frozen
 class Comparison:
-    """A candidate beside a baseline, row by row.
+    """A candidate compared with a baseline, row by row.
 
     Rows are paired by their digests: `rows` are in both runs. `uncompared` names metrics that cannot be compared, and
     why. `failures` are the first rows on which a model failed in one run, `baseline_failed` and `candidate_failed` how
@@ -153,7 +153,7 @@ class Comparison:
     rows: int
     only_baseline: int
     only_candidate: int
-    terms: ReportOptions
+    options: ReportOptions
     metrics: tuple[MetricComparison, ...]
     uncompared: dict[str, str] = attrs.field(factory=dict)
     baseline_failed: int = 0
@@ -161,7 +161,7 @@ class Comparison:
     failures: tuple[RowDifference, ...] = ()
 
     def metric(self, name: str) -> MetricComparison:
-        """The metric of this name. Raises `InvalidInput` naming those that there are."""
+        """Return the metric of this name. Raises `InvalidInput` naming those that exist."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric

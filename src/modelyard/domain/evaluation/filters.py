@@ -46,7 +46,7 @@ class Literal:
 
 @attrs.frozen
 class Field:
-    """A value of the trial: `scores.<scorer>`, `inputs.<name>` or `output.<name>`, and further names behind dots.
+    """A value of the trial: `scores.<scorer>`, `inputs.<name>` or `output.<name>`, and further names after dots.
 
     A name that itself holds dots is found too. A scorer is named by its object's name, or as `<name>:<version>`.
     Raises `CallerError` for another field.
@@ -56,15 +56,15 @@ class Field:
 
     def __attrs_post_init__(self) -> None:
         if not self.path.startswith(PREFIXES) or self.path in PREFIXES:
-            raise CallerError(f"a field of results is one of {', '.join(PREFIXES)} and a name behind it")
+            raise CallerError(f"a field of results is one of {', '.join(PREFIXES)} followed by a name")
 
     @property
     def is_score(self) -> bool:
-        """Whether it is what a scorer says."""
+        """Whether it is the value of a scorer."""
         return self.path.startswith("scores.")
 
     def of(self, trial: ScoredPrediction) -> Any:
-        """The value that is there, or None."""
+        """Return the value of the field, or None."""
         part, _, rest = self.path.partition(".")
         prediction, scores = trial
         if part == "inputs":
@@ -75,7 +75,7 @@ class Field:
 
 
 def fields_in(value: object) -> Iterator[Field]:
-    """The fields that an expression looks at."""
+    """Yield the fields that an expression reads."""
     if isinstance(value, Field):
         yield value
     elif isinstance(value, tuple):
@@ -86,20 +86,20 @@ def fields_in(value: object) -> Iterator[Field]:
 
 
 def _by_key(scores: Sequence[Score | ScoreView]) -> Mapping[str, Any]:
-    """What scorers say, under each of their names; of several that share one the last counts."""
-    said = [score for score in scores if "value" in score.value]
-    return {key: score.value["value"] for score in said for key in scorer_keys(score.scorer)}
+    """Return the values of scores under each name of their scorer; of several that share one the last counts."""
+    valued = [score for score in scores if "value" in score.value]
+    return {key: score.value["value"] for score in valued for key in scorer_keys(score.scorer)}
 
 
 @lru_cache(maxsize=256)
 def scorer_keys(scorer: str) -> tuple[str, str]:
-    """The short name of a scorer and the one with its version, of its reference; the text itself where it is none."""
+    """Return the short name of a scorer and the one with its version; the string itself where it is not a reference."""
     ref = ObjectRef.parse(scorer)
     return (scorer, scorer) if ref is None else (ref.name, f"{ref.name}:{ref.version or 'latest'}")
 
 
 def _found(value: Any, path: str) -> Any:
-    """What lies at a path of names joined by dots, the longest name first."""
+    """Return the value at a path of names joined by dots, trying the longest name first."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = {str(at): item for at, item in enumerate(value)}
     if not isinstance(value, Mapping):
@@ -134,7 +134,7 @@ class Convert:
     to: Target
 
     def of(self, trial: ScoredPrediction) -> Any:
-        """The converted value."""
+        """Return the converted value."""
         value = self.operand.of(trial)
         if self.to is Target.EXISTS:
             return value is not None

@@ -1,4 +1,4 @@
-"""Metrics: what scorers say of each row of a run, leaf by leaf, trials reduced within the row (specification 4.5)."""
+"""Metrics: the scores of each row of a run, leaf by leaf, with trials reduced within the row (specification 4.5)."""
 
 import math
 from array import array
@@ -18,13 +18,13 @@ from modelyard.domain.evaluation.run import Outcome
 from modelyard.errors import InvalidInput
 
 LARGEST = 1e150
-"""Beyond this no score is taken, so that no sum of squares overflows."""
+"""The largest score that is accepted, so that no sum of squares overflows."""
 
 ScoredPrediction = tuple[Prediction | PredictionView, Sequence[Score | ScoreView]]
-"""A prediction and its scores, in the order in which they were made; or as much of them as numbers need."""
+"""A prediction and its scores, in the order in which they were made; or views of them with what metrics need."""
 
 FullScoredPrediction = tuple[Prediction, Sequence[Score]]
-"""The same with nothing left out."""
+"""A prediction and its scores, as whole records."""
 
 Path = tuple[str, ...]
 
@@ -41,14 +41,14 @@ class Kind(StrEnum):
 
 
 class Metric(NamedTuple):
-    """One leaf of what one version of a scorer answers: the scorer's reference, and the way into its answer."""
+    """One leaf of the values of a scorer's version: the scorer's reference, and the path into its values."""
 
     scorer: str
     path: Path = ()
 
 
 def metric_names(metrics: Iterable[Metric]) -> dict[Metric, str]:
-    """What people call each metric: the scorer's name and the path, `judge.tone`.
+    """Return the display name of each metric: the scorer's name and the path, `judge.tone`.
 
     Where two versions of one scorer would be called the same, the version stands with it: `judge:v1.tone`.
     """
@@ -73,7 +73,7 @@ def _long_name(metric: Metric) -> str:
 
 
 class Reading(NamedTuple):
-    """What one trial says of one metric: a value of a kind, or the reason why there is none.
+    """The value of one metric in one trial, with its kind; or the reason why there is none.
 
     Where the scorer failed the metric is the scorer as a whole.
     """
@@ -86,7 +86,7 @@ class Reading(NamedTuple):
 
 
 def readings(scores: Sequence[Score | ScoreView]) -> list[Reading]:
-    """What the scores of one prediction say. Of several by one version of a scorer the last counts."""
+    """Read the scores of one prediction. Of several by one version of a scorer the last counts."""
     found: list[Reading] = []
     for score in scores if len(scores) < 2 else _last_of_each(scores):
         whole, value = _whole(score.scorer), score.value.get("value")
@@ -112,13 +112,13 @@ def _last_of_each(scores: Sequence[Score | ScoreView]) -> Iterable[Score | Score
 
 @lru_cache(maxsize=256)
 def _whole(scorer: str) -> Metric:
-    """All that a scorer says, under the one scheme of its reference."""
+    """Return the metric of a scorer as a whole, under the one scheme of its reference."""
     return Metric(same_scheme(scorer))
 
 
-def trial_readings(judged: ScoredPrediction) -> list[Reading]:
-    """What a trial says. Where the model failed nothing counts that a scorer said."""
-    prediction, scores = judged
+def trial_readings(scored: ScoredPrediction) -> list[Reading]:
+    """Read the scores of a trial. Where the model failed, its scores do not count."""
+    prediction, scores = scored
     return [] if prediction.error is not None else readings(scores)
 
 
@@ -130,7 +130,7 @@ def _reading(metric: Metric, value: Any, error: str | None) -> Reading:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The leaves of nested objects with the way to each; a list is a leaf.
+    """Yield the leaves of nested objects with the path to each; a list is a leaf.
 
     >>> list(leaves({"tone": True, "facts": {"found": 2}}))
     [(('tone',), True), (('facts', 'found'), 2)]
@@ -146,13 +146,13 @@ _KINDS = {bool: Kind.BINARY, int: Kind.CONTINUOUS, float: Kind.CONTINUOUS, str: 
 
 
 def kind_of(value: Any) -> Kind | None:
-    """What a JSON value is; None for one that is no score, such as null, NaN or a list."""
+    """Return the kind of a JSON value; None for one that is not a score, such as null, NaN or a list."""
     kind = _KINDS.get(type(value))
     return kind if kind is not Kind.CONTINUOUS or abs(value) <= LARGEST else None
 
 
 def unscored_reason(value: Any) -> str:
-    """Why a value is no score."""
+    """Return why a value is not a score."""
     if value is None:
         return "the scorer gave no score"
     if isinstance(value, float) and not math.isfinite(value):
@@ -174,12 +174,12 @@ class Row:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What the model was given."""
+        """The inputs of the model."""
         return self.trials[0][0].inputs
 
     @property
     def output(self) -> Any:
-        """What the model answered at first; None where it failed."""
+        """The output of the first trial; None where the model failed."""
         return self.trials[0][0].output.get("value")
 
     @property
@@ -189,38 +189,38 @@ class Row:
 
     @property
     def readings(self) -> list[Reading]:
-        """What the trials say."""
+        """The readings of all trials."""
         if len(self.trials) == 1:
             return trial_readings(self.trials[0])
         return list(chain.from_iterable(map(trial_readings, self.trials)))
 
     def cluster(self, key: str) -> str:
-        """The value of the input `key`, which rows that go together have in common. Raises `InvalidInput`."""
+        """Return the value of the input `key`, which related rows share. Raises `InvalidInput`."""
         if key not in self.inputs:
             raise InvalidInput.at("cluster_by", msg=f"the row {self.digest} has no input {key!r}")
         return canonical_json(self.inputs[key])
 
 
-def rows(judged: Iterable[ScoredPrediction]) -> Iterator[Row]:
-    """The rows of a run, of which equal ones are trials of each other.
+def rows(scored: Iterable[ScoredPrediction]) -> Iterator[Row]:
+    """Group the predictions of a run into rows; equal rows are trials of each other.
 
-    What is judged must come in the order of the row digests, as the index `by_row` gives it: then a run of any length
+    Predictions must come in the order of the row digests, as the index `by_row` gives it: then a run of any length
     needs no more room than its longest row. Raises `ValueError` where it does not.
     """
     last = ""
-    for digest, trials in groupby(judged, key=_row_digest):
+    for digest, trials in groupby(scored, key=_row_digest):
         if digest < last:
-            raise ValueError("what is judged must be in the order of the row digests")
+            raise ValueError("scored predictions must be in the order of the row digests")
         last = digest
         yield Row(digest, tuple(trials))
 
 
-def _row_digest(judged: ScoredPrediction) -> str:
-    return judged[0].row_digest
+def _row_digest(scored: ScoredPrediction) -> str:
+    return scored[0].row_digest
 
 
 def merged(baseline: Iterator[Row], candidate: Iterator[Row]) -> Iterator[tuple[Row | None, Row | None]]:
-    """The rows of two runs side by side, in their order; None beside a row that one of them has alone."""
+    """Pair the rows of two runs, in their order; the other is None for a row that one of them has alone."""
     one, other = next(baseline, None), next(candidate, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one.digest < other.digest):
@@ -238,7 +238,7 @@ def merged(baseline: Iterator[Row], candidate: Iterator[Row]) -> Iterator[tuple[
 
 
 def row_values(row: Row, kinds: Mapping[Metric, Kind], reduce: Reducer) -> dict[Metric, float]:
-    """The values of a row, its trials reduced: of metrics of these kinds, as far as the row has them."""
+    """Return the values of a row, its trials reduced: of metrics of these kinds, as far as the row has them."""
     found: dict[Metric, list[float]] = {}
     for reading in row.readings:
         if reading.kind is not None and kinds.get(reading.metric) is reading.kind:
@@ -253,13 +253,13 @@ NAN = math.nan
 class Column:
     """One value a row, of one metric and kind: NaN where the row has none.
 
-    `trials` counts the values before they were reduced. `lacking` keeps what there is of rows some trials of which have
-    no value: the values there are, and how many are missing.
+    `trials` counts the values before they were reduced. `incomplete` has the rows that lack a value in some
+    of their trials: the values that exist, and how many are missing.
     """
 
     reduce: Reducer
     values: "array[float]" = attrs.field(factory=lambda: array("d"))
-    lacking: dict[int, tuple[Sequence[float], int]] = attrs.field(factory=dict)
+    incomplete: dict[int, tuple[Sequence[float], int]] = attrs.field(factory=dict)
     trials: int = 0
 
     def put(self, row: int, values: Sequence[float], missing: int) -> float:
@@ -270,11 +270,11 @@ class Column:
         self.values.append(reduced)
         self.trials += len(values)
         if missing:
-            self.lacking[row] = (values, missing)
+            self.incomplete[row] = (values, missing)
         return reduced
 
     def fill(self, row: int) -> None:
-        """Say of all rows before this one, of which nothing was said, that they have no value."""
+        """Record for all rows before this one without an entry that they have no value."""
         self.values.extend([NAN] * (row - len(self.values)))
 
     @property
@@ -290,7 +290,7 @@ class Column:
     def pessimistic(self, worst: float) -> "array[float]":
         """One value a row where every missing trial counts as `worst`."""
         found = array("d", (worst if value != value else value for value in self.values))
-        for row, (values, missing) in self.lacking.items():
+        for row, (values, missing) in self.incomplete.items():
             found[row] = self.reduce([*values, *[worst] * missing])
         return found
 
@@ -301,7 +301,7 @@ MAX_TEXT = 400
 
 
 def shortened(value: Any, most: int = MAX_TEXT) -> str:
-    """A value as text, cut where it is too long to look at: nothing of null, texts as they are, an object line by line.
+    """Return a value as a short string: null as "", strings as they are, an object line by line.
 
     >>> shortened({"question": "2 + 2?", "choices": [3, 4]})
     'question: 2 + 2?\\nchoices: [3, 4]'

@@ -1,6 +1,6 @@
 """Named objects that have versions: datasets, scorers, models, evaluations and ops (specification 4.5).
 
-Equal content is the same version, so whoever publishes twice changes nothing.
+Equal content is the same version, so publishing twice changes nothing.
 """
 
 import re
@@ -65,7 +65,7 @@ class ObjectVersion:
         return ObjectRef(self.entity, self.project, RefKind.TABLE, self.table_digest)
 
     def deleted(self, at: datetime) -> "ObjectVersion":
-        """What stays of this version when it is deleted: that it was there."""
+        """Return what is left of this version when it is deleted: that it existed."""
         return attrs.evolve(self, content=EMPTY, rows=None, rows_artifact=None, table_digest=None, deleted_at=at)
 
 

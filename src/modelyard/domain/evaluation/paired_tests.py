@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 
 
 def shown(found: Paired, p: float | None) -> bool:
-    """Whether a difference is shown: the interval leaves out 0, and p, at the same confidence, agrees."""
+    """Return whether a difference is shown: the interval leaves out 0, and p, at the same confidence, agrees."""
     interval = found.interval
     return interval is not None and 0 not in interval and p is not None and p <= 1 - interval.confidence
 
@@ -41,7 +41,7 @@ def paired_values(pairs: Sequence[tuple[float, float]], clusters: Sequence[str],
 
 
 def _same(found: Paired) -> bool:
-    """Whether all differences are the same, as far as floats can tell."""
+    """Return whether all differences are the same, but for rounding."""
     interval, difference = found.interval, found.difference
     return interval is not None and interval.high - interval.low <= _ROUNDING * abs(difference or 0.0)
 
@@ -57,7 +57,7 @@ def _clustered(
 
 
 def rows_needed(differences: Sequence[float], confidence: float) -> int | None:
-    """How many rows would show a mean difference of this size, in four of five cases; None where there is none."""
+    """Return how many rows would show a mean difference of this size, in four of five cases; None for no difference."""
     numbers = describe(differences)
     if not numbers.mean or numbers.deviation is None:
         return None
@@ -65,6 +65,6 @@ def rows_needed(differences: Sequence[float], confidence: float) -> int | None:
 
 
 def holm_of_some(ps: Sequence[float | None]) -> list[float | None]:
-    """Each p corrected for there being several, where there is one (see `statistics.holm`)."""
+    """Correct each p for there being several, where there is one (see `statistics.holm`)."""
     corrected = holm({str(at): p for at, p in enumerate(ps) if p is not None})
     return [corrected.get(str(at)) for at in range(len(ps))]

@@ -23,18 +23,18 @@ class Source(StrEnum):
 
 @attrs.frozen
 class Prediction:
-    """What a model answered to the inputs of one row.
+    """The output of a model for the inputs of one row.
 
-    `output` holds the answer, any JSON value, under "value"; it is empty while nothing was answered yet and where the
-    model failed, which `error` then says. A prediction is open until `finished_at`.
+    `output` holds any JSON value under "value"; it is empty while there is none yet, and where the model failed, and
+    `error` tells why. A prediction is open until `finished_at`.
 
-    `row_digest` tells equal rows: those of one run are trials of each other, numbered by `trial` from 0. `index` is the
-    row's place in an engine's run, where (run, index, trial) is unique; None for a client's. `model` is a reference;
-    `checkpoint_step` and `price` (per token, as the ledger booked it) say what answered and at what price, where the
-    platform knows. `latency` is in seconds; `prompt_tokens`, `completion_tokens` and `cost` (USD) are of the model's
-    call only, None where nothing was reported. `attempts` counts calls that were made, `possibly_repeated` those that a
-    kill may have caused to be made twice. `copied_from` is the prediction of another run whose output,
-    latency, usage and cost this one shares.
+    Equal rows have the same `row_digest`: those of one run are trials of each other, numbered by `trial` from 0.
+    `index` is the row's position in an engine's run, where (run, index, trial) is unique; None for a client's. `model`
+    is a reference; `checkpoint_step` and `price` (per token, as recorded in the ledger) tell which checkpoint answered
+    and at what price, where the platform knows. `latency` is in seconds. `prompt_tokens`, `completion_tokens` and
+    `cost` (USD) are of the model's call only, None where nothing was reported. `attempts` counts the calls,
+    `possibly_repeated` those that a kill may have caused to be made twice. `copied_from` is the prediction of another
+    run whose output, latency, usage and cost this one shares.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Prediction:
     span: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
     def finished(self, output: Mapping[str, Any], at: datetime) -> "Prediction":
-        """This prediction, finished, with `output` unless that is empty, and its latency.
+        """Return this prediction, finished, with `output` unless that is empty, and its latency.
 
         One that is finished already stays as it is, if `output` is empty or equal. Raises `Conflict`.
         """
@@ -76,17 +76,17 @@ class Prediction:
         return self
 
     def closed(self, at: datetime) -> "Prediction":
-        """This prediction, finished because its run is; nothing is known of its latency. No answer reads as null."""
+        """Return this prediction, closed because its run ends, without a latency. A missing output reads as null."""
         output = self.output or ({} if self.error else {"value": None})
         return attrs.evolve(self, output=output, finished_at=max(at, self.started_at))
 
 
 @attrs.frozen
 class Score:
-    """What one scorer says of one prediction.
+    """The score of one scorer for one prediction.
 
     `value` holds the value under "value": bool, number, text, None or nested objects of these. It is empty where the
-    scorer failed, which `error` then says. `scorer` is the reference of a scorer's version. The usage of a judge that
+    scorer failed, and `error` tells why. `scorer` is the reference of a scorer's version. The usage of a judge that
     is a model is booked apart from the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the prediction's
     too, so that the scores of a run can be read in the order of its predictions.
     """
@@ -112,7 +112,7 @@ class Score:
 
 
 class PredictionView(NamedTuple):
-    """As much of a prediction as numbers need; `whole` looks its inputs and its output up, when asked for.
+    """The columns of a prediction that metrics need; `whole` looks up its inputs and its output on access.
 
     Where values alone are read, nothing is known of its model and of what it took.
     """

@@ -42,7 +42,7 @@ class ObjectRef:
 
     @classmethod
     def parse(cls, text: str) -> "ObjectRef | None":
-        """The reference's parts, or None when it is no reference."""
+        """Return the parts of a reference, or None for a string that is not one."""
         found = _REF.fullmatch(text)
         if found is None or (found["kind"] in ("call", "table") and found["version"]):
             return None
@@ -60,19 +60,20 @@ class ObjectRef:
 
 
 def same_scheme(text: str) -> str:
-    """The text of a reference under the scheme `weave`, so that equal references compare equal."""
+    """Return a reference under the scheme `weave`, so that equal references compare equal."""
     return "weave" + text.removeprefix("modelyard") if text.startswith("modelyard:///") else text
 
 
 def object_id(name: str) -> str:
-    """The name in a reference of a thing that is called `name`: lower case, spaces and slashes as `_`, other
-    characters than word characters, `.`, `_` and `-` dropped, at most 128.
+    """Return the id that references use for `name`, at most 128 characters.
+
+    It is in lower case, with spaces and slashes as `_`, and without characters other than word characters, `.` and `-`.
     """
     return re.sub(r"[^\w.-]", "", re.sub(r"[\s/]", "_", name.lower()))[:128]
 
 
 class RefMode(StrEnum):
-    """How strictly a reference is taken: any text; it must parse and be of the right kind; it must exist here."""
+    """How strictly a reference is checked: not at all; it must parse and be of the right kind; it must exist."""
 
     LENIENT = "lenient"
     SYNTAX = "syntax"
@@ -85,7 +86,7 @@ MAX_REF = 20_000
 
 
 def reference_problem(field: str, text: str, kinds: frozenset[RefKind], mode: RefMode) -> Problem | None:
-    """What is wrong with the text of a reference, whether or not anything exists behind it."""
+    """Return what is wrong with a reference, whether or not its object exists."""
     if len(text) > MAX_REF or "\0" in text:
         return Problem((field,), f"must be at most {MAX_REF} characters, none of them NUL")
     if mode is RefMode.LENIENT:

@@ -35,14 +35,14 @@ class ResultRow(Generic[J]):
     runs: Mapping[str, Sequence[J]]
 
     def trials(self, run_id: str | None) -> Iterable[J]:
-        """The trials of one run, or of all."""
+        """Return the trials of one run, or of all."""
         if run_id is not None:
             return self.runs.get(run_id, ())
         return (trial for trials in self.runs.values() for trial in trials)
 
 
 def joined(runs: Mapping[str, Iterable[Row]]) -> Iterator[ResultRow[ScoredPrediction]]:
-    """The rows of runs, each given in the order of its digests, joined by them."""
+    """Join the rows of runs by their digests; each run is given in the order of its digests."""
     streams = [_tagged(at, run_id, rows) for at, (run_id, rows) in enumerate(runs.items())]
     for digest, group in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(0)):
         yield ResultRow(digest, {run_id: row.trials for _, _, run_id, row in group})
@@ -67,7 +67,7 @@ class Filter:
 @attrs.frozen
 class Sort:
     """An order by a field of one run, or (None) of all: by its value or, with `difference`, by how far the runs lie
-    apart. Rows without a value come last, whatever the direction.
+    apart. Rows without a value come last, in both directions.
 
     Raises `CallerError` for a difference of what is no score.
     """
@@ -108,7 +108,7 @@ class ResultQuery:
 
     @property
     def by_digest_alone(self) -> bool:
-        """Whether nothing but the digests of all rows says which are wanted."""
+        """Whether the digests of the rows alone decide which rows are on the page."""
         return not (self.filters or self.sorts or self.summarise)
 
     @property
@@ -138,13 +138,13 @@ class ResultQuery:
         return all(in_runs) if self.match_all else any(in_runs)
 
     def order(self, found: list[tuple[tuple[Any, ...], str]]) -> list[str]:
-        """The digests of rows, given with their `sort_values` and by digest, in the order that is wanted."""
+        """Return the digests of rows in the requested order. They are given with their `sort_values`, by digest."""
         for at in reversed(range(len(self.sorts))):
             found.sort(key=_ranking(at, self.sorts[at].descending), reverse=self.sorts[at].descending)
         return [digest for _, digest in found]
 
     def sort_values(self, row: ResultRow[ScoredPrediction]) -> tuple[Any, ...]:
-        """What each of the sorts goes by, None where the row has no value."""
+        """Return the value of each sort key, None where the row has none."""
         return tuple(_sort_value(sort, row) for sort in self.sorts)
 
     def window(self, at: int) -> bool:
@@ -157,7 +157,7 @@ def _some(trials: Iterable[ScoredPrediction], conditions: Sequence[Expression]) 
 
 
 def _ranking(at: int, descending: bool) -> Callable[[tuple[tuple[Any, ...], str]], Any]:
-    """The key of a sort: numbers before texts before nothing, in both directions."""
+    """Return the key of a sort: numbers before strings before nothing, in both directions."""
 
     def rank(found: tuple[tuple[Any, ...], str]) -> Any:
         value = found[0][at]
@@ -181,7 +181,7 @@ def _sort_value(sort: Sort, row: ResultRow[ScoredPrediction]) -> float | str | N
 
 
 def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
-    """The mean of a score over trials, bools as 0 and 1."""
+    """Return the mean of a score over trials, bools as 0 and 1."""
     values = [value for trial in trials if kind_of(value := field.of(trial)) in (Kind.BINARY, Kind.CONTINUOUS)]
     return math.fsum(values) / len(values) if values else None
 
@@ -243,7 +243,7 @@ class _Leaf:
             self.passed += value
 
     def stats(self, key: str, path: Path) -> LeafStats:
-        """What was counted."""
+        """Return the totals."""
         count = len(self.numbers)
         most = max(Kind, key=lambda kind: self.kinds[kind])
         mean = math.fsum(self.numbers) / count if count else None
@@ -252,7 +252,7 @@ class _Leaf:
 
 
 @attrs.define
-class RunTally:
+class RunTotals:
     """Counts the trials of one run, and which scorers it has."""
 
     run_id: str
@@ -281,12 +281,12 @@ class RunTally:
                 self._leaves[reading.metric].add(reading.kind, reading.value)
 
     def names(self) -> Mapping[str, str]:
-        """What each scorer is called in the results: its name, with the version where two versions share it."""
+        """Return the name of each scorer in the results, with the version where two versions share it."""
         short = Counter(scorer_keys(scorer)[0] for scorer in self.scorers)
         return {scorer: _name(scorer, short) for scorer in self.scorers}
 
     def summary(self) -> RunSummary:
-        """What was counted."""
+        """Return the totals."""
         names = {same_scheme(scorer): name for scorer, name in self.names().items()}
         stats = [leaf.stats(names[metric.scorer], metric.path) for metric, leaf in self._leaves.items()]
         ordered = sorted(stats, key=lambda one: (one.scorer_key, one.path or ""))
@@ -299,6 +299,6 @@ def _name(scorer: str, short: Counter[str]) -> str:
 
 
 def tokens_of(trial: ScoredPrediction) -> int | None:
-    """The tokens of the model's call; None when none were reported."""
+    """Return the tokens of the model's call; None when none were reported."""
     counts = (trial[0].prompt_tokens, trial[0].completion_tokens)
     return None if counts == (None, None) else sum(count or 0 for count in counts)

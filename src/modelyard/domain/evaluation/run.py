@@ -1,4 +1,4 @@
-"""Evaluation runs and the references that tie them to what was judged (specification 2.3, 4.5)."""
+"""Evaluation runs: their records, their states, and the results of their rows (specification 2.3, 4.5)."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,7 +17,7 @@ MAX_REASON = 2000
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -25,7 +25,7 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
 
 
-# A failed run goes on under the same id when it is resumed.
+# A failed run continues under the same id when it is resumed.
 RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     RunState.RUNNING: frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED}),
     RunState.COMPLETED: frozenset(),
@@ -45,9 +45,9 @@ def check_run_transition(now: RunState, then: RunState) -> None:
 
 @attrs.frozen
 class EvaluationRun:
-    """One judging of one model. `source_evaluation_run_id` is its provenance when it was made by rescoring.
+    """The evaluation of one model. `source_evaluation_run_id` is its provenance when it was made by rescoring.
 
-    `source_known` says whether the source was there, and in its maker's scope, when the run was made; None without one.
+    `source_known` tells whether the source existed, in its maker's scope, when the run was made; None without one.
     """
 
     id: str
@@ -69,7 +69,7 @@ class EvaluationRun:
         return RunState.FAILED.value if self.state is RunState.CANCELLED else self.state.value
 
     def finished(self, summary: Mapping[str, Any] | None, at: datetime) -> "EvaluationRun":
-        """This run, completed. A run that is so already stays as it is, if the summary is absent or equal.
+        """Return this run, completed. A completed run stays as it is, if the summary is absent or equal.
 
         Raises `RunAlreadyFinished`.
         """
@@ -78,14 +78,14 @@ class EvaluationRun:
         return self._ended(RunState.COMPLETED, at, summary=summary)
 
     def stopped(self, state: RunState, reason: str, at: datetime) -> "EvaluationRun":
-        """This run, failed or cancelled for a reason. A run that is so already keeps its first reason.
+        """Return this run, failed or cancelled for a reason. A run that is so already keeps its first reason.
 
         Raises `RunAlreadyFinished`.
         """
         return self if self.state is state else self._ended(state, at, reason=reason)
 
     def reopened(self) -> "EvaluationRun":
-        """This run, running again after it failed. Raises `RunAlreadyFinished`."""
+        """Return this run, running again after it failed. Raises `RunAlreadyFinished`."""
         check_run_transition(self.state, RunState.RUNNING)
         return attrs.evolve(self, state=RunState.RUNNING, finished_at=None, reason=None)
 
@@ -95,7 +95,7 @@ class EvaluationRun:
 
 
 def _equal(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
-    """Equal as JSON: 1 and true differ."""
+    """Return whether two mappings are equal as JSON: 1 and true differ."""
     return other is not None and canonical_json(one) == canonical_json(other)
 
 
@@ -118,18 +118,18 @@ def check_summary(summary: Mapping[str, Any] | None) -> None:
 
 @attrs.frozen
 class RunStatus:
-    """A run, and how many of its rows are done, a trial being one; 0 of 0 where nobody has begun to count."""
+    """A run, and how many of its rows are done, a trial being one; 0 of 0 before it has begun."""
 
     run: EvaluationRun
     completed_rows: int = 0
     total_rows: int = 0
 
 
-# ---- judging -----------------------------------------------------------------------------------------------------
+# ---- rows --------------------------------------------------------------------------------------------------------
 
 
 class Outcome(StrEnum):
-    """What came of one row, as one scorer sees it. Every row has exactly one, so the counts add up to the trials."""
+    """The outcome of one row for one scorer. Every row has exactly one, so the counts add up to the trials."""
 
     SCORED = "scored"
     UNSCORED = "unscored"
@@ -139,10 +139,10 @@ class Outcome(StrEnum):
 
 @attrs.frozen
 class RowResult:
-    """One trial of one row, judged. `output` is None when the model failed.
+    """The result of one trial of one row. `output` is None when the model failed.
 
     `scores` are by the names of the scorers. `outcome`, `score` (a bool counts as 0 or 1; None where the first scorer
-    gave neither bool nor number) and `detail`, which says why there is no score, are of the first.
+    gave neither bool nor number) and `detail`, which tells why there is no score, are of the first.
     """
 
     index: int

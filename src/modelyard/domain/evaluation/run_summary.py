@@ -10,7 +10,7 @@ from modelyard.domain.evaluation.references import same_scheme
 
 
 def run_summary(found: Aggregate, scorers: Mapping[str, str]) -> Mapping[str, Any]:
-    """The counts and the mean of each metric, the headline before them, and what was used by role.
+    """Summarise a run: the counts and the mean of each metric, the headline before them, and the usage by role.
 
     `scorers` are the references of the scorers' versions by name; the first is the headline. One that answers objects
     has an entry for each leaf, "judge.tone", and no mean as a headline.
@@ -27,7 +27,7 @@ def run_summary(found: Aggregate, scorers: Mapping[str, str]) -> Mapping[str, An
 
 
 def _entries(found: Aggregate, name: str, scorer: str) -> Mapping[str, Mapping[str, Any]]:
-    """The metrics of a scorer by name: the scorer's own, or one for each leaf of its answers."""
+    """Return the metrics of a scorer by name: the scorer's own, or one for each leaf of its values."""
     whole = Metric(same_scheme(scorer))
     known = [one for one in found.metrics if one.metric.scorer == whole.scorer]
     silent = MetricSummary(whole, name, None, 0, found.trials - found.model_errors, 0, found.model_errors)

@@ -1,4 +1,4 @@
-"""Scorers that are data: what judges an output, said in a few fields and kept with the run (specification 4.5).
+"""Declarative scorers: scorers that are data, stored with the run (specification 4.5).
 
 A declarative scorer is worth more than a function where it does: it can be stored, has a version that tells what it
 did, and any worker can run it. Each has bounds, so that no output can keep it busy.
@@ -36,7 +36,7 @@ _VERDICT = re.compile(
 
 
 class Unscored(Exception):
-    """A scorer raises it to say why it gives no score, where that is nobody's fault."""
+    """Raised by a scorer to tell why there is no score, where nothing has failed."""
 
 
 @attrs.frozen
@@ -46,7 +46,7 @@ class Rule:
     type: ClassVar[str]
 
     def plain(self) -> Mapping[str, Any]:
-        """The scorer as JSON data, from which `rule_of` makes it again."""
+        """Return the scorer as JSON data, from which `rule_of` makes it again."""
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
         return {"type": self.type, **{name: dict(v) if isinstance(v, Mapping) else v for name, v in fields.items()}}
 
@@ -57,7 +57,7 @@ class OwnRule(Rule, ABC):
 
     @abstractmethod
     def score(self, output: Any, row: Mapping[str, Any]) -> Any:
-        """The score of an output for a row. Raises `Unscored`, and KeyError where the row lacks a field."""
+        """Score an output for a row. Raises `Unscored`, and KeyError where the row lacks a field."""
 
 
 @attrs.frozen
@@ -69,9 +69,9 @@ class ExactMatch(OwnRule):
     ignore_case: bool = False
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """True or False."""
-        said, wanted = _texts(output, row[self.expected], self.ignore_case)
-        return said.strip() == wanted.strip()
+        """Return whether it matches."""
+        given, wanted = _texts(output, row[self.expected], self.ignore_case)
+        return given.strip() == wanted.strip()
 
 
 @attrs.frozen
@@ -83,9 +83,9 @@ class Contains(OwnRule):
     ignore_case: bool = False
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """True or False."""
-        said, wanted = _texts(output, row[self.expected], self.ignore_case)
-        return wanted in said
+        """Return whether it matches."""
+        given, wanted = _texts(output, row[self.expected], self.ignore_case)
+        return wanted in given
 
 
 @attrs.frozen
@@ -106,11 +106,11 @@ class RegularExpression(OwnRule):
             raise InvalidInput.at("pattern", msg=str(error)) from None
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """True or False."""
-        said = text_of(output)
-        if len(said) > MAX_OUTPUT:
+        """Return whether it matches."""
+        given = text_of(output)
+        if len(given) > MAX_OUTPUT:
             raise Unscored(f"the output has more than {MAX_OUTPUT} characters")
-        return patterns.matches(_read_pattern(self.pattern), said, _budget(MAX_WORK))
+        return patterns.matches(_read_pattern(self.pattern), given, _budget(MAX_WORK))
 
 
 @attrs.frozen
@@ -126,11 +126,11 @@ class Numeric(OwnRule):
     relative: float = 0.0
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """True or False."""
-        wanted, said = number_in(row[self.expected]), number_in(output)
+        """Return whether it matches."""
+        wanted, given = number_in(row[self.expected]), number_in(output)
         if wanted is None:
             raise Unscored(f"the row's {self.expected!r} holds no number")
-        return said is not None and abs(said - wanted) <= max(self.absolute, self.relative * abs(wanted))
+        return given is not None and abs(given - wanted) <= max(self.absolute, self.relative * abs(wanted))
 
 
 @attrs.frozen
@@ -144,7 +144,7 @@ class JsonEqual(OwnRule):
     expected: str = "expected"
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """True or False."""
+        """Return whether it matches."""
         wanted = row[self.expected]
         try:
             return same_json(_parsed(output), _parsed(wanted))
@@ -154,10 +154,10 @@ class JsonEqual(OwnRule):
 
 @attrs.frozen
 class LlmJudge(Rule):
-    """What a model of the platform says of the output: a bool for yes or no, or with `scale` "number" a number.
+    """The judgement of a model of the platform: a bool for yes or no, or with `scale` "number" a number.
 
     `{output}` and the names of row fields in `prompt` are replaced by their texts. `options` are those of a completion.
-    What the judge uses is booked apart from the judged model's.
+    The judge's usage is recorded apart from that of the model under test.
     """
 
     type = "llm_judge"
@@ -171,13 +171,14 @@ class LlmJudge(Rule):
             raise InvalidInput.at("scale", msg='must be "yes_no" or "number"')
 
     def asks(self, output: Any, row: Mapping[str, Any]) -> str:
-        """The question for the judge. Nothing that an output or a row holds is replaced in its turn."""
+        """Return the question for the judge. Placeholders inside an output or a row are not replaced."""
         values = {**row, "output": output}
         return _SLOT.sub(lambda slot: text_of(values[slot[1]]), self.prompt)
 
     def read(self, answer: str) -> bool | float:
-        """The score in a judge's answer: its last number (of "7/10", 7), or its first word that is a verdict ("not"
-        before it turns it round). Raises `Unscored`.
+        """Read the score from a judge's answer. Raises `Unscored`.
+
+        It is the last number (7 of "7/10"), or the first word that is a verdict, which a "not" before it negates.
         """
         if self.scale == "number":
             number = number_in(_OUT_OF.sub("", answer))
@@ -194,7 +195,7 @@ RULES: Mapping[str, type[Rule]] = {
 
 
 def rule_of(plain: Mapping[str, Any]) -> Rule:
-    """The declarative scorer that JSON data describe: `type`, and the fields of its class. Raises `InvalidInput`."""
+    """Return the declarative scorer that JSON data describe: `type`, and its fields. Raises `InvalidInput`."""
     kind = plain.get("type")
     if not isinstance(kind, str) or kind not in RULES:
         raise InvalidInput.at("type", msg=f"must be one of {', '.join(sorted(RULES))}")
@@ -233,7 +234,7 @@ _FITTING: Mapping[Any, tuple[Callable[[object], bool], str]] = {
 
 
 def checked_score(value: Any) -> tuple[Any, str]:
-    """A score as it is kept, and what is to be said of it: why a part of it is no score, or nothing.
+    """Normalise what a scorer returned: the value to store, and why parts of it were dropped ("" if none).
 
     A score is bool, number, text, None, or a mapping of names to such; what has `item()`, as the scalars of array
     libraries do, is what that answers. NaN and infinity become None. Raises TypeError for anything else.
@@ -262,12 +263,12 @@ def _name(name: object) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A text as it is, another JSON value as its JSON."""
+    """Return a string as it is, another JSON value as its JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=dict)
 
 
 def number_in(value: Any) -> float | None:
-    """A number, or the last one in a text; None without one, and for one that is not finite."""
+    """Return a number, or the last one in a string; None without one, and for one that is not finite."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -291,8 +292,8 @@ def _parsed(value: Any) -> Any:
 
 
 def _texts(output: Any, expected: Any, ignore_case: bool) -> tuple[str, str]:
-    said, wanted = text_of(output), text_of(expected)
-    return (said.casefold(), wanted.casefold()) if ignore_case else (said, wanted)
+    given, wanted = text_of(output), text_of(expected)
+    return (given.casefold(), wanted.casefold()) if ignore_case else (given, wanted)
 
 
 _read_pattern = lru_cache(maxsize=256)(patterns.parse)

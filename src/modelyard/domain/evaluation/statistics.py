@@ -1,6 +1,6 @@
-"""The numbers of an evaluation: what a list of scores says, and whether two lists really differ.
+"""The statistics of an evaluation: a list of scores in numbers, and whether two lists really differ.
 
-Pure functions over plain numbers. Fewer than two values have no spread: whatever needs one is None then, not 0.
+Pure functions over plain numbers. Fewer than two values have no spread: a result that needs one is None then, not 0.
 """
 
 import math
@@ -35,7 +35,7 @@ def wilson(passed: int, count: int, confidence: float = CONFIDENCE) -> Interval 
 
 
 def rate_interval(rate: float, count: float, confidence: float = CONFIDENCE, quantile: float | None = None) -> Interval:
-    """Wilson's interval of a rate that tells as much as `count` independent values of 0 or 1.
+    """Return Wilson's interval of a rate that is as certain as `count` independent values of 0 or 1.
 
     `quantile` takes the place of the normal one.
     """
@@ -62,7 +62,7 @@ class Numbers:
 
 
 def describe(values: Sequence[float], clusters: Sequence[Hashable] = ()) -> Numbers:
-    """A list of finite numbers in short. `clusters`, one per value, makes the standard error a clustered one."""
+    """Describe a list of finite numbers. `clusters`, one per value, makes the standard error a clustered one."""
     if not values:
         return Numbers(0)
     mean = math.fsum(values) / len(values)
@@ -81,7 +81,7 @@ def _deviation(values: Sequence[float], mean: float) -> float | None:
 
 
 def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """The standard error of the mean where values of one cluster go together, such as questions on one text.
+    """Return the standard error of the mean of clustered values, such as questions on one text.
 
     The residuals are summed within each cluster (Liang and Zeger 1986), with the correction G / (G - 1) for G clusters;
     None for fewer than two clusters.
@@ -97,7 +97,7 @@ def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> fl
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The value below which this share lies, between neighbours in proportion (type 7); None without values."""
+    """Return the value below which this share lies, interpolated linearly (type 7); None without values."""
     if not values:
         return None
     ranked = sorted(values)
@@ -213,7 +213,7 @@ def paired(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE)
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """The exact two-sided p of McNemar's test on discordant pairs: how unlikely this split is for a fair coin."""
+    """Return the exact two-sided p of McNemar's test on discordant pairs: how unlikely a fair coin splits them so."""
     tosses, fewer = wins + losses, min(wins, losses)
     if wins == losses:
         return 1.0
@@ -237,7 +237,7 @@ def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Inter
 
 
 def t_test(values: Sequence[float]) -> float | None:
-    """The two-sided p of "the mean is 0"; None for fewer than two values."""
+    """Return the two-sided p of "the mean is 0"; None for fewer than two values."""
     mean = math.fsum(values) / len(values) if values else 0.0
     deviation = _deviation(values, mean)
     if deviation is None:
@@ -248,7 +248,7 @@ def t_test(values: Sequence[float]) -> float | None:
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:
-    """The p of several tests, each corrected for there being several (Holm 1979)."""
+    """Correct the p of several tests for there being several (Holm 1979)."""
     adjusted: dict[str, float] = {}
     highest = 0.0
     for rank, name in enumerate(sorted(ps, key=lambda name: ps[name])):
@@ -273,12 +273,12 @@ def sample_size(difference: float, deviation: float, power: float = 0.8, confide
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """The probability that Student's t with so many degrees of freedom is larger than `t`, for t >= 0."""
+    """Return the probability that Student's t with so many degrees of freedom is larger than `t`, for t >= 0."""
     return _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
 
 
 def t_quantile(share: float, freedom: int) -> float:
-    """The t below which this share lies, 0.505 <= share < 1 (confidences from 1 %): found by halving."""
+    """Return the t below which this share lies, 0.505 <= share < 1 (confidences from 1 %), by bisection."""
     low, high = 0.0, 1.0
     while t_tail(high, freedom) > 1 - share:
         low, high = high, high * 2
@@ -288,7 +288,7 @@ def t_quantile(share: float, freedom: int) -> float:
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function (Abramowitz and Stegun 26.5.8), on the side where it converges fast."""
+    """Compute the regularised incomplete beta function (Abramowitz and Stegun 26.5.8), where it converges fast."""
     if x in (0.0, 1.0):
         return x
     if x > (a + 1) / (a + b + 2):

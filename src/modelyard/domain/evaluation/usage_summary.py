@@ -31,7 +31,7 @@ class Latency:
 class RoleUsage:
     """What one model used, or the judge of one scorer. A sum is None when nothing was reported.
 
-    `role` is "model" or "judge", `name` the reference of the model or of the scorer. `inherited` says that the source
+    `role` is "model" or "judge", `name` the reference of the model or of the scorer. `inherited` tells that the source
     run used it, not this one.
     """
 

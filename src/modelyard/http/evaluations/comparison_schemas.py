@@ -103,8 +103,8 @@ class ComparisonObject:
         return answer_from(
             cls,
             found,
-            reducer=found.terms.reducer,
-            confidence=found.terms.confidence,
+            reducer=found.options.reducer,
+            confidence=found.options.confidence,
             metrics=tuple(map(MetricComparisonObject.of, found.metrics)),
             not_compared=found.uncompared,
         )

@@ -214,7 +214,7 @@ class _Attempt:
 
     @contextmanager
     def scheduler(self) -> Iterator[RowScheduler]:
-        """The scheduler, with the pools that this work needs, until they are closed and all usage is recorded."""
+        """Open the scheduler with its pools, until they are closed and all usage is recorded."""
         with ExitStack() as opened:
             opened.callback(self._flush_at_last)
             loop, pending = self.callables.loop, self.pending_usage

@@ -56,7 +56,7 @@ class CompletionModel:
     def of(
         cls, runtime: Runtime, principal: Principal, model: str, place: Namespace, options: Mapping[str, Any]
     ) -> "CompletionModel":
-        """The model of a name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`, before it is asked."""
+        """Resolve a model by its name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`."""
         asked_name = chat_name(runtime, principal, model)
         served = resolve(runtime, asked_name, principal)
         ref = _model_ref(served, asked_name, place)
@@ -118,7 +118,7 @@ class JudgeScorer:
 
 
 def chat_name(runtime: Runtime, principal: Principal, model: str) -> str:
-    """The name that completions take, of a model that is given by it or by its reference.
+    """Return the name that completions take, of a model that is given by it or by its reference.
 
     That is the reference of a trained model or a checkpoint, or the one under which a catalogue's entry is judged.
     Raises `InvalidInput` for a model that is source code, `Forbidden`.
@@ -148,7 +148,7 @@ def _behind(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
 
 
 def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | None:
-    """The id of the catalogue's entry that this reference stands for. Raises `InvalidInput` where several do."""
+    """Return the id of the catalogue entry that a reference names. Raises `InvalidInput` where several match."""
     if ref.kind is RefKind.OP or ref.version not in _NEWEST:
         return None
     ids = [entry.id for entry in Catalogue(runtime, principal).entries() if object_id(entry.id) == ref.name]
@@ -165,7 +165,7 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def _model_ref(served: ServedModel, asked: str, place: Namespace) -> ObjectRef:
-    """A trained model's checkpoint; or the catalogue's entry, as an object of the place where it is judged."""
+    """Return the reference of a model's checkpoint; or of a catalogue entry, as an object of this namespace."""
     named = ModelName.parse(asked)
     if served.checkpoint is None or named is None:
         return ObjectRef(*place, RefKind.OBJECT, object_id(served.entry.id))

@@ -137,12 +137,12 @@ class Objects:
         project: str,
         entity: str | None = None,
     ) -> ObjectVersion:
-        """A version by its digest, an alias, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
+        """Return a version by digest, alias, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
         kind, place = _kind(kind), self._sight.place(project, entity)
         return self.runtime.store.read(lambda snapshot: _alive(snapshot, place, kind, object_id, version))
 
     def resolve(self, kind: ObjectKind | str, ref: ObjectRef | str) -> ObjectVersion:
-        """The version of an object of this kind that a reference names; without a version, the latest.
+        """Return the version of an object of this kind that a reference names; without a version, the latest.
 
         Raises `InvalidInput` for what is no reference, `ObjectDeleted`, `NotFound`, `Forbidden`.
         """
@@ -171,7 +171,7 @@ class Objects:
         return slice_listing((version for version in found if version.deleted_at is None), limit, offset)
 
     def rows(self, version: ObjectVersion) -> Iterator[Mapping[str, Any]]:
-        """The rows of a dataset, one at a time. Raises `InvalidInput` for what has none, `Forbidden`."""
+        """Yield the rows of a dataset, one at a time. Raises `InvalidInput` for another object, `Forbidden`."""
         self.principal.require(version.entity, version.project)
         if version.rows_artifact is None:
             raise InvalidInput.at("version", msg="is no version of a dataset, or was deleted")
@@ -236,7 +236,7 @@ def _alive(snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: st
 def _named(
     snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, words: Sequence[str]
 ) -> list[ObjectVersion]:
-    """The versions of these names that are not deleted, each once; all of them where none is named."""
+    """Return the versions of these names that are not deleted, each once; all of them where none is named."""
     every_one = iter_index(snapshot, ObjectVersion, "by_object", *place, kind, object_id)
     found = [find_version(snapshot, place, kind, object_id, word) for word in words] if words else every_one
     alive = {version.id: version for version in found if version is not None and version.deleted_at is None}
@@ -270,7 +270,7 @@ def _content(kind: ObjectKind, name: str, given: Mapping[str, Any]) -> Mapping[s
 
 
 def _wrong_members(content: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is of the wrong type in an evaluation."""
+    """Yield what has the wrong type in an evaluation."""
     if not isinstance(content.get("dataset"), str):
         yield Problem(("dataset",), "must be the reference of a dataset")
     scorers = content.get("scorers", ())
@@ -284,7 +284,7 @@ def _wrong_members(content: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _with_op(scorer: ObjectVersion, op_id: str) -> tuple[ObjectVersion, ObjectVersion]:
-    """The op that holds a scorer's source code, and the scorer, which refers to it."""
+    """Return the op that holds a scorer's source code, and the scorer, which refers to it."""
     name = f"{scorer.object_id[:120]}.score"
     content = {"name": name, "source_code": scorer.content["op_source_code"]}
     op = attrs.evolve(scorer, id=op_id, kind=ObjectKind.OP, object_id=name, digest=digest(content), content=content)

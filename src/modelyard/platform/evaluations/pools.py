@@ -35,7 +35,7 @@ class FlowResult:
     error: BaseException | None = None
 
     def result(self) -> Any:
-        """The value. Raises the error."""
+        """Return the value. Raises the error."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -193,7 +193,7 @@ class ThreadPool:
         self._work.put((flow, tell))
 
     def work(self) -> None:
-        """The threads do it."""
+        """Do nothing: the threads work."""
 
     def close(self) -> None:
         """Let every thread end, each when what it does is done."""
@@ -225,7 +225,7 @@ class TaskPool:
         self._loop.call_soon_threadsafe(self._start, flow, tell)
 
     def work(self) -> None:
-        """The loop does it."""
+        """Do nothing: the loop works."""
 
     def close(self) -> None:
         """Cancel what runs."""
@@ -258,7 +258,7 @@ async def _aoutcome(flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None
 
 @contextmanager
 def own_loop() -> Iterator[Any]:
-    """An event loop in a thread of its own, as long as the context lasts."""
+    """Run an event loop in a thread of its own, as long as the context lasts."""
     begun: SimpleQueue[Any] = SimpleQueue()
     thread = threading.Thread(target=_serve_loop, args=[begun], name="modelyard-evaluation-loop", daemon=True)
     thread.start()
@@ -289,7 +289,7 @@ def pools(
     loop: Any,
     pending_usage: list[RecordUsage],
 ) -> tuple[Pool, Pool]:
-    """The pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one.
+    """Open the pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one.
 
     What is booked by those that never wait is added to `pending_usage`.
     """

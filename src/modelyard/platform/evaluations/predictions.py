@@ -166,7 +166,7 @@ class _Kept(Generic[K]):
         return True
 
     def _scores(self, snapshot: Snapshot, found: K) -> Sequence[Score]:
-        """The scores that go with it."""
+        """Return the scores that are deleted with a record."""
         return ()
 
     def _found(self, snapshot: Snapshot, id: str, place: Namespace | None) -> K:

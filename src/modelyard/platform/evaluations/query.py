@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction, rows
-from modelyard.domain.evaluation.results import ResultQuery, ResultRow, RunSummary, RunTally, joined
+from modelyard.domain.evaluation.results import ResultQuery, ResultRow, RunSummary, RunTotals, joined
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.platform.evaluations.stored_run import RowFinder, StoredRun
@@ -50,16 +50,16 @@ def query_results(
     find = reader.see
     found = runtime.store.read(lambda snapshot: [find(snapshot, EvaluationRun, run_id, namespace) for run_id in ids])
     here = {run.id: run for run in found if run is not None}
-    search = _Search(query, {run_id: RunTally(run_id) for run_id in here})
+    search = _Search(query, {run_id: RunTotals(run_id) for run_id in here})
     search.over({run_id: StoredRun(runtime, run_id) for run_id in here})
     return Results(
         here,
         tuple(run_id for run_id in query.run_ids if run_id not in here),
         _read(runtime, tuple(here), search.page()),
         search.total,
-        tuple(tally.summary() for tally in search.tallies.values()) if query.summarise else (),
+        tuple(totals.summary() for totals in search.totals.values()) if query.summarise else (),
         search.summary_rows,
-        {run_id: tally.names() for run_id, tally in search.tallies.items()},
+        {run_id: totals.names() for run_id, totals in search.totals.items()},
     )
 
 
@@ -68,7 +68,7 @@ class _Search:
     """The pass over all rows."""
 
     query: ResultQuery
-    tallies: Mapping[str, RunTally]
+    totals: Mapping[str, RunTotals]
     total: int = 0
     summary_rows: int = 0
     _found: list[tuple[tuple[Any, ...], str]] = attrs.field(factory=list)
@@ -85,13 +85,13 @@ class _Search:
     def _count(self, runs: Mapping[str, StoredRun]) -> None:
         """Count rows that nobody looks at."""
         for run_id, run in runs.items():
-            self.tallies[run_id].note(run.scorers())
+            self.totals[run_id].note(run.scorers())
         for digest, several in groupby(merge(*(run.digests() for run in runs.values()))):
             self._keep(digest, self.query.in_all(sum(1 for _ in several)), ())
 
     def _take(self, row: ResultRow[ScoredPrediction]) -> None:
         for run_id, trials in row.runs.items():
-            self.tallies[run_id].note(score.scorer for _, scores in trials for score in scores)
+            self.totals[run_id].note(score.scorer for _, scores in trials for score in scores)
         if self.query.keeps(row):
             in_all = self.query.in_all(len(row.runs))
             if self.query.summarise:
@@ -104,7 +104,7 @@ class _Search:
             self.summary_rows += 1
             for run_id, trials in row.runs.items():
                 for trial in trials:
-                    self.tallies[run_id].add(trial)
+                    self.totals[run_id].add(trial)
 
     def _keep(self, digest: str, in_all: bool, sort_values: tuple[Any, ...]) -> None:
         """Keep a row that fits, if it is in as many runs as it must."""
@@ -115,7 +115,7 @@ class _Search:
         self.total += 1
 
     def page(self) -> list[str]:
-        """The digests of the rows on the page."""
+        """Return the digests of the rows on the page."""
         ordered = self.query.order(self._found)
         return [digest for at, digest in enumerate(ordered) if self.query.window(at)] if self.query.sorts else ordered
 
@@ -123,7 +123,7 @@ class _Search:
 def _read(
     runtime: Runtime, run_ids: Sequence[str], digests: Sequence[str]
 ) -> Iterator[ResultRow[FullScoredPrediction]]:
-    """The rows of these digests, but those that have been deleted meanwhile."""
+    """Read the rows of these digests; rows that were deleted meanwhile are left out."""
     finders = {run_id: RowFinder(runtime, run_id) for run_id in run_ids}
     for digest in digests:
         found = {run_id: finder.trials(digest) for run_id, finder in finders.items()}

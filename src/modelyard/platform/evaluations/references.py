@@ -37,7 +37,7 @@ REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
 def find_version(
     snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, version: str | None
 ) -> ObjectVersion | None:
-    """The version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not.
+    """Return the version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not.
 
     The latest is the last that is not deleted; where all are, the last.
     """
@@ -96,7 +96,7 @@ class References:
         return None
 
     def problem(self, snapshot: Snapshot, loc: tuple[str | int, ...], kind: ObjectKind, text: str) -> Problem | None:
-        """What is wrong with the reference to an object of this kind."""
+        """Return what is wrong with the reference to an object of this kind."""
         wrong = reference_problem("", text, REF_KINDS[kind], self.mode)
         if wrong is not None:
             return Problem(loc, wrong.msg, wrong.type)
@@ -142,7 +142,7 @@ _NAME_FORM = (
 
 
 def evaluation_ref(evaluation: OneObject, place: Namespace) -> ObjectRef:
-    """The reference of an evaluation, a name being one of this place. Raises `InvalidInput`, saying what to pass."""
+    """Return the reference of an evaluation; a name is one of this namespace. Raises `InvalidInput`."""
     if isinstance(evaluation, ObjectVersion):
         if evaluation.kind is not ObjectKind.EVALUATION:
             raise InvalidInput.at("evaluation", msg=f"is a version of a {evaluation.kind}; it {_NAME_FORM}")
@@ -161,7 +161,7 @@ def _parsed(text: str, place: Namespace) -> ObjectRef | None:
 
 
 def held(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:
-    """A reference to a version, by its digest however it names it; as it is where that version is not here to see."""
+    """Pin a reference to the digest of its version; it is unchanged where that version is not visible."""
     if ref.version is None or not principal.scope.covers(ref.entity, ref.project):
         return ref
     found = find_version(snapshot, (ref.entity, ref.project), ObjectKind.EVALUATION, ref.name, ref.version)
@@ -169,7 +169,7 @@ def held(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:
 
 
 def versions_of(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> list[str]:
-    """The versions of an evaluation that are here to see, as `v<n>`."""
+    """Return the visible versions of an evaluation, as `v<n>`."""
     if not principal.scope.covers(ref.entity, ref.project):
         return []
     where = (ref.entity, ref.project, ObjectKind.EVALUATION, ref.name)

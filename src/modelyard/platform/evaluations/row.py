@@ -151,7 +151,7 @@ def check_storable(value: Any) -> None:
 
 
 def error_text(error: Exception) -> str:
-    """A failure as it is kept with the row: our own by their code, others by their class; bounded, and storable."""
+    """Return a failure as it is stored with the row: our own by their code, others by their class; bounded."""
     kind = error.code if isinstance(error, ModelyardError) else type(error).__name__
     return truncate_for_storage(f"{kind}: {error}")
 
@@ -179,14 +179,14 @@ def _score(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[Score
 
 
 def to_score_result(value: Any) -> ScoreResult:
-    """The verdict that a scorer's answer is. Raises TypeError, ValueError for what is no score."""
+    """Convert what a scorer returned. Raises TypeError, ValueError for a value that is not a score."""
     kept, reason = checked_score(value)
     check_storable(kept)
     return ScoreResult(kept, truncate_for_storage(reason) if reason else "")
 
 
 def missing_field(missing: KeyError) -> InvalidInput:
-    """What is wrong with a row that has no field of this name, for which a declarative scorer looks."""
+    """Return the error of a row without the field of this name, which a declarative scorer reads."""
     return InvalidInput.at("row", str(missing.args[0]), msg="is not there, and the scorer reads it")
 
 
@@ -194,7 +194,7 @@ def missing_field(missing: KeyError) -> InvalidInput:
 
 
 def call_function(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Any]:
-    """What a function answers, or a coroutine function, which is to be `awaited`."""
+    """Call a function, or a coroutine function, which is to be `awaited`."""
     if awaited:
         return (yield Await(lambda: function(*arguments), lambda: _alone(function(*arguments))))
     return (yield Call(lambda: function(*arguments)))
@@ -243,7 +243,7 @@ class CallableModel:
         return is_async(self.function)
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
-        """What the function returns."""
+        """Call the function."""
         return Reply((yield from call_function(self.function, self.awaited, row)))
 
 
@@ -261,7 +261,7 @@ class CallableScorer:
         return is_async(self.function)
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        """What the function says."""
+        """Call the function, and convert what it returns."""
         return to_score_result((yield from call_function(self.function, self.awaited, output, row)))
 
 

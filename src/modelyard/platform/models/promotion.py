@@ -37,7 +37,7 @@ Pair = tuple[EvaluationRun, EvaluationRun]
 def verdict(
     runtime: Runtime, principal: Principal, model: Model, step: int, current: int | None, require: NotWorse
 ) -> Mapping[str, Any]:
-    """The numbers with which the checkpoint of a step meets a requirement, beside that of the step `current`.
+    """Return the evidence that the checkpoint of a step meets a requirement, compared with that of the step `current`.
 
     Raises `PromotionRefused` where it does not, or where there is nothing to judge by; `NotFound`, `InvalidInput`.
     """
@@ -60,7 +60,7 @@ def verdict(
 
 
 def _named(runtime: Runtime, principal: Principal, runs: PromotionRuns, model: Model, steps: tuple[int, int]) -> Pair:
-    """The runs of these ids, which must have judged these checkpoints and be completed."""
+    """Return the runs of these ids, which must have evaluated these checkpoints and be completed."""
     candidate, baseline = (find_run(runtime, principal, run_id) for run_id in (runs["candidate"], runs["baseline"]))
     for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
         if same_scheme(run.model) != str(checkpoint_ref(model, step)) or run.state is not RunState.COMPLETED:
@@ -71,7 +71,7 @@ def _named(runtime: Runtime, principal: Principal, runs: PromotionRuns, model: M
 def _newest(
     principal: Principal, evaluation: OneObject, model: Model, steps: tuple[int, int], snapshot: Snapshot
 ) -> Pair:
-    """The newest completed runs of both checkpoints on one evaluation, in one and the same version."""
+    """Return the newest completed runs of both checkpoints on the same version of one evaluation."""
     wanted = held(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
     candidates, baselines = (list(_judging(snapshot, principal, wanted, model, step)) for step in steps)
     for version, candidate in candidates:
@@ -90,7 +90,7 @@ def _newest(
 def _judging(
     snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, step: int
 ) -> Iterator[tuple[ObjectRef, EvaluationRun]]:
-    """The completed runs on a step that are of an evaluation, the newest first, each with the version that it is of."""
+    """Yield the completed runs of an evaluation on a step, the newest first, each with its version."""
     for run in _visible(snapshot, principal, model, step):
         ref = ObjectRef.parse(run.evaluation)
         if ref is not None and (ref.entity, ref.project, ref.name) == (wanted.entity, wanted.project, wanted.name):
@@ -108,7 +108,7 @@ def _visible(snapshot: Snapshot, principal: Principal, model: Model, step: int) 
 def _what_there_is(
     snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, steps: tuple[int, int]
 ) -> str:
-    """What a refusal adds: the published versions of the evaluation, and on what the steps were judged instead."""
+    """Return what a refusal adds: the published versions of the evaluation, and on what the steps were evaluated."""
     told, versions = "", versions_of(snapshot, principal, wanted)
     if versions:
         told += f"; published of it: {', '.join(versions[-FEW:])}"
@@ -120,7 +120,7 @@ def _what_there_is(
 
 
 def _numbers(report: ComparisonReport, require: NotWorse) -> Mapping[str, Any]:
-    """What is kept of a comparison."""
+    """Return what is stored of a comparison."""
     compared = report.comparison.metrics if require.metric is None else [report.comparison.metric(require.metric)]
     return {
         "outcome": "not worse",
@@ -213,7 +213,7 @@ class Promotions(ModelView):
         return read_page(self._runtime, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
 
     def _judged(self, model: Model | str, step: int, alias: str, require: NotWorse | None) -> "_Judged":
-        """What is to be promoted, with the numbers with which it meets what is required."""
+        """Check the requirement for promoting `step`. Returns the evidence that is stored with the promotion."""
         if require is None:
             return _Judged(step)
         if not isinstance(require, NotWorse):
@@ -250,7 +250,7 @@ class Promotions(ModelView):
 
 
 def _place(model_id: str, alias: str, promotion_id: str, snapshot: Snapshot) -> Cursor:
-    """The cursor behind a change of an alias. Raises `NotFound`."""
+    """Return the cursor after a change of an alias. Raises `NotFound`."""
     promotion = get_or_none(snapshot, Promotion, promotion_id)
     if promotion is None or (promotion.model_id, promotion.alias) != (model_id, alias):
         raise NotFound("Promotion", promotion_id)

@@ -56,7 +56,7 @@ class ComparisonReport:
         return self.comparison.metric(name)
 
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
-        """Export every row that is in both runs, side by side, as JSON Lines or CSV. The rows are read lazily."""
+        """Export every row that is in both runs, side by side, as JSON Lines or CSV. Rows are read lazily."""
         names = [one.name for one in self.comparison.metrics]
         return comparison_lines(*self.rows, self._values, names, format)
 
@@ -87,7 +87,7 @@ class ComparisonReport:
     def _values(self, row: Row) -> Mapping[str, float]:
         kinds = {one.metric: one.kind for one in self.comparison.metrics}
         names = {one.metric: one.name for one in self.comparison.metrics}
-        values = row_values(row, kinds, self.comparison.terms.reduce)
+        values = row_values(row, kinds, self.comparison.options.reduce)
         return {names[metric]: value for metric, value in values.items()}
 
 
@@ -109,7 +109,8 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
         yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])
         yield ""
         several = f"; p corrected for {len(found.metrics)} metrics (Holm)" if len(found.metrics) > 1 else ""
-        yield f"intervals at {confidence_text(found.terms.confidence)}{clusters_text(found.terms.cluster_by)}{several}"
+        confidence, clusters = confidence_text(found.options.confidence), clusters_text(found.options.cluster_by)
+        yield f"intervals at {confidence}{clusters}{several}"
     for one in found.metrics:
         yield from _remarks(one)
     if found.baseline_failed or found.candidate_failed:

@@ -31,7 +31,7 @@ _COLOURS = {Verdict.BETTER: BETTER, Verdict.WORSE: WORSE}
 def comparison_content(
     baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison, most: int | None = None
 ) -> Iterator[Html]:
-    """The page of a comparison, with at most so many rows of a kind."""
+    """Yield the page of a comparison, with at most so many rows of a kind."""
     yield _facts(baseline, candidate, found)
     yield section("Metrics", _metrics(found)) if found.metrics else tag("p", _nothing(found))
     yield section("Not compared", _uncompared(found))
@@ -62,7 +62,7 @@ def _facts(baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison)
 
 
 def _metrics(found: Comparison) -> Html:
-    sure = confidence_text(found.terms.confidence)
+    sure = confidence_text(found.options.confidence)
     columns = [
         ("metric", ""),
         ("baseline", "number"),
@@ -74,7 +74,7 @@ def _metrics(found: Comparison) -> Html:
         ("verdict", ""),
         ("all rows", "number"),
     ]
-    left_out = [f"{one.name}, {told}" for one in found.metrics if (told := left_out_text(one))]
+    left_out = [f"{one.name}, {text}" for one in found.metrics if (text := left_out_text(one))]
     notes = (tag("p", text, kind="quiet") for text in (_note(found), *left_out))
     return joined([table(columns, map(_metric_cells, found.metrics)), *notes])
 
@@ -84,7 +84,7 @@ def _note(found: Comparison) -> str:
     return (
         "Rows are paired, and the numbers are over those that have a value in both runs. A difference is shown where "
         "the interval leaves out 0 and p agrees: McNemar's exact test for 0 and 1, else the paired t-test"
-        f"{several}{clusters_text(found.terms.cluster_by)}. Over all rows, {POLICY}."
+        f"{several}{clusters_text(found.options.cluster_by)}. Over all rows, {POLICY}."
     )
 
 
@@ -114,10 +114,10 @@ def _strip(one: MetricComparison) -> Html:
 
 
 def _verdict(one: MetricComparison) -> Html:
-    told = chip(one.verdict.value, _CLASSES.get(one.verdict, ""))
+    text = chip(one.verdict.value, _CLASSES.get(one.verdict, ""))
     if one.verdict is not Verdict.NO_DIFFERENCE or one.rows_needed is None:
-        return told
-    return joined([told, tag("small", f"~ {count_text(one.rows_needed)} rows would show it")])
+        return text
+    return joined([text, tag("small", f"~ {count_text(one.rows_needed)} rows would show it")])
 
 
 def _histogram(one: MetricComparison) -> str:

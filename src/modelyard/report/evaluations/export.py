@@ -1,4 +1,4 @@
-"""Every row of a run, or of a comparison, as JSON Lines or CSV: bytes as they are asked for, in bounded memory."""
+"""Export every row of a run, or of a comparison, as JSON Lines or CSV: bytes read lazily, in bounded memory."""
 
 import csv
 import io
@@ -52,12 +52,12 @@ class RunRows:
 
 
 def run_lines(run: RunRows, format: Format) -> Iterator[bytes]:
-    """The predictions of a run with their scores."""
+    """Export the predictions of a run with their scores."""
     return _json_lines(map(_run_object, run.full())) if format == "jsonl" else _csv(_run_table(run))
 
 
-def _run_object(judged: FullScoredPrediction) -> dict[str, Any]:
-    prediction, scores = judged
+def _run_object(scored: FullScoredPrediction) -> dict[str, Any]:
+    prediction, scores = scored
     return {
         "row_digest": prediction.row_digest,
         "index": prediction.index,
@@ -97,8 +97,8 @@ def _usd(cost: Decimal | None) -> str | None:
 
 
 def _run_table(run: RunRows) -> Iterator[Sequence[Any]]:
-    said = (reading for trial in run.columns() for reading in trial_readings(trial))
-    names = _names(reading.metric for reading in said if reading.kind is not None)
+    readings = (reading for trial in run.columns() for reading in trial_readings(trial))
+    names = _names(reading.metric for reading in readings if reading.kind is not None)
     yield (*_COLUMNS, *names.values())
     for trial in run.full():
         found = {**_run_object(trial), "scorer_errors": _scorer_errors(trial)}
@@ -106,15 +106,15 @@ def _run_table(run: RunRows) -> Iterator[Sequence[Any]]:
         yield (*(found[name] for name in _COLUMNS), *(values.get(metric) for metric in names))
 
 
-def _scorer_errors(judged: ScoredPrediction) -> str | None:
-    """What went wrong with the scorers, one a line."""
-    failed = [one for one in trial_readings(judged) if one.outcome is Outcome.SCORER_ERROR]
+def _scorer_errors(scored: ScoredPrediction) -> str | None:
+    """Return the errors of the scorers, one a line."""
+    failed = [one for one in trial_readings(scored) if one.outcome is Outcome.SCORER_ERROR]
     names = metric_names(one.metric for one in failed)
     return "\n".join(f"{names[one.metric]}: {one.reason}" for one in failed) or None
 
 
 def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:
-    """The first metrics that there are, by name."""
+    """Return the first metrics of a run, by name."""
     first: dict[Metric, None] = {}
     for metric in metrics:
         if len(first) < MAX_COLUMNS:
@@ -133,7 +133,7 @@ def comparison_lines(
     names: Sequence[str],
     format: Format,
 ) -> Iterator[bytes]:
-    """The rows of both runs side by side. `values` gives a row's value of each metric in `names` that it has."""
+    """Export the rows of both runs side by side. `values` gives a row's value of each metric in `names` that it has."""
     both = ((one, other) for one, other in merged(rows(baseline.full()), rows(candidate.full())) if one and other)
     found = (_pair_object(one, other, values(one), values(other)) for one, other in both)
     return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
@@ -178,7 +178,7 @@ def _csv(found: Iterator[Sequence[Any]]) -> Iterator[bytes]:
 
 
 def _cell(value: Any) -> str:
-    """A value as a cell. A text that a spreadsheet would take for a formula is given an apostrophe."""
+    """Return a value as a cell. A string that a spreadsheet would take for a formula gets an apostrophe."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -189,7 +189,7 @@ def _cell(value: Any) -> str:
 def save_report(
     path: str | os.PathLike[str], page: Callable[[], str], export: Callable[[Format], Iterator[bytes]]
 ) -> None:
-    """Write a report to a file of the kind that its ending says: .html, .jsonl or .csv. Raises `InvalidInput`."""
+    """Write a report to a file of the kind that its ending names: .html, .jsonl or .csv. Raises `InvalidInput`."""
     ending = PurePath(path).suffix.removeprefix(".")
     formats: tuple[Format, ...] = get_args(Format)
     chosen = next((known for known in formats if known == ending), None)

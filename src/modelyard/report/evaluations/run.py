@@ -93,7 +93,7 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
 
 
 def _headers(found: Aggregate) -> tuple[str, ...]:
-    sure = confidence_text(found.terms.confidence)
+    sure = confidence_text(found.options.confidence)
     return ("metric", "mean", sure, "all trials", "scored", "unscored", "scorer errors", "model errors")
 
 
@@ -113,9 +113,9 @@ def _notes(found: Aggregate) -> Iterator[str]:
     """Yield what the columns mean."""
     yield f"all trials: {found.policy}"
     if found.trials != found.rows:
-        yield f"trials of a row reduced by {found.terms.reducer}"
-    if found.terms.cluster_by is not None:
-        yield f"intervals{clusters_text(found.terms.cluster_by)}"
+        yield f"trials of a row reduced by {found.options.reducer}"
+    if found.options.cluster_by is not None:
+        yield f"intervals{clusters_text(found.options.cluster_by)}"
 
 
 def _spent(found: Aggregate) -> Iterator[str]:

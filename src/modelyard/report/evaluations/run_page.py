@@ -24,7 +24,7 @@ MAX_LABELS = 12
 
 
 def run_content(run: EvaluationRun, found: Aggregate, most: int | None = None) -> Iterator[Html]:
-    """The page of a run, with at most so many rows of a kind."""
+    """Yield the page of a run, with at most so many rows of a kind."""
     yield _facts(run, found)
     yield section("Metrics", _metrics(found)) if found.metrics else tag("p", "Nothing was scored.")
     drawn = [one for one in found.metrics if one.distribution is not None][:MAX_PLOTS]
@@ -38,10 +38,10 @@ def run_content(run: EvaluationRun, found: Aggregate, most: int | None = None) -
 
 def _facts(run: EvaluationRun, found: Aggregate) -> Html:
     kind = {"completed": "better", "failed": "worse"}.get(run.state.value, "")
-    told = joined([chip(run.state.value, kind), f" {run.reason}" if run.reason else ""])
+    text = joined([chip(run.state.value, kind), f" {run.reason}" if run.reason else ""])
     pairs: list[tuple[str, object]] = [
         ("run", run.id),
-        ("state", told),
+        ("state", text),
         ("model", run.model),
         ("evaluation", run.evaluation),
         ("started", f"{run.started_at:%Y-%m-%d %H:%M:%S} UTC"),
@@ -67,7 +67,7 @@ def _metrics(found: Aggregate) -> Html:
     columns = [
         ("metric", ""),
         ("mean", "number"),
-        (f"{confidence_text(found.terms.confidence)} interval", ""),
+        (f"{confidence_text(found.options.confidence)} interval", ""),
         ("spread", "number"),
         ("all trials", "number"),
         ("scored", "number"),
@@ -75,9 +75,9 @@ def _metrics(found: Aggregate) -> Html:
         ("scorer errors", "number"),
         ("model errors", "number"),
     ]
-    reduced = f" Trials of a row were reduced first: {found.terms.reducer}." if found.trials != found.rows else ""
+    reduced = f" Trials of a row were reduced first: {found.options.reducer}." if found.trials != found.rows else ""
     omitted = f" {count_text(found.omitted)} scores of further metrics are left out." if found.omitted else ""
-    together = clusters_text(found.terms.cluster_by)
+    together = clusters_text(found.options.cluster_by)
     note = f"The mean is over what is scored{together}; over all trials, {found.policy}.{reduced}{omitted}"
     return joined([table(columns, map(_metric_cells, found.metrics)), tag("p", note, kind="quiet")])
 
@@ -122,9 +122,9 @@ def _spent(found: Aggregate) -> Html:
     parts = []
     if found.latency is not None:
         times = (found.latency.mean, found.latency.p50, found.latency.p95)
-        told = "Latency: mean {}, half within {}, 95 % within {}".format(*map(seconds_text, times))
+        text = "Latency: mean {}, half within {}, 95 % within {}".format(*map(seconds_text, times))
         inherited = f", {count_text(found.latency.inherited)} inherited" if found.latency.inherited else ""
-        parts.append(tag("p", f"{told}, over {count_text(found.latency.count)} answers{inherited}."))
+        parts.append(tag("p", f"{text}, over {count_text(found.latency.count)} answers{inherited}."))
     columns = ("prompt tokens", "completion tokens", "USD")
     headers = [("role", ""), ("what", ""), ("calls", "number"), *((name, "number") for name in columns)]
     lines = [
@@ -163,7 +163,7 @@ def _failures(found: Aggregate, most: int | None) -> Html:
 
 
 def short(note: RowNote) -> Html:
-    """The beginning of a row's digest, which is enough to find it in an export."""
+    """Return the beginning of a row's digest, which is enough to find it in an export."""
     return tag("code", note.digest[:10], kind="quiet")
 
 
