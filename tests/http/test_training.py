@@ -685,9 +685,12 @@ def test_a_dpo_job_that_cannot_be_made_is_refused_where_it_is_wrong(worked: Trai
 
 def test_datasets_of_the_other_format_are_refused_by_line_and_field(worked: Trainee) -> None:
     model, examples, pairs = worked.model(), worked.dataset(), worked.dataset(PAIR)
-    for path, url, field in ((DPO_JOBS, examples, "chosen"), (SFT_JOBS, pairs, "messages")):
+    for path, url, fields in ((DPO_JOBS, examples, ["chosen", "rejected"]), (SFT_JOBS, pairs, ["messages"])):
         answer = worked.send("POST", path, {"model_id": model["id"], "training_data_url": url})
-        assert (answer.status, answer.locs) == (422, [["body", "training_data_url", "line", "1", field]])
+        assert (answer.status, answer.locs) == (
+            422,
+            [["body", "training_data_url", "line", "1", one] for one in fields],
+        )
 
 
 def test_equal_answers_are_refused_when_the_dataset_comes(client: Trainee) -> None:
