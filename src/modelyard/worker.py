@@ -54,9 +54,9 @@ class Departure:
     def begin(self, runner: Runner, job_id: str) -> ClaimedJob | None:
         """Take the job up, which has to be given back from now on; None where nobody holds it any more."""
         with self._lock:
-            hold = runner.take_up(job_id)
-            self._held = None if hold is None else (runner, hold)
-        return hold
+            claimed = runner.adopt(job_id)
+            self._held = None if claimed is None else (runner, claimed)
+        return claimed
 
     def leave(self) -> None:
         """Leave at once while nothing was taken up; else after the current item, which has the lease to end."""
@@ -65,9 +65,9 @@ class Departure:
             held = self._held
             if held is None:
                 os._exit(0)
-        runner, hold = held
+        runner, claimed = held
         threading.Event().wait(runner.runtime.settings.lease)
-        runner.give_back(hold)
+        runner.give_back(claimed)
         os._exit(0)
 
     def leave_soon(self, *_: object) -> None:
@@ -133,13 +133,13 @@ def main(words: Sequence[str]) -> int:
     with platform_of(factory, arguments) as platform:
         runner = Runner(platform._runtime)
         try:
-            hold = departure.begin(runner, job_id)
+            claimed = departure.begin(runner, job_id)
         except RecordNotFound:
             print(f"there is no job {job_id} in the platform that {factory} returns", file=sys.stderr)
             return 1
-        if hold is not None:
+        if claimed is not None:
             with runner.beating():
-                runner.run(hold, departure.asked.is_set)
+                runner.run(claimed, departure.asked.is_set)
     return 0
 
 

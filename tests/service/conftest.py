@@ -192,9 +192,9 @@ class Yard:
     def lose_worker(self, successor: Runner | None = None) -> None:
         """Let the lease of whoever holds a job run out, and a successor take the job away."""
         runner = successor or self.runner()
-        runner.take_over()
+        runner.reclaim_expired()
         self.clock.advance(self.runtime.settings.lease)
-        runner.take_over()
+        runner.reclaim_expired()
 
     def job(self, job_id: str) -> Job:
         return self.runtime.store.read(lambda snapshot: snapshot.get(Job, job_id))

@@ -20,7 +20,7 @@ from modelyard.errors import Conflict, LeaseLost, RateLimited
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import expire
 from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
+from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, ready, require_claim
 from modelyard.platform.jobs.queue import (
     cancel,
     crash,
@@ -130,8 +130,8 @@ def writes(yard: Any, token: Claim) -> dict[str, Any]:
         "heartbeat": lambda tx: heartbeat(tx, token, now),
         "event": lambda tx: record_events(tx, token, [event], now),
         "state": lambda tx: save_resume(tx, token, 99, {}, now),
-        "end": lambda tx: succeed(tx, JOB_TYPES, held(tx, token), "id", now),
-        "requeue": lambda tx: requeue(tx, JOB_TYPES, held(tx, token), "id", now),
+        "end": lambda tx: succeed(tx, JOB_TYPES, require_claim(tx, token), "id", now),
+        "requeue": lambda tx: requeue(tx, JOB_TYPES, require_claim(tx, token), "id", now),
     }
 
 

@@ -13,7 +13,7 @@ from modelyard.errors import LeaseLost
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import expire
 from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held
+from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, require_claim
 from modelyard.platform.jobs.queue import enqueue, fail, request_cancel, requeue, succeed
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
@@ -120,7 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
         event_id = self.id()
 
         def step(tx: Any) -> None:
-            job = held(tx, token)
+            job = require_claim(tx, token)
             if well and not tx.get(JobProgress, job.id).cancelled_by:
                 succeed(tx, JOB_TYPES, job, event_id, now)
             else:
@@ -136,7 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def stop_in_order(self, data: st.DataObject) -> None:
         token, event_id, now = data.draw(st.sampled_from(self.claims)), self.id(), self.clock.now()
-        job = self.write(token, lambda tx: requeue(tx, JOB_TYPES, held(tx, token), event_id, now))
+        job = self.write(token, lambda tx: requeue(tx, JOB_TYPES, require_claim(tx, token), event_id, now))
         if job is not None:
             job.returned()
 

@@ -90,7 +90,7 @@ class Site:
     def process(self, items: int = 0) -> Iterator[None]:
         """The process takes the job up and stores so many items."""
         runner = self.yard.runner()
-        hold = runner.take_up(self.job_id)
+        hold = runner.adopt(self.job_id)
         assert hold is not None
         steps: Iterator[None] = runner.steps(hold)
         for _ in range(items):
@@ -108,8 +108,8 @@ def site(yard: Any) -> Site:
 
 
 def test_a_process_holds_the_job_in_the_same_attempt_and_the_worker_s_claim_is_worth_nothing(site: Site) -> None:
-    (old,), now = [hold.claim for hold in site.worker._runner.holds], site.yard.clock.now()
-    hold = site.yard.runner().take_up(site.job_id)
+    (old,), now = [hold.claim for hold in site.worker._runner.claimed_jobs], site.yard.clock.now()
+    hold = site.yard.runner().adopt(site.job_id)
     assert (hold.claim.epoch, hold.job.attempts) == (old.epoch + 1, 1)
     with pytest.raises(LeaseLost):
         site.yard.runtime.store.transact(lambda tx: heartbeat(tx, old, now))
@@ -137,13 +137,13 @@ def test_a_job_that_no_worker_holds_is_not_taken_up(yard: Any, status: str) -> N
     if status == "ended":
         yard.worker().run_until_idle()
     before = yard.job(job.id), yard.progress(job.id)
-    assert yard.runner().take_up(job.id) is None
+    assert yard.runner().adopt(job.id) is None
     assert (yard.job(job.id), yard.progress(job.id)) == before
 
 
 def test_a_job_that_is_not_there_cannot_be_taken_up(yard: Any) -> None:
     with pytest.raises(RecordNotFound):
-        yard.runner().take_up("unknown")
+        yard.runner().adopt("unknown")
 
 
 def test_the_handle_is_kept_while_the_attempt_goes_on_and_not_by_the_next(site: Site) -> None:
@@ -281,7 +281,7 @@ def test_a_frozen_process_loses_its_job_after_the_lease_and_is_killed_at_once(si
 
 def test_a_process_that_beats_is_left_alone(site: Site) -> None:
     runner: Runner = site.yard.runner()
-    runner.take_up(site.job_id)
+    runner.adopt(site.job_id)
     for _ in range(3 * LEASES_TO_BEGIN):
         runner.beat()
         site.worker.look()
@@ -293,7 +293,7 @@ def test_a_process_that_is_still_loading_is_spoken_for_by_its_worker(site: Site)
     other = site.yard.runner()
     for _ in range(2 * LEASES_TO_BEGIN - 1):
         site.worker.beat()
-        other.take_over()
+        other.reclaim_expired()
         site.worker.look()
         site.yard.clock.advance(site.lease / 2)
     assert (site.engine.killed, site.job.attempts, site.crashes) == ([], 1, 0)
@@ -337,7 +337,7 @@ def test_a_process_whose_job_is_over_has_the_lease_to_leave(site: Site, why: str
     assert site.engine.killed == ["process-1"]
     site.worker._watcher.look()
     assert site.job.ended
-    assert site.worker._runner.holds == ()
+    assert site.worker._runner.claimed_jobs == ()
 
 
 def test_the_process_of_a_job_that_is_deleted_is_killed(site: Site) -> None:
@@ -346,7 +346,7 @@ def test_the_process_of_a_job_that_is_deleted_is_killed(site: Site) -> None:
     site.worker.look()
     assert site.engine.killed == ["process-1"]
     site.worker.look()
-    assert site.worker._runner.holds == ()
+    assert site.worker._runner.claimed_jobs == ()
 
 
 # ---- stopping and coming back ------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_stopping_while_the_store_is_busy_stops_all_the_same(build: Any) -> None
     site = Site(build.build(store))
     store.busy = True
     site.worker.stop()
-    assert site.worker._runner.holds == ()
+    assert site.worker._runner.claimed_jobs == ()
 
 
 def restarted(site: Site) -> Worker:

@@ -231,15 +231,15 @@ def test_a_lease_is_judged_by_stillness_and_not_by_any_wall_clock(yard: Any) -> 
     next(steps)
     yard.abandoned.append(steps)
     lease = yard.runtime.settings.lease
-    watcher.take_over()
+    watcher.reclaim_expired()
     for _ in range(5):
         yard.clock.advance(lease - 1)
         yard.clock.jump(1e6)
         holder.beat()
-        watcher.take_over()
+        watcher.reclaim_expired()
     assert not [one for one in yard.seen if isinstance(one, LeaseTaken)]
     yard.clock.advance(lease)
-    watcher.take_over()
+    watcher.reclaim_expired()
     assert [one.from_worker for one in yard.seen if isinstance(one, LeaseTaken)] == [holder.id]
 
 
@@ -582,7 +582,7 @@ def test_an_executor_that_refuses_sends_the_job_back(yard: Any) -> None:
     worker = Worker(yard.runtime, Refusing())
     worker.look()
     assert yard.job(job.id).place is QueueState.READY
-    assert worker._runner.holds == ()
+    assert worker._runner.claimed_jobs == ()
 
 
 # ---- who is alive ------------------------------------------------------------------------------------------------

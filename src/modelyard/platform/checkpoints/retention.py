@@ -7,7 +7,7 @@ from modelyard.domain.job import Job, QueueState
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.retention import Retention
 from modelyard.platform.checkpoints.aliases import steps_kept
-from modelyard.platform.checkpoints.transactions import bury, in_use
+from modelyard.platform.checkpoints.transactions import delete_checkpoint, in_use
 from modelyard.platform.paging import BATCH, get_or_none, iter_index
 from modelyard.protocols import Snapshot, Tx
 
@@ -22,7 +22,7 @@ def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
         used, steps = in_use(tx, model), _awaited(tx, model) | steps_kept(tx, model.id)
         gone = [one for one in gone if one.id not in used and one.step not in steps][:BATCH]
     for checkpoint in gone:
-        bury(tx, checkpoint)
+        delete_checkpoint(tx, checkpoint)
     return gone
 
 

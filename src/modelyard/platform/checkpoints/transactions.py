@@ -15,7 +15,7 @@ from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import cancel, head, later
+from modelyard.platform.jobs.queue import cancel, first_in_lane, later
 from modelyard.platform.paging import BATCH, Cursor, cursor_at, get_or_none
 from modelyard.protocols import Snapshot, Tx
 
@@ -66,7 +66,7 @@ def add_log(tx: Tx, model: Model, log: TrajectoryLog) -> TrajectoryLog:
 
 
 @attrs.frozen
-class Gone:
+class DeletedPart:
     """What a step deleted: ended jobs, checkpoints, and the names of the files that no record names any more."""
 
     jobs: Sequence[Job] = ()
@@ -75,7 +75,7 @@ class Gone:
     all: bool = False
 
 
-def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str], now: datetime) -> Gone:
+def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str], now: datetime) -> DeletedPart:
     """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
 
     Raises `Conflict` where an alias points to one of its checkpoints.
@@ -83,21 +83,21 @@ def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str],
     refuse_aliased(tx, model)
     jobs: list[Job] = []
     for event_id in event_ids:
-        job = head(tx, model.id)
+        job = first_in_lane(tx, model.id)
         if job is None:
             return _delete_rest(tx, model, jobs)
         jobs.append(cancel(tx, types, job, event_id, BY_DELETION, now))
-    return Gone(jobs)
+    return DeletedPart(jobs)
 
 
-def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> Gone:
+def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> DeletedPart:
     """Delete a model that has no jobs any more: its logs first, some at a time, then all the rest at once."""
     logs = tx.page(TrajectoryLog, "by_model", model.id, limit=BATCH)
     for log in logs:
         tx.remove(TrajectoryLog, log.id)
     files = [log.artifact for log in logs]
     if len(logs) == BATCH:
-        return Gone(jobs, files=files)
+        return DeletedPart(jobs, files=files)
     checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
     _remove_all(tx, Tombstone, "by_parent", model.id)
     _remove_all(tx, Promotion, "by_model", model.id)
@@ -105,7 +105,7 @@ def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> Gone:
         tx.remove(Retention, model.id)
     tx.remove(Model, model.id)
     tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at))
-    return Gone(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
+    return DeletedPart(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
 
 
 def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
@@ -131,11 +131,11 @@ def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpo
     checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
     _refuse_used(tx, model, checkpoints)
     for checkpoint in checkpoints:
-        bury(tx, checkpoint)
+        delete_checkpoint(tx, checkpoint)
     return checkpoints
 
 
-def bury(tx: Tx, checkpoint: Checkpoint) -> None:
+def delete_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
     """Remove a checkpoint and leave its place in listings."""
     tx.remove(Checkpoint, checkpoint.id)
     place = (checkpoint.entity, checkpoint.project, checkpoint.model_id, checkpoint.step, checkpoint.created_at)
@@ -144,7 +144,7 @@ def bury(tx: Tx, checkpoint: Checkpoint) -> None:
 
 def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
     """The ids of the checkpoints that a job of the model has begun from or refers to, and the job."""
-    job = head(snapshot, model.id)
+    job = first_in_lane(snapshot, model.id)
     names = ("parent_id", "reference_id")
     return {} if job is None else {job.result[name]: job for name in names if job.result.get(name) is not None}
 

@@ -46,7 +46,7 @@ from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import claim, fenced, held
+from modelyard.platform.jobs.leases import claim, fenced, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.jobs.runner import Runner, never
@@ -84,7 +84,7 @@ def run_here(
         assert claimed is not None
         return claimed
 
-    _drive(runner, runner.hold(*spec.store(step)), reporter, stop)
+    _drive(runner, runner.track(*spec.store(step)), reporter, stop)
 
 
 def resume_here(
@@ -314,7 +314,7 @@ class _Attempt:
         types = self.runtime.job_types
 
         def step(tx: Tx) -> Job:
-            job, progress = held(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
+            job, progress = require_claim(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
             now = progress.time(wall)
             run = get_or_none(tx, EvaluationRun, job.lane)
             if progress.cancelled_by or run is None:

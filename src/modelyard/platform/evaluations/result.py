@@ -19,7 +19,7 @@ from modelyard.platform.evaluations.compare import report_of
 from modelyard.platform.evaluations.resume import find_job
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.stored_run import scores_of
-from modelyard.platform.jobs.events import events_behind
+from modelyard.platform.jobs.events import iter_events
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.jobs.waiting import wait_for_end
 from modelyard.platform.paging import BATCH, accept_all, iter_index, iter_index_live
@@ -175,7 +175,7 @@ def events_after(runtime: Runtime, run_id: str, after: str | None) -> Iterator[T
     """Yield what was recorded of a run after an event, by one of its jobs after the other. Raises `NotFound`."""
     jobs = runtime.store.read(partial(_jobs_from, run_id, after))
     for job in jobs:
-        yield from events_behind(runtime, job.id, after)
+        yield from iter_events(runtime, job.id, after)
         after = None
 
 

@@ -146,7 +146,7 @@ def abandoned_job(runtime: Runtime, principal: Principal, run_id: str, runner: R
         first = first or mark
         if mark != first:
             raise Conflict(_at_work(run_id))
-        runner.take_over()
+        runner.reclaim_expired()
         runtime.clock.sleep(runtime.settings.poll)
     return job
 
@@ -163,7 +163,7 @@ def reclaim(runtime: Runtime, principal: Principal, run_id: str, runner: Runner)
     claimed = runtime.store.transact(step)
     if claimed is None:
         raise Conflict(_at_work(run_id))
-    return runner.hold(*claimed)
+    return runner.track(*claimed)
 
 
 def requeue(runtime: Runtime, principal: Principal, run_id: str) -> Job:

@@ -33,12 +33,12 @@ def adopt(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
     return job, progress
 
 
-def goes_on(job: Job | None, attempt: Job) -> bool:
+def is_current(job: Job | None, attempt: Job) -> bool:
     """Whether a job is still in the attempt in which it was seen before."""
     return job is not None and job.status is JobStatus.RUNNING and job.attempts == attempt.attempts
 
 
-def taken_up(progress: JobProgress, claim: Claim) -> bool:
+def is_adopted(progress: JobProgress, claim: Claim) -> bool:
     """Whether a process holds the job that a worker had claimed."""
     return progress.epoch > claim.epoch
 
@@ -46,7 +46,7 @@ def taken_up(progress: JobProgress, claim: Claim) -> bool:
 def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
     """Keep the handle under which the attempt runs, while it goes on."""
     job = get_or_none(tx, Job, attempt.id)
-    if job is not None and goes_on(job, attempt):
+    if job is not None and is_current(job, attempt):
         tx.replace(attrs.evolve(job, handle=handle))
 
 
@@ -55,7 +55,7 @@ def end_attempt(
 ) -> Job | None:
     """Give a job back whose process is gone: as crashed where there is a `fault`. None where the attempt had ended."""
     job = get_or_none(tx, Job, attempt.id)
-    if job is None or not goes_on(job, attempt):
+    if job is None or not is_current(job, attempt):
         return None
     if fault is None:
         return requeue(tx, types, job, event_id, now)

@@ -89,7 +89,7 @@ def events_page(
     return read_page(runtime, JobEvent, "by_job", job_id, after=cursor, limit=limit, order=order).map(_face)
 
 
-def events_behind(runtime: Runtime, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
+def iter_events(runtime: Runtime, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
     """The same, all that there are now, read as they are asked for."""
     while True:
         page = events_page(runtime, job_id, after, EVENTS_AT_ONCE)

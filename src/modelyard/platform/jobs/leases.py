@@ -61,7 +61,7 @@ def fenced(tx: Tx, claim: Claim) -> JobProgress:
     return progress
 
 
-def held(tx: Tx, claim: Claim) -> Job:
+def require_claim(tx: Tx, claim: Claim) -> Job:
     """The job, if the claim still holds. Raises `LeaseLost`."""
     return tx.get(Job, fenced(tx, claim).job_id)
 

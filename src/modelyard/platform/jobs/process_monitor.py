@@ -6,7 +6,7 @@ from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.errors import StoreError
 from modelyard.lazy import log
-from modelyard.platform.jobs.attempts import end_attempt, goes_on, note_handle, taken_up
+from modelyard.platform.jobs.attempts import end_attempt, is_adopted, is_current, note_handle
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import MAX_CLAIMED, Runner
@@ -22,14 +22,14 @@ LEASES_TO_BEGIN = 10
 class MonitoredProcess:
     """One attempt under watch. `hold` is this worker's own claim, which began it; None for another worker's.
 
-    `dispensable` is since when the job has needed its process no more, `fault` how that has ended.
+    `unneeded_since` is since when the job has needed its process no more, `fault` how that has ended.
     """
 
     attempt: Job
     handle: str
     since: float
-    hold: ClaimedJob | None = None
-    dispensable: float | None = None
+    claimed: ClaimedJob | None = None
+    unneeded_since: float | None = None
     fault: str | None = None
 
 
@@ -42,21 +42,21 @@ class ProcessMonitor:
 
     # ---- what is watched
 
-    def add(self, hold: ClaimedJob, handle: str) -> None:
+    def add(self, claimed: ClaimedJob, handle: str) -> None:
         """Watch a job that was just submitted. Its handle is kept, so that another worker finds it again."""
-        self._watches.append(MonitoredProcess(hold.job, handle, self.runtime.clock.monotonic(), hold))
+        self._watches.append(MonitoredProcess(claimed.job, handle, self.runtime.clock.monotonic(), claimed))
         try:
-            self.runtime.store.transact(lambda tx: note_handle(tx, hold.job, handle), durable=False)
+            self.runtime.store.transact(lambda tx: note_handle(tx, claimed.job, handle), durable=False)
         except StoreError:
-            log.warning("the handle of job %s could not be kept", hold.job.id, exc_info=True)
+            log.warning("the handle of job %s could not be kept", claimed.job.id, exc_info=True)
 
     def reattach(self) -> None:
         """Watch what a worker that is gone has left running, or dead."""
-        claimed = self.runtime.store.read(
+        running = self.runtime.store.read(
             lambda snapshot: snapshot.page(Job, "by_place", QueueState.CLAIMED, limit=MAX_CLAIMED)
         )
         now = self.runtime.clock.monotonic()
-        for job in claimed:
+        for job in running:
             if job.handle and self.executor.reattach(job.handle):
                 self._watches.append(MonitoredProcess(job, job.handle, now))
 
@@ -75,13 +75,17 @@ class ProcessMonitor:
     def _must_go(self, watch: MonitoredProcess) -> bool:
         """Whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""
         job, progress = self.runtime.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
-        if job is None or progress is None or not (job.ended or goes_on(job, watch.attempt)):
+        if job is None or progress is None or not (job.ended or is_current(job, watch.attempt)):
             return True
         now, lease = self.runtime.clock.monotonic(), self.runtime.settings.lease
         if job.ended or progress.cancelled_by:
-            watch.dispensable = now if watch.dispensable is None else watch.dispensable
-            return now - watch.dispensable >= lease
-        if watch.hold is None or taken_up(progress, watch.hold.claim) or now - watch.since < LEASES_TO_BEGIN * lease:
+            watch.unneeded_since = now if watch.unneeded_since is None else watch.unneeded_since
+            return now - watch.unneeded_since >= lease
+        if (
+            watch.claimed is None
+            or is_adopted(progress, watch.claimed.claim)
+            or now - watch.since < LEASES_TO_BEGIN * lease
+        ):
             return False
         watch.fault = f"its process did not begin within {LEASES_TO_BEGIN * lease:g} seconds"
         return True
@@ -98,15 +102,15 @@ class ProcessMonitor:
 
     def _forget(self, watch: MonitoredProcess) -> None:
         self._watches.remove(watch)
-        if watch.hold is not None:
-            self._runner.drop(watch.hold)
+        if watch.claimed is not None:
+            self._runner.drop(watch.claimed)
 
     # ---- stopping
 
     def stop(self) -> None:
         """Give back what the processes of this worker have not, once its executor was closed."""
         for watch in tuple(self._watches):
-            if watch.hold is None:
+            if watch.claimed is None:
                 self._forget(watch)
                 continue
             try:

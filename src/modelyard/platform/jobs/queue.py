@@ -53,7 +53,7 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
         raise RateLimited(f"{max_queued} jobs wait already; cancel some, or wait for them to end", QUEUE_RETRY_AFTER)
     previous = tx.page(Job, "by_entity", job.entity, limit=1, descending=True)
     created_at = later(job.created_at, previous)
-    place = QueueState.WAITING if head(tx, job.lane) else QueueState.READY
+    place = QueueState.WAITING if first_in_lane(tx, job.lane) else QueueState.READY
     job = attrs.evolve(job, created_at=created_at, place=place)
     tx.add(job)
     tx.add(JobProgress(job.id, created_at))
@@ -94,7 +94,7 @@ def _request(job: Job) -> str:
     return digest([job.kind, job.lane, {name: job.spec[name] for name in job.spec.keys() - _DRAWN}])
 
 
-def head(snapshot: Snapshot, lane: str) -> Job | None:
+def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     """The lane's job that is claimed or ready: None when no job of the lane is left to do."""
     for place in (QueueState.CLAIMED, QueueState.READY):
         if found := snapshot.page(Job, "by_lane", lane, place, limit=1):
@@ -135,11 +135,11 @@ def end(
     tx.replace(done)
     types[job.kind].on_end(tx, done)
     if job.place is not QueueState.WAITING:
-        _promote(tx, job.lane)
+        _release_next(tx, job.lane)
     return done
 
 
-def _promote(tx: Tx, lane: str) -> None:
+def _release_next(tx: Tx, lane: str) -> None:
     for following in tx.page(Job, "by_lane", lane, QueueState.WAITING, limit=1):
         tx.replace(attrs.evolve(following, place=QueueState.READY))
 

@@ -13,7 +13,7 @@ from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import adopt, expire
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
-from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, held, ready
+from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, ready, require_claim
 from modelyard.platform.jobs.queue import announce, crash, fail, requeue
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
@@ -42,14 +42,14 @@ class Runner:
         """Run jobs of these types, by default those of the runtime; `interrupted` settles one whose run stopped."""
         self.runtime, self.id = runtime, runtime.ids()
         self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
-        self._holds: dict[Claim, ClaimedJob] = {}
+        self._claimed: dict[Claim, ClaimedJob] = {}
         self._lock = threading.Lock()
 
     @property
-    def holds(self) -> tuple[ClaimedJob, ...]:
+    def claimed_jobs(self) -> tuple[ClaimedJob, ...]:
         """The jobs that it runs now."""
         with self._lock:
-            return tuple(self._holds.values())
+            return tuple(self._claimed.values())
 
     # ---- claiming and running
 
@@ -58,58 +58,58 @@ class Runner:
         store, now = self.runtime.store, self.runtime.clock.now()
         if store.read(lambda snapshot: ready(snapshot, lane)) is None:
             return None
-        claimed = store.transact(lambda tx: claim(tx, self.id, now, lane))
-        if claimed is None:
+        found = store.transact(lambda tx: claim(tx, self.id, now, lane))
+        if found is None:
             return None
-        hold = self.hold(*claimed)
-        announce(self.runtime, hold.job)
-        return hold
+        claimed = self.track(*found)
+        announce(self.runtime, claimed.job)
+        return claimed
 
-    def take_up(self, job_id: str) -> ClaimedJob | None:
+    def adopt(self, job_id: str) -> ClaimedJob | None:
         """A hold on a job that a worker has claimed and handed to this process; None where no worker holds it now.
 
         Whoever held it before writes nothing more. Raises `RecordNotFound`.
         """
         taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id))
-        return None if taken is None else self.hold(*taken)
+        return None if taken is None else self.track(*taken)
 
-    def hold(self, job: Job, progress: JobProgress) -> ClaimedJob:
+    def track(self, job: Job, progress: JobProgress) -> ClaimedJob:
         """A hold on a job that was claimed under this runner's id."""
-        hold = ClaimedJob(self.runtime, job, progress)
+        claimed = ClaimedJob(self.runtime, job, progress)
         with self._lock:
-            self._holds[hold.claim] = hold
-        return hold
+            self._claimed[claimed.claim] = claimed
+        return claimed
 
-    def run(self, hold: ClaimedJob, stop: Callable[[], bool] = never) -> None:
+    def run(self, claimed: ClaimedJob, stop: Callable[[], bool] = never) -> None:
         """Run a claimed job to its end, or back into the queue. Raises nothing but an interrupt."""
-        for _ in self.steps(hold, stop):
+        for _ in self.steps(claimed, stop):
             pass
 
-    def steps(self, hold: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
+    def steps(self, claimed: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
         """The same, yielding whenever something was stored. Closing the iterator gives the job back."""
         try:
-            with closing(self._job_type(hold.job.kind).run(hold)) as items:
+            with closing(self._job_type(claimed.job.kind).run(claimed)) as items:
                 for item in items:
                     yield item
-                    if hold.cancelled or stop():
+                    if claimed.cancelled or stop():
                         raise _Stopped
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
         except _Stopped:
-            self._settle(hold, self._interrupted)
+            self._settle(claimed, self._interrupted)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
-            self._settle(hold, self._interrupted)
+            self._settle(claimed, self._interrupted)
             raise
         except StoreBusy as busy:
-            log.warning("job %s goes back into the queue: %s", hold.job.id, busy)
-            self._settle(hold, self._crash)
+            log.warning("job %s goes back into the queue: %s", claimed.job.id, busy)
+            self._settle(claimed, self._crash)
         except Exception as error:  # noqa: BLE001 - whatever a job's work raises fails the job, not the worker
             message = sentence(error)
             unforeseen = not isinstance(error, ModelyardError)
-            log.info("job %s failed: %s", hold.job.id, message, exc_info=unforeseen)
-            self._settle(hold, lambda tx, types, job, event_id, now: fail(tx, types, job, event_id, message, now))
+            log.info("job %s failed: %s", claimed.job.id, message, exc_info=unforeseen)
+            self._settle(claimed, lambda tx, types, job, event_id, now: fail(tx, types, job, event_id, message, now))
         finally:
-            self.drop(hold)
+            self.drop(claimed)
 
     def _job_type(self, kind: JobKind) -> JobType:
         found = self._job_types.get(kind)
@@ -117,25 +117,27 @@ class Runner:
             raise TrainingError(f"this worker runs no {kind} jobs; start one that does")
         return found
 
-    def give_back(self, hold: ClaimedJob) -> None:
+    def give_back(self, claimed: ClaimedJob) -> None:
         """Return a claimed job that was not begun."""
-        self._settle(hold, requeue)
-        self.drop(hold)
+        self._settle(claimed, requeue)
+        self.drop(claimed)
 
-    def drop(self, hold: ClaimedJob) -> None:
+    def drop(self, claimed: ClaimedJob) -> None:
         """Show no more that a job is alive: its run is over."""
         with self._lock:
-            self._holds.pop(hold.claim, None)
+            self._claimed.pop(claimed.claim, None)
 
-    def _settle(self, hold: ClaimedJob, end: End) -> None:
+    def _settle(self, claimed: ClaimedJob, end: End) -> None:
         """Write how the run ended, unless the job was lost. A store that refuses leaves it to be taken over."""
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         try:
-            job = self.runtime.store.transact(lambda tx: end(tx, types, held(tx, hold.claim), event_id, now))
+            job = self.runtime.store.transact(
+                lambda tx: end(tx, types, require_claim(tx, claimed.claim), event_id, now)
+            )
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
         except StoreError:
-            log.exception("the end of job %s could not be written", hold.job.id)
+            log.exception("the end of job %s could not be written", claimed.job.id)
         else:
             announce(self.runtime, job)
 
@@ -146,17 +148,17 @@ class Runner:
 
     def beat(self) -> None:
         """Show that the jobs of this runner are alive; end those that do not heed a cancellation within the lease."""
-        holds, now = {hold.claim: hold for hold in self.holds}, self.runtime.clock.now()
-        for progress in self.runtime.store.transact(lambda tx: _beats(tx, tuple(holds), now), durable=False):
-            hold = holds[claim_of(progress)]
-            if progress.cancelled_by and self._unheeded(hold):
-                self._settle(hold, requeue)
+        claims, now = {claimed.claim: claimed for claimed in self.claimed_jobs}, self.runtime.clock.now()
+        for progress in self.runtime.store.transact(lambda tx: _beats(tx, tuple(claims), now), durable=False):
+            claimed = claims[claim_of(progress)]
+            if progress.cancelled_by and self._unheeded(claimed):
+                self._settle(claimed, requeue)
 
-    def _unheeded(self, hold: ClaimedJob) -> bool:
+    def _unheeded(self, claimed: ClaimedJob) -> bool:
         now = self.runtime.clock.monotonic()
-        if hold.cancel_seen is None:
-            hold.cancel_seen = now
-        return now - hold.cancel_seen >= self.runtime.settings.lease
+        if claimed.cancel_seen is None:
+            claimed.cancel_seen = now
+        return now - claimed.cancel_seen >= self.runtime.settings.lease
 
     def beating(self) -> Periodic:
         """Beats from a thread of its own, which no step of a job can hold up, as long as the context lasts."""
@@ -165,19 +167,19 @@ class Runner:
 
     # ---- taking over
 
-    def take_over(self) -> None:
+    def reclaim_expired(self) -> None:
         """Give the jobs of workers that stood still for the lease back to the queue."""
-        claimed = self.runtime.store.read(
+        running = self.runtime.store.read(
             lambda snapshot: snapshot.page(JobProgress, "by_held", True, limit=MAX_CLAIMED)
         )
-        marks = {progress.job_id: (progress.epoch, progress.beat) for progress in claimed}
+        marks = {progress.job_id: (progress.epoch, progress.beat) for progress in running}
         still = self.runtime.liveness.idle_seconds("jobs", marks, self.runtime.clock.monotonic())
-        mine = {hold.claim for hold in self.holds}
-        for progress in claimed:
+        mine = {claimed.claim for claimed in self.claimed_jobs}
+        for progress in running:
             if claim_of(progress) not in mine and still[progress.job_id] >= self.runtime.settings.lease:
-                self._take_away(progress)
+                self._expire(progress)
 
-    def _take_away(self, seen: JobProgress) -> None:
+    def _expire(self, seen: JobProgress) -> None:
         event_id, now = self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
         job = self.runtime.store.transact(lambda tx: expire(tx, self.runtime.job_types, seen, event_id, now, most))
@@ -189,9 +191,9 @@ class Runner:
 def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress]:
     """The progress of the jobs that are still held, a beat further."""
     alive = []
-    for claimed in claims:
+    for token in claims:
         try:
-            alive.append(heartbeat(tx, claimed, now))
+            alive.append(heartbeat(tx, token, now))
         except LeaseLost:
             continue
     return alive

@@ -23,17 +23,17 @@ def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[None, N
         yield
         if job.ended:
             return
-        hold = _next_of_lane(runtime, runner, job.lane)
-        if hold is None:
+        claimed = _next_of_lane(runtime, runner, job.lane)
+        if claimed is None:
             runtime.clock.sleep(pause)
             pause = min(2 * pause, runtime.settings.poll)
         else:
             with runner.beating():
-                yield from runner.steps(hold)
+                yield from runner.steps(claimed)
             pause = first
 
 
 def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | None:
     """What this thread is to run: the job or one ahead of it, unless a worker is there for that."""
-    runner.take_over()
+    runner.reclaim_expired()
     return None if alive(runtime) else runner.claim(lane)

@@ -49,12 +49,12 @@ class Worker:
 
     def run_next(self) -> bool:
         """Run one job to its end; False when none is ready."""
-        self._runner.take_over()
-        hold = self._runner.claim()
-        if hold is None:
+        self._runner.reclaim_expired()
+        claimed = self._runner.claim()
+        if claimed is None:
             return False
         with self._runner.beating():
-            self._runner.run(hold, self._stopping.is_set)
+            self._runner.run(claimed, self._stopping.is_set)
         return True
 
     def run_until_idle(self) -> None:
@@ -109,26 +109,26 @@ class Worker:
     def look(self) -> None:
         """One round: take over from the dead, and take as many jobs as there is room for."""
         forget_dead(self.runtime)
-        self._runner.take_over()
+        self._runner.reclaim_expired()
         self._watcher.look()
-        while not self._stopping.is_set() and len(self._runner.holds) < self.concurrency:
-            hold = self._runner.claim()
-            if hold is None or not self._submit(hold):
+        while not self._stopping.is_set() and len(self._runner.claimed_jobs) < self.concurrency:
+            claimed = self._runner.claim()
+            if claimed is None or not self._submit(claimed):
                 return
 
-    def _submit(self, hold: ClaimedJob) -> bool:
+    def _submit(self, claimed: ClaimedJob) -> bool:
         try:
-            handle = self.executor.submit(hold.claim, lambda _: self._run(hold))
+            handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed))
         except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
-            log.exception("the executor refused job %s", hold.job.id)
-            self._runner.give_back(hold)
+            log.exception("the executor refused job %s", claimed.job.id)
+            self._runner.give_back(claimed)
             return False
         if self.executor.reattach(handle):  # what runs in this process settles itself; the rest is watched
-            self._watcher.add(hold, handle)
+            self._watcher.add(claimed, handle)
         return True
 
-    def _run(self, hold: ClaimedJob) -> None:
+    def _run(self, claimed: ClaimedJob) -> None:
         try:
-            self._runner.run(hold, self._stopping.is_set)
+            self._runner.run(claimed, self._stopping.is_set)
         finally:
             self._loop.wake()

@@ -19,7 +19,7 @@ from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import found_checkpoint
 from modelyard.platform.checkpoints.retention import enforce, set_retention
 from modelyard.platform.checkpoints.transactions import (
-    Gone,
+    DeletedPart,
     add_log,
     artifacts_of,
     checkpoint_place,
@@ -133,7 +133,7 @@ class Models(Promotions):
 
         Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint.
         """
-        gone, model_id = Gone(), self.get(model).id
+        gone, model_id = DeletedPart(), self.get(model).id
         while not gone.all:
             gone = self._delete_some(model_id)
         return DeletedModel(model_id, gone.checkpoints, deleted_run=False)
@@ -308,7 +308,7 @@ class Models(Promotions):
         )
         return self._runtime.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
 
-    def _delete_some(self, model_id: str) -> Gone:
+    def _delete_some(self, model_id: str) -> DeletedPart:
         event_ids, now = [self._runtime.ids() for _ in range(JOBS_AT_ONCE)], self._runtime.clock.now()
         gone = self._runtime.store.transact(
             lambda tx: delete_some(tx, self._runtime.job_types, self._named(tx, model_id), event_ids, now)

@@ -11,7 +11,7 @@ from modelyard.domain.models import Checkpoint
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
 from modelyard.flow import in_executor
-from modelyard.platform.jobs.events import events_behind, events_page
+from modelyard.platform.jobs.events import events_page, iter_events
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.jobs.waiting import wait_for_end
@@ -137,7 +137,7 @@ class JobHandle:
     def _events(self, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
         with closing(self._turns()) as turns:
             for _ in turns:
-                for event in events_behind(self._runtime, self.id, after):
+                for event in iter_events(self._runtime, self.id, after):
                     yield event
                     after = event.id
                 if stop():

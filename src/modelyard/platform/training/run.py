@@ -31,7 +31,7 @@ from modelyard.lazy import log
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.checkpoints.transactions import artifacts_of
 from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.leases import held
+from modelyard.platform.jobs.leases import require_claim
 from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import METHODS
@@ -43,11 +43,11 @@ Files = Mapping[str, Any]
 """File names to `{"artifact", "size", "digest"}`."""
 
 
-def train(hold: ClaimedJob) -> Generator[None, None, None]:
+def train(claimed: ClaimedJob) -> Generator[None, None, None]:
     """Do the work of an RL or SFT job. Yields after each item that was stored."""
-    start = hold.runtime.store.transact(lambda tx: _begin(tx, hold.claim))
-    hold.job = start.job
-    run = _Run(hold, start)
+    start = claimed.runtime.store.transact(lambda tx: _begin(tx, claimed.claim))
+    claimed.job = start.job
+    run = _Run(claimed, start)
     items = run.items()
     try:
         while not run.ended:
@@ -73,7 +73,7 @@ class _Start:
 
 
 def _begin(tx: Tx, claim: Claim) -> _Start:
-    job = held(tx, claim)
+    job = require_claim(tx, claim)
     model = tx.get(Model, job.lane)
     if "parent_id" not in job.result:
         job = attrs.evolve(job, result={"parent_id": _latest(tx, model), "reference_id": _reference(tx, job)})
@@ -117,8 +117,8 @@ def _data_of(tx: Tx, job: Job) -> str:
 class _Run:
     """One attempt: what was stored last, and which files no record names yet."""
 
-    def __init__(self, hold: ClaimedJob, start: _Start) -> None:
-        self.runtime, self.hold, self.start = hold.runtime, hold, start
+    def __init__(self, claimed: ClaimedJob, start: _Start) -> None:
+        self.runtime, self.claimed, self.start = claimed.runtime, claimed, start
         self.ended = False
         self._started = False
         self._loose: list[str] = []
@@ -151,20 +151,20 @@ class _Run:
 
     def _store_started(self, item: Started) -> None:
         self._started = True
-        if self.hold.progress.total is None:
-            self.hold.record(TRAINING_STARTED, {"num_sequences": item.steps}, total=item.steps)
+        if self.claimed.progress.total is None:
+            self.claimed.record(TRAINING_STARTED, {"num_sequences": item.steps}, total=item.steps)
 
     def _store_step(self, item: Step) -> None:
         if item.number != self._last_step + 1:
             raise TrainingError(f"the trainer made step {item.number} after {self._last_step}; correct the trainer")
-        self.hold.record(GRADIENT_STEP, _finite(item.metrics, f"step {item.number}"), step=item.number)
+        self.claimed.record(GRADIENT_STEP, _finite(item.metrics, f"step {item.number}"), step=item.number)
         self._last_step = item.number
 
     def _store_state(self, item: SavedState) -> None:
         if item.number != self._last_step:
             raise TrainingError(f"the trainer saved step {item.number} after {self._last_step}; correct the trainer")
         files, now = self._put(item.files), self.runtime.clock.now()
-        self.hold.write(lambda tx: save_resume(tx, self.hold.claim, item.number, files, now))
+        self.claimed.write(lambda tx: save_resume(tx, self.claimed.claim, item.number, files, now))
         self._loose = [file["artifact"] for file in self._saved.values()]
         self._saved = files
         self.remove_loose_files()
@@ -175,7 +175,7 @@ class _Run:
         types = self.runtime.job_types
 
         def step(tx: Tx) -> tuple[Job, Sequence[Checkpoint]]:
-            job, progress = held(tx, self.hold.claim), tx.get(JobProgress, self.hold.claim.job_id)
+            job, progress = require_claim(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
             if progress.cancelled_by:
                 return cancel(tx, types, job, event_id, progress.cancelled_by, now), ()
             model = tx.get(Model, job.lane)
@@ -185,11 +185,11 @@ class _Run:
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
             return succeed(tx, types, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
 
-        self.hold.job, gone = self.runtime.store.transact(step)
+        self.claimed.job, gone = self.runtime.store.transact(step)
         self.ended = True
-        if self.hold.job.status is JobStatus.SUCCEEDED:
+        if self.claimed.job.status is JobStatus.SUCCEEDED:
             self._loose = list(artifacts_of(gone))
-        announce(self.runtime, self.hold.job)
+        announce(self.runtime, self.claimed.job)
 
     def _put(self, files: Mapping[str, Iterable[bytes]]) -> Files:
         kept = {}
