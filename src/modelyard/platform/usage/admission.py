@@ -1,7 +1,7 @@
-"""Letting a request in and booking it: limits, reservations on budgets, and the ledger, as functions of `tx`.
+"""Admit a request and record its usage: limits, reservations on budgets, and the ledger, as functions of `tx`.
 
 A request is admitted in one transaction before the backend is called, and settled in the transaction of its ledger row.
-Where neither a budget nor a limit applies, nothing is held and the first of the two is left out.
+Where neither a budget nor a limit applies, nothing is reserved and the first of the two is left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from modelyard.flow import AsyncDriver, Call, Driver, Flow, Transact
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
-STILL = 15 * 60.0
-"""Seconds after which an admission of another process counts as left behind by its death."""
+STALE = 15 * 60.0
+"""Seconds after which an unchanged admission of another process counts as that of a dead one."""
 
 _WATCHED = 1000
 _ROUNDING = 1e-9
@@ -31,9 +31,9 @@ _NOTHING = Decimal(0)
 
 
 def reserve(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admission | None]:
-    """Let a request in. Returns what it holds, or None where it holds nothing.
+    """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `admission` says who asks and what may be spent at most. What a dead process left behind is given back when the
+    `admission` names the key and what may be spent at most. Stale admissions of dead processes are settled when the
     request would be refused otherwise. Raises `RateLimited`, `BudgetExceeded`.
     """
     store, now = runtime.store, runtime.clock.monotonic()
@@ -42,10 +42,10 @@ def reserve(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admi
         try:
             held = yield Transact(store, lambda tx: admit(tx, admission, limits, now), durable=False)
         except (RateLimited, BudgetExceeded):
-            left = yield Call(lambda: stale_admissions(runtime, admission.entity), store.blocking)
-            if not left:
+            stale = yield Call(lambda: stale_admissions(runtime, admission.entity), store.blocking)
+            if not stale:
                 raise
-            held = yield Transact(store, lambda tx: _readmit(tx, left, admission, limits, now), durable=False)
+            held = yield Transact(store, lambda tx: _readmit(tx, stale, admission, limits, now), durable=False)
     except BaseException:
         runtime.cache.running.discard(admission.id)
         raise
@@ -53,7 +53,7 @@ def reserve(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admi
 
 
 def admit(tx: Tx, admission: Admission, limits: Limits, now: float) -> Admission | None:
-    """The rules: rate, requests at once, then every budget that applies. `now` is on the monotonic clock."""
+    """Apply the rules: rate, requests at once, then every budget. `now` is on the monotonic clock."""
     if limits.requests_per_minute is not None:
         _take_token(tx, admission.key_id, limits.requests_per_minute, now)
     at_once = limits.concurrent_requests
@@ -70,23 +70,23 @@ def admit(tx: Tx, admission: Admission, limits: Limits, now: float) -> Admission
 
 
 def budgets_of(snapshot: Snapshot, entity: str, key_id: str) -> list[Budget]:
-    """The budgets that apply to a key's requests on an entity."""
+    """Return the budgets that apply to a key's requests on an entity."""
     ids = (entity, budget_id(entity, key_id)) if key_id else (entity,)
     return [budget for id_ in ids if (budget := find_budget(snapshot, id_)) is not None]
 
 
 def budget_id(entity: str, key_id: str | None) -> str:
-    """The id of the budget of an entity, or of one key of it."""
+    """Return the id of the budget of an entity, or of one key of it."""
     return f"{entity}/{key_id}" if key_id else entity
 
 
 def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
-    """The budget, or None where there is none."""
+    """Return the budget, or None where there is none."""
     return snapshot.find(Budget, KEY, id)
 
 
 def _take_token(tx: Tx, key_id: str, per_minute: int, now: float) -> None:
-    """The token bucket: full at first, refilled evenly. A clock that began anew refills nothing."""
+    """Take from the token bucket, full at first and refilled evenly; a clock that restarted refills nothing."""
     window = tx.find(RateWindow, KEY, key_id)
     if window is None:
         tokens, keep = float(per_minute), tx.add
@@ -108,7 +108,7 @@ def _reserve(tx: Tx, budget: Budget, amount: Decimal) -> None:
     tx.replace(budget.reserve(amount))
 
 
-# ---- booking ---------------------------------------------------------------------------------------------------
+# ---- recording usage ------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -133,9 +133,9 @@ class RecordUsage(Transact):
 
 
 def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:
-    """Put a completion into the ledger and its totals, settle what it held, and keep it if asked to.
+    """Add a completion to the ledger and its totals, settle what it reserved, and store it if requested.
 
-    Booking it again changes nothing.
+    To book it again changes nothing.
     """
     try:
         tx.add(entry)
@@ -149,7 +149,7 @@ def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompl
 
 
 def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
-    """Give back what a request held, having spent so much. Again, it gives back nothing."""
+    """Release what a request has reserved, having spent so much. A second time, it releases nothing."""
     try:
         tx.remove(Admission, held.id)
         reserved = held.reserved
@@ -170,19 +170,19 @@ def _count(tx: Tx, entry: LedgerEntry) -> None:
         tx.replace(total.plus(entry))
 
 
-# ---- what the dead left behind ------------------------------------------------------------------------------------
+# ---- admissions of dead processes --------------------------------------------------------------------------------
 
 
 def stale_admissions(runtime: Runtime, entity: str) -> list[Admission]:
-    """Admissions of other processes that this platform has watched for longer than `STILL`."""
+    """Return the admissions of other processes that have not changed for longer than `STALE`."""
     found = runtime.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", entity, limit=_WATCHED))
     others = {admission.id: admission for admission in found if admission.id not in runtime.cache.running}
     now = runtime.clock.monotonic()
     seconds = runtime.liveness.idle_seconds(f"admissions of {entity}", dict.fromkeys(others, 0), now)
-    return [others[id_] for id_, still in seconds.items() if still > STILL]
+    return [others[id_] for id_, idle in seconds.items() if idle > STALE]
 
 
-def _readmit(tx: Tx, left: Sequence[Admission], admission: Admission, limits: Limits, now: float) -> Admission | None:
-    for held in left:
+def _readmit(tx: Tx, stale: Sequence[Admission], admission: Admission, limits: Limits, now: float) -> Admission | None:
+    for held in stale:
         settle(tx, held)
     return admit(tx, admission, limits, now)
