@@ -15,7 +15,7 @@ from modelyard.http.body import aread, aspool, check_length, check_media, read, 
 from modelyard.http.error_responses import failed, report
 from modelyard.http.message import Header, Headers, Request, Response, check_singular, parse
 from modelyard.http.route import Auth, Body, Call, FlowHandler, PlainHandler, Route
-from modelyard.http.router import Match
+from modelyard.http.router import RouteMatch
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
 
@@ -46,7 +46,7 @@ class Exchange:
 
     served: Served
     request: Request
-    match: Match
+    match: RouteMatch
     headers: Headers
     doubled: set[str]
     id: str

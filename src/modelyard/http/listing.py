@@ -53,7 +53,7 @@ class HasId(Protocol):
 
 
 @attrs.frozen
-class Listed:
+class PageObject:
     """A page of a listing. `after` = `last_id` asks for the next; both ids are "" where the page is empty."""
 
     object: Literal["list"]
@@ -70,10 +70,10 @@ class Listed:
         return cls("list", data, page.has_more, first, last)
 
 
-def in_order_of_listed(cls: type, fields: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
-    """Keep the order of the fields of `Listed` in a class that says what its `data` are."""
+def in_page_order(cls: type, fields: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
+    """Keep the order of the fields of `PageObject` in a class that says what its `data` are."""
     named = {field.name: field for field in fields}
-    return [named[field.name] for field in attrs.fields(Listed)]
+    return [named[field.name] for field in attrs.fields(PageObject)]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ PATH = "/openapi.json"
 VERSION = "0.1.0"
 """The version of the interface (specification 9), not of this library."""
 
-Schema = dict[str, Any]
+JsonSchema = dict[str, Any]
 
 
 def document_route(routes: Sequence[Route]) -> Route:
@@ -41,10 +41,10 @@ def document_route(routes: Sequence[Route]) -> Route:
     return own
 
 
-def document(routes: Sequence[Route]) -> Schema:
+def document(routes: Sequence[Route]) -> JsonSchema:
     """Return the document of these routes."""
     schemas = Schemas()
-    paths: dict[str, Schema] = {}
+    paths: dict[str, JsonSchema] = {}
     for route in routes:
         paths.setdefault(_path(route), {})[route.method.lower()] = _operation(route, schemas)
     return {
@@ -61,7 +61,7 @@ def document(routes: Sequence[Route]) -> Schema:
     }
 
 
-def _mounted(root: str) -> Schema:
+def _mounted(root: str) -> JsonSchema:
     """Describe where the paths begin, if not at the root of the host."""
     address = quote(root.rstrip("/"))
     return {"servers": [{"url": address}]} if address else {}
@@ -87,8 +87,8 @@ def _path(route: Route) -> str:
     return route.path.replace("...}", "}")
 
 
-def _operation(route: Route, schemas: "Schemas") -> Schema:
-    operation: Schema = {
+def _operation(route: Route, schemas: "Schemas") -> JsonSchema:
+    operation: JsonSchema = {
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}"),
         "summary": route.summary,
         "tags": [route.interface.value],
@@ -106,18 +106,18 @@ def _needs_body(route: Route) -> bool:
     return route.body is not Body.CONTROL or route.request is None or bool(_required(route.request))
 
 
-def _taken(route: Route, schemas: "Schemas") -> Schema:
+def _taken(route: Route, schemas: "Schemas") -> JsonSchema:
     if route.request is not None:
         return {"application/json": {"schema": schemas.of(route.request)}}
     return {"application/jsonl": {"schema": {"type": "string"}}}
 
 
-def _path_parameters(route: Route) -> list[Schema]:
+def _path_parameters(route: Route) -> list[JsonSchema]:
     names = re.findall(r"{(\w+)", route.path)
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _query_parameter(parameter: Parameter) -> Schema:
+def _query_parameter(parameter: Parameter) -> JsonSchema:
     return {
         "name": parameter.name,
         "in": "query",
@@ -127,12 +127,12 @@ def _query_parameter(parameter: Parameter) -> Schema:
     }
 
 
-def _responses(route: Route, schemas: "Schemas") -> Schema:
+def _responses(route: Route, schemas: "Schemas") -> JsonSchema:
     schema = schemas.of(route.response) if route.response else _UNNAMED.get(route.media, _BYTES)
     content = {route.media: {"schema": schema}}
     if route.events is not None:
         content["text/event-stream"] = {"schema": schemas.of(route.events)}
-    shown: Schema = {
+    shown: JsonSchema = {
         str(status): {"description": route.summary, "content": content} if status != 304 else _NOT_MODIFIED
         for status in route.statuses
     }
@@ -141,13 +141,13 @@ def _responses(route: Route, schemas: "Schemas") -> Schema:
     return shown
 
 
-_NOT_MODIFIED: Schema = {"description": "The client's copy is the newest."}
-_UNNAMED: Mapping[str, Schema] = {"application/json": {"type": "object"}}
-_BYTES: Schema = {"type": "string", "format": "binary"}
+_NOT_MODIFIED: JsonSchema = {"description": "The client's copy is the newest."}
+_UNNAMED: Mapping[str, JsonSchema] = {"application/json": {"type": "object"}}
+_BYTES: JsonSchema = {"type": "string", "format": "binary"}
 
 # ---- schemas -----------------------------------------------------------------------------------------------------
 
-_PRIMITIVES: Mapping[Any, Schema] = {
+_PRIMITIVES: Mapping[Any, JsonSchema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -164,10 +164,10 @@ class Schemas:
     """JSON Schemas of types. Classes are collected as components and referred to."""
 
     def __init__(self) -> None:
-        self.components: dict[str, Schema] = {}
+        self.components: dict[str, JsonSchema] = {}
         self._classes: dict[str, type] = {}
 
-    def of(self, kind: Any) -> Schema:
+    def of(self, kind: Any) -> JsonSchema:
         """Return the schema of a type that the converter knows. Raises TypeError for another."""
         if kind in _PRIMITIVES:
             return dict(_PRIMITIVES[kind])
@@ -188,7 +188,7 @@ class Schemas:
             return {"anyOf": [self.of(argument) for argument in arguments]}
         raise TypeError(f"{kind!r} has no JSON schema here")
 
-    def _reference(self, cls: type) -> Schema:
+    def _reference(self, cls: type) -> JsonSchema:
         name = cls.__name__
         if self._classes.setdefault(name, cls) is not cls:
             raise TypeError(f"two classes of bodies are called {name}")
@@ -197,9 +197,9 @@ class Schemas:
             self.components[name] = self._object(cls)
         return {"$ref": f"#/components/schemas/{name}"}
 
-    def _object(self, cls: type) -> Schema:
+    def _object(self, cls: type) -> JsonSchema:
         fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
-        schema: Schema = {
+        schema: JsonSchema = {
             "type": "object",
             "description": inspect.cleandoc(cls.__doc__ or ""),
             "properties": {field.name: self._field(field) for field in fields},
@@ -207,7 +207,7 @@ class Schemas:
         required = _required(cls)
         return {**schema, "required": required} if required else schema
 
-    def _field(self, field: Any) -> Schema:
+    def _field(self, field: Any) -> JsonSchema:
         """Describe a field: its type with its constraints, and null where it has a default."""
         schema = self.of(field.type)
         for rule in getattr(field.validator, "_validators", (field.validator,)):
@@ -227,7 +227,7 @@ def _required(cls: type) -> list[str]:
     return [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
 
 
-def _types(schema: Schema) -> list[str]:
+def _types(schema: JsonSchema) -> list[str]:
     """Return the JSON types that a schema made here accepts."""
     if "anyOf" in schema:
         return [type_ for member in schema["anyOf"] for type_ in _types(member)]

@@ -44,7 +44,7 @@ def mounted_path(raw: str | None, path: str, root: str) -> str:
 
 
 @attrs.frozen
-class Match:
+class RouteMatch:
     """What a path matched: its methods and parameters, who may call it, and the format of errors."""
 
     routes: Mapping[str, Route]
@@ -94,7 +94,7 @@ class Router:
             self._add(route)
         self._exact = {route.path: self._search(route.path) for route in self.routes if "{" not in route.path}
 
-    def match(self, raw_path: str) -> Match:
+    def match(self, raw_path: str) -> RouteMatch:
         """Match a percent-encoded path, which is decoded once, segment by segment, strictly."""
         return self._exact.get(raw_path) or self._search(raw_path)
 
@@ -106,14 +106,14 @@ class Router:
             raise TypeError(f"two routes are {route.method} {route.path}")
         node.routes[route.method] = route
 
-    def _search(self, raw_path: str) -> Match:
+    def _search(self, raw_path: str) -> RouteMatch:
         segments = _decoded(raw_path)
         found = _walk(self._root, segments)
         if found is None:
-            return Match({}, {}, *_guard(segments))
+            return RouteMatch({}, {}, *_guard(segments))
         routes, params = found
         anyone = next(iter(routes.values()))
-        return Match(routes, params, anyone.auth, anyone.error_format)
+        return RouteMatch(routes, params, anyone.auth, anyone.error_format)
 
 
 def _child(node: _Node, segment: str) -> _Node:

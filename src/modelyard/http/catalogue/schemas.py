@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 import attrs
 
-from modelyard.domain.catalogue import CatalogueEntry, Feature, Quantization, SamplingParameter
-from modelyard.domain.catalogue import Pricing as Prices
+from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.domain.models import Model
 from modelyard.formats.constraints import Matching
 
@@ -20,7 +19,7 @@ OptionalDate = Annotated[str | None, Matching(r"\d{4}-\d{2}-\d{2}", "must be a d
 
 
 @attrs.frozen
-class Pricing:
+class PricingObject:
     """USD per token, per request and per image, as decimal strings."""
 
     prompt: DecimalText
@@ -30,13 +29,13 @@ class Pricing:
     input_cache_read: DecimalText
 
     @classmethod
-    def of(cls, prices: Prices) -> Self:
+    def of(cls, prices: Pricing) -> Self:
         """Write the prices of an entry."""
         return cls(**{field.name: decimal(getattr(prices, field.name)) for field in attrs.fields(cls)})
 
 
 @attrs.frozen
-class Datacenter:
+class DatacenterObject:
     """Where a model runs."""
 
     country_code: CountryCode
@@ -55,10 +54,10 @@ class ModelEntry:
     quantization: Quantization
     context_length: int
     max_output_length: int
-    pricing: Pricing
+    pricing: PricingObject
     supported_sampling_parameters: tuple[SamplingParameter, ...]
     supported_features: tuple[Feature, ...]
-    datacenters: tuple[Datacenter, ...]
+    datacenters: tuple[DatacenterObject, ...]
     deprecation_date: OptionalDate = None
 
     @classmethod
@@ -75,10 +74,10 @@ class ModelEntry:
             quantization=entry.quantization,
             context_length=entry.context_length,
             max_output_length=entry.max_output_length,
-            pricing=Pricing.of(entry.pricing),
+            pricing=PricingObject.of(entry.pricing),
             supported_sampling_parameters=entry.supported_sampling_parameters,
             supported_features=entry.supported_features,
-            datacenters=tuple(Datacenter(center.country_code) for center in entry.datacenters),
+            datacenters=tuple(DatacenterObject(center.country_code) for center in entry.datacenters),
             deprecation_date=None if retired is None else retired.isoformat(),
         )
 

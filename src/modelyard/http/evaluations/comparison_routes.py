@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from modelyard import flow
 from modelyard.errors import InvalidInput
@@ -16,8 +16,8 @@ from modelyard.http.evaluations.comparison_schemas import (
 from modelyard.http.evaluations.route import evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Call, Parameter
+from modelyard.report.evaluations.export import Format
 
-Format = Literal["jsonl", "csv"]
 _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 

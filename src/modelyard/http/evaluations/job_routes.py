@@ -17,7 +17,14 @@ from modelyard.http.evaluations.job_schemas import (
     status_answer,
 )
 from modelyard.http.evaluations.object_schemas import parse_object_query
-from modelyard.http.evaluations.route import RUNS, WINDOW, Namespace, evaluation_route, lines_response, namespace_of
+from modelyard.http.evaluations.route import (
+    RUNS,
+    WINDOW,
+    NamespaceArguments,
+    evaluation_route,
+    lines_response,
+    namespace_of,
+)
 from modelyard.http.evaluations.run_schemas import Success
 from modelyard.http.listing import problems_at
 from modelyard.http.message import Response, json_response
@@ -75,7 +82,7 @@ def show_status(call: Call) -> Response:
         return json_response(StatusAnswer(StatusNotFound("not_found")))
 
 
-def _namespace(call: Call, project_id: str) -> Namespace:
+def _namespace(call: Call, project_id: str) -> NamespaceArguments:
     """Return the entity and project of a body. Raises `Forbidden`."""
     entity, _, project = project_id.partition("/")
     call.principal.require(entity, project)

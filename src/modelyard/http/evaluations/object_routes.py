@@ -1,6 +1,6 @@
 """The routes of datasets, scorers, models, evaluations and ops (specification 4.5)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -42,9 +42,7 @@ from modelyard.http.evaluations.route import (
 )
 from modelyard.http.evaluations.run_schemas import NumDeleted
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Body, Call, Parameter, Route
-
-Handler = Callable[[Call], Response]
+from modelyard.http.route import Body, Call, Parameter, PlainHandler, Route
 
 
 def create_dataset(call: Call) -> Response:
@@ -57,7 +55,7 @@ def create_dataset(call: Call) -> Response:
         return _publish(call, ObjectKind.DATASET, body.name, content, dataset_rows(file_chunks(file)), **namespace)
 
 
-def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> Handler:
+def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> PlainHandler:
     def create(call: Call) -> Response:
         namespace = namespace_of(call)
         body = body_with_references(cls, call, **references)
@@ -74,7 +72,7 @@ def _publish(
     return json_response(created_object(version))
 
 
-def _lister(kind: ObjectKind) -> Handler:
+def _lister(kind: ObjectKind) -> PlainHandler:
     def list_versions(call: Call) -> Response:
         namespace = namespace_of(call)
         query = parse_object_query(call.query)
@@ -84,7 +82,7 @@ def _lister(kind: ObjectKind) -> Handler:
     return list_versions
 
 
-def _reader(kind: ObjectKind) -> Handler:
+def _reader(kind: ObjectKind) -> PlainHandler:
     def read(call: Call) -> Response:
         return json_response(version_object(_version(call, kind)))
 
@@ -96,7 +94,7 @@ def _version(call: Call, kind: ObjectKind) -> ObjectVersion:
     return call.platform.evaluations.objects.get(kind, object_id, version, **namespace_of(call))
 
 
-def _deleter(kind: ObjectKind) -> Handler:
+def _deleter(kind: ObjectKind) -> PlainHandler:
     def delete(call: Call) -> Response:
         namespace = namespace_of(call)
         digests = parse_digests(call.query)
@@ -110,7 +108,9 @@ _EAGER = Parameter("eager", {"type": "boolean"}, "Accepted without effect: the c
 _DIGESTS = Parameter("digests", TEXTS, "Which versions to delete; all when absent.")
 
 
-def _routes(kind: ObjectKind, create: Handler, request: type, created: type, shown: type, body: Body) -> list[Route]:
+def _routes(
+    kind: ObjectKind, create: PlainHandler, request: type, created: type, shown: type, body: Body
+) -> list[Route]:
     """Declare the four routes of one kind of object."""
     word = kind.value
     one, version = f"/{word}s/{{object_id}}", f"/{word}s/{{object_id}}/versions/{{version}}"

@@ -44,14 +44,14 @@ def _moved(problem: Problem) -> Problem:
     return attrs.evolve(problem, loc=("path" if problem.loc in _IN_PATH else "body", *problem.loc))
 
 
-class Namespace(TypedDict):
+class NamespaceArguments(TypedDict):
     """The arguments that name an entity and a project."""
 
     entity: str
     project: str
 
 
-def namespace_of(call: Call) -> Namespace:
+def namespace_of(call: Call) -> NamespaceArguments:
     """Return the entity and project of the path. Raises `Forbidden` before anything else of the request is checked."""
     entity, project = call.params["entity"], call.params["project"]
     call.principal.require(entity, project)

@@ -12,7 +12,7 @@ from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, Promo
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, NAME, Length, Within
 from modelyard.formats.converter import structure
-from modelyard.http.listing import Listed, in_order_of_listed
+from modelyard.http.listing import PageObject, in_page_order
 from modelyard.platform.models.service import DeletedCheckpoints, DeletedModel
 
 # ---- requests
@@ -46,7 +46,7 @@ class LogCreate:
 
 
 @attrs.frozen
-class Runs:
+class RunPair:
     """The ids of two runs: of the checkpoint, and of the one that the alias points to."""
 
     candidate: str = attrs.field(validator=Length(1, 128))
@@ -58,7 +58,7 @@ class Requirement:
     """What must hold: an evaluation, or two runs, do not show the checkpoint to be worse than that of the alias."""
 
     evaluation: str | None = attrs.field(default=None, validator=Length(1, 1000))
-    runs: Runs | None = None
+    runs: RunPair | None = None
     metric: str | None = None
     margin: float = attrs.field(default=0.0, validator=Within(0))
     confidence: float = attrs.field(default=CONFIDENCE, validator=Within(0.5, 0.9999))
@@ -259,29 +259,29 @@ class PromotionObject:
         )
 
 
-@attrs.frozen(field_transformer=in_order_of_listed)
-class AliasPage(Listed):
+@attrs.frozen(field_transformer=in_page_order)
+class AliasPage(PageObject):
     """All aliases of a model, by name."""
 
     data: tuple[AliasObject, ...]
 
 
-@attrs.frozen(field_transformer=in_order_of_listed)
-class PromotionPage(Listed):
+@attrs.frozen(field_transformer=in_page_order)
+class PromotionPage(PageObject):
     """Some changes of an alias, in order."""
 
     data: tuple[PromotionObject, ...]
 
 
-@attrs.frozen(field_transformer=in_order_of_listed)
-class TrainableModelPage(Listed):
+@attrs.frozen(field_transformer=in_page_order)
+class TrainableModelPage(PageObject):
     """Some models, in the order of their creation."""
 
     data: tuple[TrainableModel, ...]
 
 
-@attrs.frozen(field_transformer=in_order_of_listed)
-class CheckpointPage(Listed):
+@attrs.frozen(field_transformer=in_page_order)
+class CheckpointPage(PageObject):
     """Some checkpoints, by step."""
 
     data: tuple[CheckpointObject, ...]

@@ -12,7 +12,7 @@ from modelyard.domain.training_config import AssistantTurns, DPOConfig, Importan
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length
 from modelyard.formats.converter import structure
-from modelyard.http.listing import Listed, in_order_of_listed, problems_at
+from modelyard.http.listing import PageObject, in_page_order, problems_at
 
 T = TypeVar("T")
 EventType = Literal["training_started", "gradient_step", "training_ended", "training_failed"]
@@ -222,15 +222,15 @@ class DatasetObject:
         return cls(dataset.url, dataset.rows, dataset.digest)
 
 
-@attrs.frozen(field_transformer=in_order_of_listed)
-class TrainingJobPage(Listed):
+@attrs.frozen(field_transformer=in_page_order)
+class TrainingJobPage(PageObject):
     """Some training jobs, in the order of their creation."""
 
     data: tuple[TrainingJobObject, ...]
 
 
-@attrs.frozen(field_transformer=in_order_of_listed)
-class TrainingEventPage(Listed):
+@attrs.frozen(field_transformer=in_page_order)
+class TrainingEventPage(PageObject):
     """Some events of a job, in order."""
 
     data: tuple[TrainingEventObject, ...]
