@@ -105,7 +105,7 @@ class TestServing:
         adapters = LoraAdapters(url, folder)
         names = serve(adapters, model_of(1), model_of(2), model_of(1))
         assert names[0] == names[2] != names[1]
-        assert [asked.body["lora_name"] for asked in fake.asked(LOAD_ADAPTER)] == names[:2]
+        assert [asked.body["lora_name"] for asked in fake.requests_to(LOAD_ADAPTER)] == names[:2]
         for number, name in enumerate(names[:2], start=1):
             said = ask(url, name).json()["choices"][0]["message"]["content"]
             assert said == f"{mark_of(weights_of(number))} hello"
@@ -166,7 +166,7 @@ class TestManyAtOnce:
             gate.reached()
             gate.open()
             assert [one.result() for one in asking] == [200] * 8
-        assert len(fake.asked(LOAD_ADAPTER)) == 1
+        assert len(fake.requests_to(LOAD_ADAPTER)) == 1
 
     def test_tasks_that_ask_first_together_load_once(self, fake, url, folder):
         adapters, model = LoraAdapters(url, folder), model_of(1)
@@ -179,7 +179,7 @@ class TestManyAtOnce:
             return await asyncio.gather(*(use() for _ in range(32)))
 
         assert set(asyncio.run(all_of_them())) == set(fake.adapters)
-        assert len(fake.asked(LOAD_ADAPTER)) == 1
+        assert len(fake.requests_to(LOAD_ADAPTER)) == 1
 
     def test_threads_and_loops_share_slots_and_all_are_served(self, fake, url, folder):
         adapters = LoraAdapters(url, folder, max_loaded=2)
@@ -280,7 +280,7 @@ class TestRestarts:
         serve(adapters, model_of(1))
         fake.restart()
         assert serve(adapters, model_of(2)) == list(fake.adapters)
-        assert [asked.status for asked in fake.asked(UNLOAD_ADAPTER)] == [404]
+        assert [asked.status for asked in fake.requests_to(UNLOAD_ADAPTER)] == [404]
 
     def test_a_false_alarm_costs_one_look_and_no_loading(self, fake, url, folder, serve):
         adapters = LoraAdapters(url, folder)
@@ -302,7 +302,7 @@ class TestRestarts:
     def test_what_an_earlier_life_left_in_the_same_folder_is_taken_over(self, fake, url, folder, serve):
         (name,) = serve(LoraAdapters(url, folder), model_of(1))
         assert serve(LoraAdapters(url, folder), model_of(1)) == [name]
-        assert fake.asked(UNLOAD_ADAPTER) == []
+        assert fake.requests_to(UNLOAD_ADAPTER) == []
 
 
 class TestReconciling:
@@ -412,7 +412,7 @@ class TestFiles:
     def test_a_checkpoint_that_is_no_adapter_is_explained(self, fake, url, folder, serve):
         with pytest.raises(BackendError, match=r"no adapter_config\.json and no adapter_model\.safetensors"):
             serve(LoraAdapters(url, folder), model_with({"adapter.safetensors": b"tabular"}))
-        assert fake.asked(LOAD_ADAPTER) == []
+        assert fake.requests_to(LOAD_ADAPTER) == []
 
     def test_bytes_that_do_not_match_their_digest_are_never_loaded(self, fake, url, folder):
         files = {"adapter_config.json": b"{}", "adapter_model.safetensors": weights_of(1)}
@@ -420,7 +420,7 @@ class TestFiles:
         with pytest.raises(ArtifactMissing, match=r"adapter_model\.safetensors .* no longer has its digest"):
             served_once(LoraAdapters(url, folder), altered)
         assert list(folder.iterdir()) == []
-        assert fake.asked(LOAD_ADAPTER) == []
+        assert fake.requests_to(LOAD_ADAPTER) == []
 
     def test_a_folder_that_was_left_broken_is_written_again(self, fake, url, folder, serve):
         name = name_of(model_of(1))

@@ -102,7 +102,7 @@ def yard(tmp_path) -> Iterator[Yard]:
 
 def test_every_step_answers_under_its_name_with_its_own_weights(yard):
     assert [yard.ask(step) for step in (0, 1, 2, 3, "", ":latest")] == [said_by(step) for step in (0, 1, 2, 3, 3, 3)]
-    assert len(yard.fake.asked(LOAD_ADAPTER)) == 3
+    assert len(yard.fake.requests_to(LOAD_ADAPTER)) == 3
 
 
 def test_every_step_answers_on_an_event_loop_too_however_many_ask(yard):
@@ -110,7 +110,7 @@ def test_every_step_answers_on_an_event_loop_too_however_many_ask(yard):
         return await asyncio.gather(*(yard.aask(at % 4) for at in range(24)))
 
     assert asyncio.run(ask_all()) == [said_by(at % 4) for at in range(24)]
-    assert len(yard.fake.asked(LOAD_ADAPTER)) == 3
+    assert len(yard.fake.requests_to(LOAD_ADAPTER)) == 3
 
 
 def test_a_stream_is_booked_under_the_checkpoint_that_answered(yard):
@@ -126,7 +126,7 @@ def test_beyond_the_cap_steps_take_turns(tmp_path):
         for step in (1, 2, 3, 1, 2):
             assert yard.ask(step) == said_by(step)
             assert len(yard.fake.adapters) <= 2
-        assert len(yard.fake.asked(LOAD_ADAPTER)) == 5
+        assert len(yard.fake.requests_to(LOAD_ADAPTER)) == 5
         assert yard.fake.unloaded_in_use == []
 
 
@@ -135,7 +135,7 @@ def test_a_restart_is_not_noticed_by_those_who_ask_next(yard):
     yard.fake.restart()
     assert yard.ask(1) == said_by(1)
     assert asyncio.run(yard.aask(2)) == said_by(2)
-    assert len(yard.fake.asked(LOAD_ADAPTER)) == 4
+    assert len(yard.fake.requests_to(LOAD_ADAPTER)) == 4
 
 
 def test_many_who_find_their_adapter_gone_load_it_once(yard):
@@ -146,7 +146,7 @@ def test_many_who_find_their_adapter_gone_load_it_once(yard):
         return await asyncio.gather(*(yard.aask(1) for _ in range(16)))
 
     assert asyncio.run(ask_all()) == [said_by(1)] * 16
-    assert len(yard.fake.asked(LOAD_ADAPTER)) == 2
+    assert len(yard.fake.requests_to(LOAD_ADAPTER)) == 2
 
 
 def test_a_restart_in_the_midst_of_an_answer_breaks_that_one_alone(yard):
@@ -196,7 +196,7 @@ def test_what_was_deleted_is_unloaded_when_the_host_says_so(yard, tmp_path):
     yard.adapters.reconcile(kept)
     assert len(yard.fake.adapters) == len(list((tmp_path / "adapters").iterdir())) == 1
     assert yard.ask(3) == said_by(3)
-    assert len(yard.fake.asked(LOAD_ADAPTER)) == 3
+    assert len(yard.fake.requests_to(LOAD_ADAPTER)) == 3
 
 
 def moved_on(clock: ManualClock, done) -> bool:

@@ -34,7 +34,7 @@ from modelyard.formats.converter import structure_exactly, unstructure
 from modelyard.protocols import ServedModel
 from modelyard.testing.cassette.cassette import use_cassette
 from modelyard.testing.cassette.redaction import Redactor
-from modelyard.testing.cassette.request_key import asked_by, request_of
+from modelyard.testing.cassette.request_key import request_key, request_of
 
 ECHO = EchoBackend()
 SERVED = ServedModel("echo", ECHO.entries()[0])
@@ -155,7 +155,7 @@ def test_record_then_replay_is_the_identity_on_an_event_loop(request: Completion
 
 @given(requests)
 def test_what_is_kept_of_a_request_is_the_whole_request(request: CompletionRequest) -> None:
-    assert request_of(json.loads(json.dumps(asked_by(request, SERVED.entry, 7)))) == request
+    assert request_of(json.loads(json.dumps(request_key(request, SERVED.entry, 7)))) == request
 
 
 @given(deltas)

@@ -1,7 +1,7 @@
-"""How models write tool calls into their answers, each family in the format that its chat template teaches.
+"""Tool calls in the text of models: each family writes them in the format that its chat template teaches.
 
-A format is told by the template's own marks. Text comes in pieces, cut anywhere; what may still become a call is held
-back until that is known.
+A format is recognised by marks in the template. Text comes in pieces that are cut anywhere; what may still become a
+call is held back until that is known.
 """
 
 import json
@@ -14,15 +14,16 @@ import attrs
 from modelyard.domain.completion import ToolCall
 
 _STRING = r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)'
-"""A string of JSON, or the beginning of one that the text ends in."""
+"""A JSON string, or the beginning of one at the end of the text."""
 
 
 @attrs.frozen
 class ToolFormat:
     """A call begins with `opening` and ends with `closing`; where that is empty, with its JSON value.
 
-    Between them stands JSON: an object with `name` and `arguments` (under `arguments_key`), or a list of such. `taught`
-    is what a template says that teaches it, `otherwise` what one says that begins calls alike and goes on otherwise.
+    Between them is JSON: an object with `name` and `arguments` (under `arguments_key`), or a list of such objects.
+    `taught` matches templates that teach the format, `otherwise` those whose calls begin the same but continue
+    differently.
     """
 
     name: str
@@ -35,17 +36,18 @@ class ToolFormat:
 
     @property
     def bare(self) -> bool:
-        """Whether nothing but its own JSON marks a call."""
+        """Whether a call is marked by its JSON alone."""
         return self.opening.startswith("{")
 
     @property
     def value_at(self) -> int:
-        """Where the JSON begins, in characters."""
+        """The number of characters before the JSON."""
         return 0 if self.bare else len(self.opening)
 
     def end(self, text: str) -> int | None:
-        """Where the call ends that the text begins with; None when it goes on behind the text. What stands in strings
-        of JSON ends nothing; where no JSON of its form follows, it is over with its opening.
+        """Return where the call ends that the text begins with; None when it continues after the text.
+
+        The inside of a JSON string ends nothing. If no JSON of the right form follows, the call ends with its opening.
         """
         value = text[self.value_at :].lstrip()
         if value and not value.startswith("[" if self.listed else "{"):
@@ -72,11 +74,11 @@ FORMATS = (
     ToolFormat("list", "[TOOL_CALLS]", "", re.compile(r"\[TOOL_CALLS\]"), re.compile(r"\[ARGS\]"), listed=True),
     ToolFormat("object", '{"name":', "", re.compile(r'\{"name":.*"parameters":'), _NEVER, arguments_key="parameters"),
 )
-"""Between tags (Qwen, Hermes), behind a mark (Mistral), and bare (Llama 3)."""
+"""Between tags (Qwen, Hermes), after a mark (Mistral), and bare (Llama 3)."""
 
 
 def format_of(template: str) -> ToolFormat | None:
-    """The format that a chat template teaches, or None when it knows no tools, or writes calls in a way of its own."""
+    """Return the format that a chat template teaches; None for one without tools, or with an unknown format."""
     if "tools" not in template:
         return None
     taught = next((one for one in FORMATS if one.taught.search(template)), None)
@@ -84,11 +86,11 @@ def format_of(template: str) -> ToolFormat | None:
 
 
 class ToolReader:
-    """Reads an answer as it comes: `take` gives the text that is certainly content and the calls that are complete.
+    """Reads an answer piece by piece: `take` yields text that is certainly content, and calls that are complete.
 
-    Calls are numbered from 0. What turns out to be no call is content after all: one that was cut off, is no JSON of
-    this form, or has arguments that are no object. A call of something that is not among `tools` is told as any other:
-    whoever asked can say so to the model. But where nothing except its JSON marks a call, that is an answer in JSON.
+    Calls are numbered from 0. What is not a call after all is content: one that was cut off, is not JSON of this form,
+    or has arguments that are not an object. A call of a tool that is not among `tools` is passed on like any other, so
+    that the caller can answer it. But where a call is marked by its JSON alone, that is an answer in JSON.
     """
 
     def __init__(self, format_: ToolFormat, call_id: str, tools: Collection[str]) -> None:
@@ -96,33 +98,34 @@ class ToolReader:
         self._text, self._count = "", 0
 
     def take(self, text: str, over: bool = False) -> Iterator[str | ToolCall]:
-        """The next piece of the answer; `over` says that it is the last."""
+        """Take the next piece of the answer; `over` marks the last one."""
         self._text += text
         while self._text:
             at = self._text.find(self._format.opening)
             if at < 0:
-                yield from self._said(len(self._text) - (0 if over else self._begun()))
+                yield from self._content(len(self._text) - (0 if over else self._begun()))
                 return
-            yield from self._said(at)
+            yield from self._content(at)
             end = self._format.end(self._text) or (self._cut_off() if over else None)
             if end is None:
                 return
             yield from self._called(end)
 
-    def _said(self, count: int) -> Iterator[str]:
+    def _content(self, count: int) -> Iterator[str]:
         if count:
-            said, self._text = self._text[:count], self._text[count:]
-            yield said
+            content, self._text = self._text[:count], self._text[count:]
+            yield content
 
     def _begun(self) -> int:
-        """How many characters at the end may be the beginning of a call."""
+        """Return how many characters at the end may be the beginning of a call."""
         opening = self._format.opening
         sizes = range(min(len(opening) - 1, len(self._text)), 0, -1)
         return next((size for size in sizes if self._text.endswith(opening[:size])), 0)
 
     def _cut_off(self) -> int:
-        """Where the call ends that goes on to the end of the answer. One that is none ends where it seems to, so that
-        those behind it are read.
+        """Return where the call ends that the answer is cut off in.
+
+        If it is not a call, it ends where it seems to, so that calls after it are read.
         """
         closing = self._format.closing
         at = self._text.find(closing) if closing and self._parsed(self._text) is None else -1
@@ -152,7 +155,7 @@ class ToolReader:
 
 
 def _call(value: Any) -> tuple[str, str]:
-    """Its name, and its arguments as JSON; models give them under either name, as an object or as the text of one."""
+    """Return the name, and the arguments as JSON. Models write them under either name, as an object or as its text."""
     name, arguments = value["name"], value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
         arguments = json.loads(arguments, cls=_Decoder)
@@ -165,7 +168,7 @@ def _call(value: Any) -> tuple[str, str]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Of JSON as its standard has it: without NaN and infinities."""
+    """Decodes standard JSON: without NaN and infinities."""
 
     def __init__(self) -> None:
         super().__init__(parse_constant=_no_number)

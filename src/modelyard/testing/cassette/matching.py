@@ -8,7 +8,7 @@ from typing import Any
 from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import unstructure
-from modelyard.testing.cassette.request_key import FIELDS, Asked, about_the_prompt, request_of
+from modelyard.testing.cassette.request_key import FIELDS, RequestKey, prompt_part, request_of
 
 _MOST_SHOWN = 6
 _WIDTH = 60
@@ -29,13 +29,13 @@ class Match:
             raise InvalidInput.at("ignore", msg="cannot be given beside match, which says all that is compared")
         self._match, self._ignored = match, frozenset(ignore)
 
-    def compared(self, asked: Asked) -> Any:
+    def compared(self, asked: RequestKey) -> Any:
         """JSON data: requests that agree in it are the same."""
         if self._match is None:
             return {name: value for name, value in asked.items() if name not in self._ignored}
         return unstructure(self._match(request_of(asked)))
 
-    def key(self, asked: Asked) -> str:
+    def key(self, asked: RequestKey) -> str:
         """One text for everything that is compared. Raises `InvalidInput` for a match that is no JSON data."""
         try:
             return json.dumps(self.compared(asked), sort_keys=True)
@@ -44,11 +44,11 @@ class Match:
                 "match", msg=f"must return texts, numbers, lists, dicts or messages: {error}"
             ) from None
 
-    def prompt_key(self, asked: Asked) -> str:
+    def prompt_key(self, asked: RequestKey) -> str:
         """The same for what tells how long the prompt is."""
-        return self.key(about_the_prompt(asked))
+        return self.key(prompt_part(asked))
 
-    def nearest(self, recorded: Sequence[Asked], asked: Asked) -> tuple[int, list[str]]:
+    def nearest(self, recorded: Sequence[RequestKey], asked: RequestKey) -> tuple[int, list[str]]:
         """The place of the recorded request that comes nearest, and what differs from it, a sentence each."""
         wanted, text = self.compared(asked), self.key(asked)
         return min(

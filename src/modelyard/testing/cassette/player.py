@@ -14,7 +14,7 @@ from modelyard.protocols import Clock, ServedModel
 from modelyard.testing.cassette.file import CassetteFile, Offer, Recording, Timed
 from modelyard.testing.cassette.matching import Match, in_words
 from modelyard.testing.cassette.redaction import Redactor, without_prompt_ids
-from modelyard.testing.cassette.request_key import Asked, asked_by
+from modelyard.testing.cassette.request_key import RequestKey, request_key
 
 Mode = Literal["none", "new", "all"]
 """Replay and never touch the backend; record what is missing; record everything anew."""
@@ -47,7 +47,7 @@ class Player:
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel, real: Any) -> int | None:
         """As recorded, else as the real backend counts them."""
-        key = self._match.prompt_key(self._redacted(asked_by(request, model.entry, None)))
+        key = self._match.prompt_key(self._redacted(request_key(request, model.entry, None)))
         if self.mode != "all" and key in self._prompts:
             return self._prompts[key]
         counted: int | None = None if real is None else real.prompt_tokens(request, model)
@@ -56,7 +56,7 @@ class Player:
     def find(self, request: CompletionRequest, model: ServedModel, real: Any) -> "Recording | RecordingSession":
         """The recording that answers, or the take of one to be made. Raises `NoAnswerPrepared`."""
         prompt_tokens = self.prompt_tokens(request, model, real)
-        plain = asked_by(request, model.entry, prompt_tokens)
+        plain = request_key(request, model.entry, prompt_tokens)
         asked = self._redacted(plain)
         step = None if model.checkpoint is None else model.checkpoint.step
         found = None if self.mode == "all" else self._next(self._match.key(asked), step)
@@ -85,8 +85,8 @@ class Player:
             gone = f"the recording in line {recording.line} ends here, because its reader went away; record it again"
             raise NoAnswerPrepared.at("messages", msg=gone)
 
-    def _redacted(self, asked: Asked) -> Asked:
-        redacted: Asked = self._redactor.value(asked)
+    def _redacted(self, asked: RequestKey) -> RequestKey:
+        redacted: RequestKey = self._redactor.value(asked)
         return redacted
 
     def _next(self, key: str, step: int | None) -> Recording | None:
@@ -97,7 +97,7 @@ class Player:
                     return recording
         return None
 
-    def _missing(self, asked: Asked, step: int | None) -> str:
+    def _missing(self, asked: RequestKey, step: int | None) -> str:
         recorded = [one for one in self.tape.recordings if one.step == step]
         if not recorded:
             return f"{self.tape.path} holds no recording{'' if step is None else f' of step {step}'}; {_ADVICE}"

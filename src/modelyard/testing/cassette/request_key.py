@@ -1,8 +1,8 @@
-"""What a request asks, as JSON data that a person can read: what a cassette keeps of it and compares.
+"""The key of a request: JSON data that a cassette stores and compares, and that a person can read.
 
-Sampling parameters stand beside the others under their own names, as clients send them, and what has its default is
-left out. What cannot change an answer (`user`, `metadata`, `store`) is left out too, and so is what the platform filled
-in: a seed that it drew, and a token limit that takes all the room that the model has.
+Sampling parameters are on the same level as the others, and values that are defaults are left out. So is what cannot
+change an answer (`user`, `metadata`, `store`), and what the platform filled in: a seed that it drew, and a token limit
+that is all that the model has room for.
 """
 
 from collections.abc import Mapping
@@ -14,38 +14,38 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import SAMPLING_PARAMETERS, CompletionRequest
 from modelyard.formats.converter import structure_exactly, unstructure
 
-Asked = Mapping[str, Any]
+RequestKey = Mapping[str, Any]
 
 WITHOUT_EFFECT = ("user", "metadata", "store")
 FIELDS = frozenset(
     {*SAMPLING_PARAMETERS, *(field.name for field in attrs.fields(CompletionRequest))} - {"sampling", *WITHOUT_EFFECT}
 )
-"""The names under which a request's parts are kept and compared."""
+"""The members of a key."""
 
 _DRAWN_SEED = 2**32
-"""From this magnitude on a seed counts as drawn by the platform, whose seeds have 64 bits: one in 2^31 lies below."""
+"""A seed of this magnitude or more counts as drawn by the platform: of its 64-bit seeds one in 2^31 lies below."""
 
 
-def asked_by(request: CompletionRequest, entry: CatalogueEntry, prompt_tokens: int | None) -> dict[str, Any]:
-    """The JSON data of a request, given what it was resolved to and how many tokens its prompt has."""
-    asked: dict[str, Any] = unstructure(request)
-    asked |= asked.pop("sampling", {})
+def request_key(request: CompletionRequest, entry: CatalogueEntry, prompt_tokens: int | None) -> dict[str, Any]:
+    """Return the key of a request to a model, whose prompt has so many tokens."""
+    key: dict[str, Any] = unstructure(request)
+    key |= key.pop("sampling", {})
     for name in WITHOUT_EFFECT:
-        asked.pop(name, None)
+        key.pop(name, None)
     if request.max_tokens == min(entry.max_output_length, entry.context_length - (prompt_tokens or 0)):
-        asked.pop("max_tokens", None)
+        key.pop("max_tokens", None)
     if abs(request.sampling.seed or 0) >= _DRAWN_SEED:
-        asked.pop("seed", None)
-    return asked
+        key.pop("seed", None)
+    return key
 
 
-def about_the_prompt(asked: Asked) -> dict[str, Any]:
-    """The part that is the same for whoever counts the prompt, before the platform has filled anything in."""
-    return {name: value for name, value in asked.items() if name not in ("max_tokens", "seed", "n")}
+def prompt_part(key: RequestKey) -> dict[str, Any]:
+    """Return the part of a key that is known before the platform fills anything in, when the prompt is counted."""
+    return {name: value for name, value in key.items() if name not in ("max_tokens", "seed", "n")}
 
 
-def request_of(asked: Asked) -> CompletionRequest:
-    """The request again. Raises `InvalidInput` for what `asked_by` does not give."""
-    sampling = {name: asked[name] for name in SAMPLING_PARAMETERS if name in asked}
-    others = {name: value for name, value in asked.items() if name not in SAMPLING_PARAMETERS}
+def request_of(key: RequestKey) -> CompletionRequest:
+    """Return the request of a key. Raises `InvalidInput` for data that `request_key` does not return."""
+    sampling = {name: key[name] for name in SAMPLING_PARAMETERS if name in key}
+    others = {name: value for name, value in key.items() if name not in SAMPLING_PARAMETERS}
     return structure_exactly(CompletionRequest, others | {"sampling": sampling})

@@ -1,4 +1,4 @@
-"""The LoRA adapters of a vLLM double: PEFT folders, checked as vLLM checks them."""
+"""LoRA adapters of a vLLM double: PEFT folders, checked as vLLM checks them."""
 
 import hashlib
 import json
@@ -23,24 +23,24 @@ class FakeAdapter:
 
     @property
     def mark(self) -> str:
-        """What it puts before the last user message, so that its answers show which weights were used.
+        """The text that goes before the last user message, so that answers show which weights were used.
 
-        Read from the folder each time, as by a server whose memory for adapters is always full. Raises `OSError`.
+        It is read from the folder each time, as by a server whose memory for adapters is full. Raises `OSError`.
         """
         return mark_of((Path(self.path) / WEIGHTS_FILE).read_bytes())
 
 
 def mark_of(weights: bytes) -> str:
-    """The mark of an adapter with these weights: `[`, eight hexadecimal digits of their SHA-256, `]`."""
+    """Return the mark of an adapter with these weights: `[`, eight hexadecimal digits of their SHA-256, `]`."""
     return f"[{hashlib.sha256(weights).hexdigest()[:8]}]"
 
 
 class NoAdapter(Exception):
-    """There is none at that path."""
+    """There is no adapter at that path."""
 
 
 def load_adapter(name: str, path: str, parent: str, max_rank: int) -> FakeAdapter:
-    """The adapter in a folder. Raises `NoAdapter`, and `ValueError` for one that vLLM refuses, in its words."""
+    """Load the adapter in a folder. Raises `NoAdapter`, and `ValueError` with vLLM's words for one that it refuses."""
     folder = Path(path)
     if not (folder / CONFIG_FILE).is_file():
         raise NoAdapter(f"Loading lora {name} failed: No adapter found for {path}")
@@ -69,7 +69,7 @@ def _config(raw: bytes) -> Mapping[str, Any]:
 
 
 def _check_weights(file: Path) -> None:
-    """Whether a safetensors file is whole, and holds the two halves of low-rank matrices and nothing else."""
+    """Check that a safetensors file is complete and has nothing but the two halves of low-rank matrices."""
     if not file.is_file():
         raise ValueError(f"{file.parent} doesn't contain tensors")
     raw = file.read_bytes()

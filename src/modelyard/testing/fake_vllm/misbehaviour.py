@@ -1,4 +1,4 @@
-"""What a server double does with a request to come, other than to answer it: refuse, cut, garble, break off, hold."""
+"""What a server double can do instead of answering a request: refuse, cut, garble, break off, hold."""
 
 import asyncio
 import threading
@@ -12,12 +12,12 @@ LONGEST_WAIT = 10.0
 
 
 class Gate:
-    """Holds whoever comes to it, on any event loop, until it is opened; then it lets all pass.
+    """Holds every request that reaches it, on any event loop, until it is opened; then all pass.
 
     gate = Gate()
     fake.plan(Hold(gate, after=2))
     ...                 # begin a request
-    gate.reached()      # it stands at the gate now
+    gate.reached()      # it waits at the gate now
     gate.open()
     """
 
@@ -31,26 +31,26 @@ class Gate:
             self._opened.set_result(None)
 
     def reached(self, timeout: float = LONGEST_WAIT) -> None:
-        """Wait until one more has come to the gate. Raises TimeoutError."""
+        """Wait until one more request has reached the gate. Raises TimeoutError."""
         if not self._arrivals.acquire(timeout=timeout):
-            raise TimeoutError(f"nobody came to the gate within {timeout:.0f} seconds")
+            raise TimeoutError(f"no request reached the gate within {timeout:.0f} seconds")
 
     async def wait(self) -> None:
-        """Stand at the gate until it is open."""
+        """Wait at the gate until it is open."""
         self._arrivals.release()
         await asyncio.shield(asyncio.wrap_future(self._opened))
 
 
 class ConnectionCut(Exception):
-    """The connection is to end here, without a word."""
+    """The connection is to end here, without an answer."""
 
 
 class Answered(Exception):
-    """Nothing more is to be sent."""
+    """The answer is complete; nothing more is to be sent."""
 
 
-class Speaker(Protocol):
-    """How a double answers: whole, or event by event."""
+class Responder(Protocol):
+    """Answers for a double: whole, or event by event."""
 
     async def refuse(self, status: int, message: str, headers: Mapping[str, str]) -> None:
         """Answer with an error in the server's own shape."""
@@ -61,22 +61,22 @@ class Speaker(Protocol):
         ...
 
     async def break_off(self, message: str) -> None:
-        """Say that the answer failed: in a stream as an event and its end, otherwise as a status 500."""
+        """Answer that it failed: in a stream with an event and its end, otherwise with a status 500."""
         ...
 
 
 class Misbehaviour(Protocol):
-    """Happens once a request has got so far: `after` None is before the status, n behind n events of the stream.
+    """Happens at one place of an answer: with `after` None before the status, with n after n events of the stream.
 
-    An answer that is no stream has no events: there it happens before the status, whatever `after` says.
+    An answer that is not a stream has no events: there it happens before the status in any case.
     """
 
     @property
     def after(self) -> int | None:
-        """When."""
+        """The place where it happens."""
         ...
 
-    async def happen(self, speaker: Speaker) -> None:
+    async def happen(self, responder: Responder) -> None:
         """Do it. Raises `Answered` or `ConnectionCut` when nothing is to follow."""
         ...
 
@@ -90,10 +90,10 @@ class Refuse:
     retry_after: float | str | None = None
     after: None = attrs.field(default=None, init=False)
 
-    async def happen(self, speaker: Speaker) -> None:
+    async def happen(self, responder: Responder) -> None:
         """Refuse."""
         headers = {} if self.retry_after is None else {"retry-after": f"{self.retry_after}"}
-        await speaker.refuse(self.status, self.message, headers)
+        await responder.refuse(self.status, self.message, headers)
         raise Answered
 
 
@@ -103,42 +103,42 @@ class CutConnection:
 
     after: int | None = None
 
-    async def happen(self, speaker: Speaker) -> None:
+    async def happen(self, responder: Responder) -> None:
         """CutConnection."""
         raise ConnectionCut
 
 
 @attrs.frozen
 class Garble:
-    """Send an event that is no JSON, and go on."""
+    """Send an event that is not JSON, and continue."""
 
     after: int | None = 1
 
-    async def happen(self, speaker: Speaker) -> None:
+    async def happen(self, responder: Responder) -> None:
         """Garble."""
-        await speaker.event('{"id": "chatcmpl-1", "choices": [{"ind')
+        await responder.event('{"id": "chatcmpl-1", "choices": [{"ind')
 
 
 @attrs.frozen
 class Break:
-    """Fail in the midst of the answer, as an engine does whose memory has run out."""
+    """Fail in the middle of the answer, as an engine does that runs out of memory."""
 
     after: int | None = 1
     message: str = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
-    async def happen(self, speaker: Speaker) -> None:
+    async def happen(self, responder: Responder) -> None:
         """Break off."""
-        await speaker.break_off(self.message)
+        await responder.break_off(self.message)
         raise Answered
 
 
 @attrs.frozen
 class Hold:
-    """Wait at a gate, and go on when it is opened."""
+    """Wait at a gate, and continue when it is opened."""
 
     gate: Gate
     after: int | None = None
 
-    async def happen(self, speaker: Speaker) -> None:
+    async def happen(self, responder: Responder) -> None:
         """Wait."""
         await self.gate.wait()

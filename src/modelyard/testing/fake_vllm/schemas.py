@@ -1,7 +1,7 @@
-"""Completions in the shapes in which vLLM sends them, where those are not the chat-completion format's own.
+"""Completions as vLLM writes them, where that differs from `modelyard.formats.chat`.
 
 Its chunks leave out what is unset, so there is no `usage` before the last; the finish reason comes with the last text
-and not after it; a named tool that was called ends with "stop"; the prompt's ids stand beside the choices; non-ASCII
+and not after it; a named tool that was called ends with "stop"; ids of the prompt are next to the choices; non-ASCII
 text is not escaped.
 """
 
@@ -33,8 +33,8 @@ def dump(value: object) -> str:
 
 
 @attrs.frozen
-class Answering:
-    """What is the same in all that is said in answer to one request; `created` is in Unix seconds."""
+class AnswerWriter:
+    """Writes the answer to one request. `created` is in Unix seconds."""
 
     id: str
     created: int
@@ -46,7 +46,7 @@ class Answering:
     # ---- whole
 
     def completion(self, completion: Completion) -> Json:
-        """The answer of a request that does not stream."""
+        """Return the answer to a request that does not stream."""
         ids = completion.choices[0].prompt_token_ids
         return {
             "id": self.id,
@@ -85,18 +85,18 @@ class Answering:
     # ---- streamed
 
     def opening(self, first: Delta) -> Iterator[Json]:
-        """A chunk with the role for each choice, when the first token is there."""
+        """Yield a chunk with the role for each choice, when the first token is there."""
         ids = list(first.prompt_token_ids) if self.with_ids else None
         for index in range(self.request.n):
-            said = {"role": "assistant", "content": ""}
-            choice = {"index": index, "delta": said, "logprobs": None, "finish_reason": None}
+            delta = {"role": "assistant", "content": ""}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
             yield {**self._chunk([choice]), "prompt_token_ids": ids}
 
     def chunk(self, delta: Delta) -> Json:
-        """What one delta says."""
+        """Return the chunk of a delta."""
         choice: Json = {
             "index": delta.index,
-            "delta": _said(delta),
+            "delta": _delta_object(delta),
             "logprobs": self._logprobs(delta.logprobs),
             "finish_reason": None,
         }
@@ -106,7 +106,7 @@ class Answering:
         return self._chunk([choice])
 
     def usage(self, usage: Usage) -> Json:
-        """The last chunk, where usage was asked for."""
+        """Return the last chunk, where usage was requested."""
         return {**self._chunk([]), "usage": _usage(usage)}
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -129,7 +129,7 @@ def _usage(usage: Usage) -> Json:
     }
 
 
-def _said(delta: Delta) -> Json:
+def _delta_object(delta: Delta) -> Json:
     return {"content": delta.text} if delta.tool_call is None else {"tool_calls": [tool_call_piece(delta.tool_call)]}
 
 
@@ -144,14 +144,14 @@ _TYPES: Mapping[int, str] = {
 
 
 def error_body(status: int, message: str, *, type: str | None = None, param: str | None = None, old: bool) -> Json:
-    """An error, as releases since 0.10.2 wrap it, or bare as those before did (`old`)."""
-    told = type or _TYPES.get(status, "InternalServerError")
-    error = {"message": message, "type": told, "param": param, "code": status}
+    """Return an error as releases since 0.10.2 wrap it, or bare as those before did (`old`)."""
+    kind = type or _TYPES.get(status, "InternalServerError")
+    error = {"message": message, "type": kind, "param": param, "code": status}
     return {"object": "error", **error} if old else {"error": error}
 
 
 def model_card(id: str, created: int, *, root: str, parent: str | None, max_model_len: int | None) -> Json:
-    """An entry of the list of models; `parent` is the base of an adapter, whose `root` is its folder."""
+    """Return an entry of the list of models; `parent` is the base of an adapter, whose `root` is its folder."""
     return {
         "id": id,
         "object": "model",

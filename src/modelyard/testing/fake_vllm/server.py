@@ -26,9 +26,9 @@ from modelyard.formats.chat.request import ParsedRequest, read_request
 from modelyard.protocols import AsyncBackend, Backend
 from modelyard.testing.clients.server import AsgiServer, asgi_server
 from modelyard.testing.fake_vllm.adapters import FakeAdapter, NoAdapter, load_adapter
-from modelyard.testing.fake_vllm.exchange import Asked, Exchange, read
+from modelyard.testing.fake_vllm.exchange import Exchange, ReceivedRequest, read
 from modelyard.testing.fake_vllm.misbehaviour import Answered, Misbehaviour
-from modelyard.testing.fake_vllm.schemas import Answering, dump, model_card
+from modelyard.testing.fake_vllm.schemas import AnswerWriter, dump, model_card
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 LOAD_ADAPTER = "/v1/load_lora_adapter"
@@ -38,14 +38,14 @@ Handler = Callable[["FakeVllm", Exchange], Coroutine[Any, Any, None]]
 
 
 class FakeVllm:
-    """A vLLM server that serves what `backend` offers, an echo if nothing is said.
+    """A vLLM server that serves the models of `backend`, an echo by default.
 
     With an `api_key`, paths below /v1 need it. `lora` is whether adapters may be loaded at run time
     (`VLLM_ALLOW_RUNTIME_LORA_UPDATING`); they may have a rank of `max_lora_rank`. An adapter answers as its base would
-    if the last user message began with the adapter's mark (`vllm_adapters.mark_of`), so that each answers otherwise.
+    if the last user message began with the adapter's mark (`adapters.mark_of`), so that each answers differently.
     `old_errors` gives errors the shape that they had before release 0.10.2. Thread-safe.
 
-    `requests` are those that came, in order; `unloaded_in_use` the adapters that were unloaded while they answered.
+    `requests` are those that it received, in order; `unloaded_in_use` the adapters that were unloaded while answering.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FakeVllm:
         self._exchanges: set[Exchange] = set()
         self._servers: list[AsgiServer] = []
         self._answers = 0
-        self.requests: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.unloaded_in_use: list[str] = []
 
     # ---- for the test
@@ -80,16 +80,16 @@ class FakeVllm:
             return dict(self._adapters)
 
     @property
-    def chats(self) -> list[Asked]:
-        """The chat completions that were asked for."""
-        return self.asked(CHAT)
+    def chats(self) -> list[ReceivedRequest]:
+        """The requests for chat completions."""
+        return self.requests_to(CHAT)
 
-    def asked(self, path: str) -> list[Asked]:
-        """The requests for a path."""
-        return [asked for asked in list(self.requests) if asked.path == path]
+    def requests_to(self, path: str) -> list[ReceivedRequest]:
+        """Return the requests for a path."""
+        return [received for received in list(self.requests) if received.path == path]
 
     def plan(self, *misbehaviours: Misbehaviour | None, path: str = CHAT) -> None:
-        """What goes wrong with the next requests for a path, one by one; None is for one that goes well."""
+        """Plan what goes wrong with the next requests for a path, one by one; None is for one that goes well."""
         with self._lock:
             self._plans.setdefault(path, deque()).extend(misbehaviours)
 
@@ -106,7 +106,7 @@ class FakeVllm:
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        """Answer on loopback while the block runs; gives the URL, to which clients add /v1. Needs uvicorn."""
+        """Answer on loopback while the block runs; yields the URL, to which clients add /v1. Needs uvicorn."""
         with asgi_server(self, lifespan="off", log_level="critical") as server:
             self._servers.append(server)
             try:
@@ -120,9 +120,9 @@ class FakeVllm:
     async def __call__(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            raise ValueError(f"this double has nothing to say to {scope['type']}")
-        asked = await read(scope, receive)
-        exchange = self._begin(asked, send)
+            raise ValueError(f"this double does not serve {scope['type']}")
+        received = await read(scope, receive)
+        exchange = self._begin(received, send)
         try:
             answered = await exchange.run(self._answer(exchange), receive)
         finally:
@@ -130,16 +130,16 @@ class FakeVllm:
         if not answered:
             await self._cut(scope, receive)
 
-    def _begin(self, asked: Asked, send: Callable[[Any], Any]) -> Exchange:
+    def _begin(self, received: ReceivedRequest, send: Callable[[Any], Any]) -> Exchange:
         with self._lock:
-            self.requests.append(asked)
-            planned = self._plans.get(asked.path)
-            exchange = Exchange(asked, send, planned.popleft() if planned else None, self._old_errors)
+            self.requests.append(received)
+            planned = self._plans.get(received.path)
+            exchange = Exchange(received, send, planned.popleft() if planned else None, self._old_errors)
             self._exchanges.add(exchange)
         return exchange
 
     async def _cut(self, scope: Any, receive: Callable[[], Any]) -> None:
-        """On loopback the socket is closed; a client in this process gets the error that it would have seen."""
+        """Close the socket on loopback; raise the error that a client would have seen in this process."""
         for server in self._servers:
             server.cut(scope["client"])
         if not self._servers:
@@ -148,30 +148,30 @@ class FakeVllm:
             pass
 
     async def _answer(self, exchange: Exchange) -> None:
-        asked = exchange.asked
-        handler = _ROUTES.get((asked.method, asked.path))
+        received = exchange.request
+        handler = _ROUTES.get((received.method, received.path))
         try:
             await exchange.reach(None)
-            if not self._admits(asked):
+            if not self._admits(received):
                 await exchange.answer_json({"error": "Unauthorized"}, 401)
-            elif handler is None or (not self._lora and asked.path in (LOAD_ADAPTER, UNLOAD_ADAPTER)):
+            elif handler is None or (not self._lora and received.path in (LOAD_ADAPTER, UNLOAD_ADAPTER)):
                 await exchange.answer_json({"detail": "Not Found"}, 404)
             else:
                 await handler(self, exchange)
         except Answered:
             return
 
-    def _admits(self, asked: Asked) -> bool:
-        if self._api_key is None or not asked.path.startswith("/v1"):
+    def _admits(self, received: ReceivedRequest) -> bool:
+        if self._api_key is None or not received.path.startswith("/v1"):
             return True
-        return hmac.compare_digest(asked.headers.get("authorization", ""), f"Bearer {self._api_key}")
+        return hmac.compare_digest(received.headers.get("authorization", ""), f"Bearer {self._api_key}")
 
     # ---- small routes
 
     async def _healthy(self, exchange: Exchange) -> None:
         await exchange.answer(200, "", "text/plain", {})
 
-    async def _tell_version(self, exchange: Exchange) -> None:
+    async def _show_version(self, exchange: Exchange) -> None:
         await exchange.answer_json({"version": self._version})
 
     async def _list(self, exchange: Exchange) -> None:
@@ -191,10 +191,10 @@ class FakeVllm:
     # ---- adapters
 
     async def _load(self, exchange: Exchange) -> None:
-        body = exchange.asked.body
+        body = exchange.request.body
         name, path = body.get("lora_name"), body.get("lora_path")
         if not name or not path:
-            await _misused(exchange, "Both 'lora_name' and 'lora_path' must be provided.")
+            await _refuse_misuse(exchange, "Both 'lora_name' and 'lora_path' must be provided.")
             return
         try:
             adapter = load_adapter(name, path, self._platform.catalogue.entries()[0].id, self._max_rank)
@@ -209,14 +209,14 @@ class FakeVllm:
         with self._lock:
             kept = self._adapters.setdefault(adapter.name, adapter)
         if kept is not adapter:
-            await _misused(exchange, f"The lora adapter '{adapter.name}' has already been loaded.")
+            await _refuse_misuse(exchange, f"The lora adapter '{adapter.name}' has already been loaded.")
         else:
             await exchange.answer(200, f"Success: LoRA adapter '{adapter.name}' added successfully.", "text/plain", {})
 
     async def _unload(self, exchange: Exchange) -> None:
-        name = exchange.asked.body.get("lora_name")
+        name = exchange.request.body.get("lora_name")
         if not name:
-            await _misused(exchange, "'lora_name' needs to be provided to unload a LoRA adapter.")
+            await _refuse_misuse(exchange, "'lora_name' needs to be provided to unload a LoRA adapter.")
             return
         with self._lock:
             removed = self._adapters.pop(name, None)
@@ -231,12 +231,12 @@ class FakeVllm:
 
     async def _chat(self, exchange: Exchange) -> None:
         try:
-            name = str(exchange.asked.body["model"])
+            name = str(exchange.request.body["model"])
             adapter = self.adapters.get(name)
             if adapter is None and name not in {entry.id for entry in self._platform.catalogue.entries()}:
                 await exchange.refuse(404, f"The model `{name}` does not exist.", param="model")
                 return
-            chat = read_request({**exchange.asked.body, "model": adapter.parent if adapter else name}, "body")
+            chat = read_request({**exchange.request.body, "model": adapter.parent if adapter else name}, "body")
             request = chat.request if adapter is None else _marked(chat.request, adapter.mark)
             with self._using(name):
                 await self._say(exchange, self._answering(name, chat), request, chat.with_usage)
@@ -257,14 +257,14 @@ class FakeVllm:
             with self._lock:
                 self._in_use[name] -= 1
 
-    def _answering(self, name: str, chat: ParsedRequest) -> Answering:
+    def _answering(self, name: str, chat: ParsedRequest) -> AnswerWriter:
         with self._lock:
             self._answers += 1
             answer_id = f"chatcmpl-{self._answers:032x}"
-        return Answering(answer_id, self._now(), name, chat.request, chat.with_logprobs, chat.with_ids)
+        return AnswerWriter(answer_id, self._now(), name, chat.request, chat.with_logprobs, chat.with_ids)
 
     async def _say(
-        self, exchange: Exchange, answering: Answering, request: CompletionRequest, with_usage: bool
+        self, exchange: Exchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
     ) -> None:
         if request.streamed:
             await self._stream(exchange, answering, request, with_usage)
@@ -274,7 +274,7 @@ class FakeVllm:
         await exchange.answer_json(answering.completion(completion))
 
     async def _stream(
-        self, exchange: Exchange, answering: Answering, request: CompletionRequest, with_usage: bool
+        self, exchange: Exchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
     ) -> None:
         async with self._platform.chat.astream(request) as deltas:
             sent = 0
@@ -302,17 +302,17 @@ _ROUTES: Mapping[tuple[str, str], Handler] = {
     ("GET", "/health"): FakeVllm._healthy,
     ("GET", "/ping"): FakeVllm._healthy,
     ("POST", "/ping"): FakeVllm._healthy,
-    ("GET", "/version"): FakeVllm._tell_version,
+    ("GET", "/version"): FakeVllm._show_version,
 }
 
 
-async def _misused(exchange: Exchange, message: str) -> None:
+async def _refuse_misuse(exchange: Exchange, message: str) -> None:
     await exchange.refuse(400, message, type="InvalidUserInput")
 
 
 async def _failed(exchange: Exchange, error: ModelyardError) -> None:
-    """What the platform behind the double refused, as vLLM would have."""
-    if exchange.asked.status is not None:
+    """Answer an error of the platform that serves the double, as vLLM would."""
+    if exchange.request.status is not None:
         await exchange.break_off(str(error))
     elif isinstance(error, InvalidInput):
         await exchange.refuse(400, error.problems[0].msg, param=str(error.problems[0].loc[-1]))
@@ -323,7 +323,7 @@ async def _failed(exchange: Exchange, error: ModelyardError) -> None:
 
 
 def _marked(request: CompletionRequest, mark: str) -> CompletionRequest:
-    """The request with the mark before the last user message, or before the last where no user spoke."""
+    """Put the mark before the last message of the user, or before the last message if there is none."""
     messages = list(request.messages)
     spoken = [at for at, message in enumerate(messages) if message.role is Role.USER] or [len(messages) - 1]
     messages[spoken[-1]] = _with_mark(messages[spoken[-1]], mark)
