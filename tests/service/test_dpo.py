@@ -134,7 +134,11 @@ def test_no_rows_and_settings_out_of_bounds_are_refused(platform: Platform) -> N
 def test_a_dataset_of_the_other_format_is_refused_by_line_and_field(platform: Platform) -> None:
     examples = platform.training.upload("p", "examples", [EXAMPLE])
     pairs = platform.training.upload("p", "pairs", PAIRS)
-    assert refused(platform, examples.url) == (("training_data_url", "line", 1, "chosen"), "is required")
+    with pytest.raises(InvalidInput) as wrong:
+        platform.training.dpo("p/m", examples.url)
+    assert [problem.loc[-1] for problem in wrong.value.problems] == ["chosen", "rejected"]
+    assert {problem.loc[:-1] for problem in wrong.value.problems} == {("training_data_url", "line", 1)}
+    assert {problem.msg for problem in wrong.value.problems} == {"is required"}
     with pytest.raises(InvalidInput) as wrong:
         platform.training.sft("p/m", pairs.url)
     assert wrong.value.problems[0].loc == ("training_data_url", "line", 1, "messages")

@@ -20,7 +20,7 @@ from modelyard.formats.chat.recorded import RecordedMessage, RecordedTool, messa
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure
 from modelyard.formats.json import checked_dumps, loads
-from modelyard.formats.trajectories import dump_group, group_of, read_answer, trajectory_of
+from modelyard.formats.trajectories import dump_group, group_of, read_answer, trajectory_of, without_nulls
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class _Example:
 
 def example_of(value: Mapping[str, Any]) -> Example:
     """Read an example from JSON data. Raises `InvalidInput`, located below it."""
-    read = structure(_Example, value)
+    read = structure(_Example, without_nulls(value))
     messages = tuple(map(message_of, read.messages))
     if not any(message.role is Role.ASSISTANT for message in messages):
         raise InvalidInput.at("messages", msg="has no assistant message, so there is nothing to learn from it")
@@ -148,7 +148,7 @@ class _Preference:
 
 def preference_of(value: Mapping[str, Any]) -> Preference:
     """Read a preference from JSON data. Raises `InvalidInput`, located below it."""
-    read = structure(_Preference, value)
+    read = structure(_Preference, without_nulls(value))
     messages, tools = tuple(map(message_of, read.messages)), tuple(map(tool_of, read.tools))
     return Preference(messages=messages, chosen=read.chosen, rejected=read.rejected, tools=tools)
 

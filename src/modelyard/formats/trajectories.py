@@ -141,9 +141,14 @@ class _Group(_GroupEnd):
 # ---- read --------------------------------------------------------------------------------------------------------
 
 
+def without_nulls(row: Any) -> Any:
+    """Return a row without the members that are null: one that is required is missing then."""
+    return {name: value for name, value in row.items() if value is not None} if isinstance(row, dict) else row
+
+
 def group_of(value: Mapping[str, Any]) -> TrajectoryGroup:
     """Read a trajectory group from JSON data. Raises `InvalidInput`, located below it."""
-    read = structure(_Group, value)
+    read = structure(_Group, without_nulls(value))
     return _group(tuple(map(_trajectory, read.trajectories)), read)
 
 
@@ -159,7 +164,7 @@ def _group(trajectories: tuple[Trajectory, ...], read: _GroupEnd) -> TrajectoryG
 
 def trajectory_of(value: Any) -> Trajectory:
     """Read a trajectory from JSON data. Raises `InvalidInput`, located below it."""
-    return _trajectory(structure(_Trajectory, value))
+    return _trajectory(structure(_Trajectory, without_nulls(value)))
 
 
 def _trajectory(read: _Trajectory) -> Trajectory:
