@@ -149,9 +149,7 @@ def test_a_scorer_that_was_published_may_be_given_itself(platform: Platform) -> 
 )
 def test_a_row_without_the_field_that_a_scorer_reads_is_told_so(platform: Platform, scorer: Any) -> None:
     result = platform.evaluations.run("e", "echo", [{"prompt": "1"}], scorer, project="p")
-    assert [row.detail for row in result.errors] == [
-        "invalid_input: row.expected: is not there, and the scorer reads it"
-    ]
+    assert [row.detail for row in result.errors] == ["invalid_input: row.expected: is missing, and the scorer reads it"]
 
 
 def test_where_every_row_fails_the_report_says_why(platform: Platform) -> None:

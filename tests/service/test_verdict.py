@@ -221,7 +221,9 @@ def test_runs_of_a_published_version_are_found_however_the_version_is_named(trai
         trained.models.promote("p/m", 1)
     with pytest.raises(PromotionRefused, match=r"run of 'exam:v0' on step 2 of m; evaluate it first; published"):
         promote(trained, evaluation="exam:v0")
-    with pytest.raises(PromotionRefused, match=r"of it: v0, v1; step 2 was judged on weave:///acme/p/object/exam:v1; "):
+    with pytest.raises(
+        PromotionRefused, match=r"of it: v0, v1; step 2 was evaluated on weave:///acme/p/object/exam:v1; "
+    ):
         promote(trained, evaluation="exam:v7")
     with pytest.raises(InvalidInput, match="must be a name such as quiz or quiz:v0"):
         promote(trained, evaluation=5)

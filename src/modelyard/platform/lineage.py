@@ -22,7 +22,7 @@ from modelyard.protocols import Snapshot
 T = TypeVar("T")
 
 MOST = 1000
-"""So many steps, or runs in one direction, are told."""
+"""So many steps, or runs in one direction, are returned."""
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
@@ -33,12 +33,12 @@ def run_lineage(snapshot: Snapshot, principal: Principal, run: EvaluationRun) ->
     sources, more_sources = _cut(_sources(snapshot, principal, run))
     derived, more_derived = _cut(_derived(snapshot, principal, run))
     missing = None if more_sources else (sources or (run,))[-1].source_evaluation_run_id
-    judged = _judged(snapshot, principal, run)
-    return RunLineage(run, sources, missing, derived, judged, more_sources or more_derived)
+    evaluated = _evaluated(snapshot, principal, run)
+    return RunLineage(run, sources, missing, derived, evaluated, more_sources or more_derived)
 
 
 def _cut(found: Iterator[T]) -> tuple[tuple[T, ...], bool]:
-    """As many as are told, and whether there are more."""
+    """Return at most `MOST`, and whether there are more."""
     some = tuple(islice(found, MOST + 1))
     return some[:MOST], len(some) > MOST
 
@@ -68,7 +68,7 @@ def _covers(principal: Principal, run: EvaluationRun) -> bool:
     return principal.scope.covers(run.entity, run.project)
 
 
-def _judged(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> CheckpointLineage | None:
+def _evaluated(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> CheckpointLineage | None:
     """Return the lineage of the checkpoint that a run evaluated, if it did and the checkpoint exists."""
     ref = ObjectRef.parse(run.model)
     if ref is None or ref.kind is not RefKind.OBJECT or ref.version is None:
@@ -157,6 +157,6 @@ def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Com
 
 
 def _may_read(principal: Principal, kept: StoredCompletion) -> bool:
-    """Whoever is held to projects reads what was booked on them, and nothing that was booked on none."""
+    """Return whether the principal may read a completion. One limited to projects reads only completions in them."""
     projects = principal.scope.projects
     return principal.scope.covers(kept.entity) and (projects is None or kept.project in projects)

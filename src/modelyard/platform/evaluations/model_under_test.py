@@ -1,4 +1,4 @@
-"""What is judged, and by which of the platform's models: names and references resolved, rows turned into requests."""
+"""The models of a run, under test and as judges: their names resolved, rows turned into requests."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -35,10 +35,10 @@ from modelyard.protocols import ServedModel, Snapshot
 
 @attrs.frozen
 class CompletionModel:
-    """A model of the platform, asked for completions.
+    """A model of the platform that is called by completions.
 
-    `request` is what is asked, without the messages: the model in it is held at a checkpoint. `held` is its name there.
-    `seeded` says that it takes a seed; `blocking` that it may wait; `needs_loop` that it needs an event loop.
+    `request` is the request without messages; its model is pinned to a checkpoint. `seeded` tells that the model takes
+    a seed, `blocking` that it may wait, `needs_loop` that it needs an event loop.
     """
 
     runtime: Runtime
@@ -54,21 +54,21 @@ class CompletionModel:
 
     @classmethod
     def of(
-        cls, runtime: Runtime, principal: Principal, model: str, place: Namespace, options: Mapping[str, Any]
+        cls, runtime: Runtime, principal: Principal, model: str, namespace: Namespace, options: Mapping[str, Any]
     ) -> "CompletionModel":
         """Resolve a model by its name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`."""
-        asked_name = chat_name(runtime, principal, model)
-        served = resolve(runtime, asked_name, principal)
-        ref = _model_ref(served, asked_name, place)
-        held = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else asked_name
-        request = build_request(cast("CompletionOptions", {**options, "model": held, "messages": ""}), streamed=False)
+        name = chat_name(runtime, principal, model)
+        served = resolve(runtime, name, principal)
+        ref = _model_ref(served, name, namespace)
+        pinned = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else name
+        request = build_request(cast("CompletionOptions", {**options, "model": pinned, "messages": ""}), streamed=False)
         backend = backend_of(runtime.backend, served.base_model)
         capabilities = backend.capabilities(served.base_model)
         check_supported(request, served.entry, capabilities)
         return cls(
             runtime,
             principal,
-            Attribution(*place),
+            Attribution(*namespace),
             request,
             ref,
             served.entry.pricing.texts,
@@ -90,7 +90,7 @@ class CompletionModel:
 
 @attrs.frozen
 class JudgeScorer:
-    """A model of the platform as a scorer: its usage is the result's, not the judged model's."""
+    """A model of the platform as a scorer: its usage is that of the score, not of the model under test."""
 
     name: str
     ref: ObjectRef
@@ -120,7 +120,7 @@ class JudgeScorer:
 def chat_name(runtime: Runtime, principal: Principal, model: str) -> str:
     """Return the name that completions take, of a model that is given by it or by its reference.
 
-    That is the reference of a trained model or a checkpoint, or the one under which a catalogue's entry is judged.
+    That is the reference of a trained model or a checkpoint, or the one under which a catalogue entry is evaluated.
     Raises `InvalidInput` for a model that is source code, `Forbidden`.
     """
     ref = ObjectRef.parse(model)
@@ -129,9 +129,9 @@ def chat_name(runtime: Runtime, principal: Principal, model: str) -> str:
     if ref.kind not in MODEL_KINDS:
         raise InvalidInput.at("model", msg="must be a name, or the reference of a model")
     principal.require(ref.entity, ref.project)
-    trained, stored = runtime.store.read(partial(_behind, ref))
+    trained, stored = runtime.store.read(partial(_named_by, ref))
     if stored and (ref.version not in _NEWEST or not trained):
-        raise InvalidInput.at("model", msg="is source code, which is kept and never run; name a model of the platform")
+        raise InvalidInput.at("model", msg="is source code, which is stored and never run; name a platform's model")
     name = f"{ref.entity}/{ref.project}/{ref.name}" + (f":{ref.version}" if ref.version else "")
     return name if trained else _listed(runtime, principal, ref) or name
 
@@ -139,7 +139,7 @@ def chat_name(runtime: Runtime, principal: Principal, model: str) -> str:
 _NEWEST = (None, LATEST)
 
 
-def _behind(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
+def _named_by(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
     """Whether a reference names a trained model, and whether it names what was published as a model."""
     kind = ObjectKind.OP if ref.kind is RefKind.OP else ObjectKind.MODEL
     stored = find_version(snapshot, (ref.entity, ref.project), kind, ref.name, ref.version)
@@ -164,9 +164,9 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
     raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
 
 
-def _model_ref(served: ServedModel, asked: str, place: Namespace) -> ObjectRef:
+def _model_ref(served: ServedModel, name: str, namespace: Namespace) -> ObjectRef:
     """Return the reference of a model's checkpoint; or of a catalogue entry, as an object of this namespace."""
-    named = ModelName.parse(asked)
+    named = ModelName.parse(name)
     if served.checkpoint is None or named is None:
-        return ObjectRef(*place, RefKind.OBJECT, object_id(served.entry.id))
+        return ObjectRef(*namespace, RefKind.OBJECT, object_id(served.entry.id))
     return ObjectRef(named.entity, named.project, RefKind.OBJECT, named.name, f"step{served.checkpoint.step}")

@@ -47,47 +47,47 @@ class Objects:
         project: str,
         entity: str | None = None,
     ) -> ObjectVersion:
-        """Keep the next version of an object; equal content is the version that has it, and no new one.
+        """Store the next version of an object. Equal content is the version that has it already, and not a new one.
 
         `content` is any JSON object; members that are None are left out of it. A dataset has `rows` too, read once. An
         evaluation names its `dataset` and `scorers` by their references. A scorer's `op_source_code` is kept, never
-        run, and published as an op beside it, to which its `score_op` refers. Raises `InvalidInput`, `Forbidden`.
+        run, and published as an op as well, to which its `score_op` refers. Raises `InvalidInput`, `Forbidden`.
         """
         kind, place = _kind(kind), self._sight.place(project, entity)
         given = _content(kind, name, content)
         if (rows is None) is (kind is ObjectKind.DATASET):
             raise InvalidInput.at("rows", msg="are what a dataset has, and nothing else")
-        asked = ObjectVersion(
+        new = ObjectVersion(
             self.runtime.ids(), *place, kind, _id_of(name), 0, digest(given), self.runtime.clock.now(), given
         )
         if kind is ObjectKind.SCORER and "op_source_code" in given:
-            return self._keep(*_with_op(asked, self.runtime.ids()))
-        return self._keep(asked) if rows is None else self._keep_with_rows(asked, rows)
+            return self._keep(*_with_op(new, self.runtime.ids()))
+        return self._keep(new) if rows is None else self._keep_with_rows(new, rows)
 
     def _keep(self, *versions: ObjectVersion) -> ObjectVersion:
-        """Keep the versions, in one step; the last of them, as it is kept."""
+        """Store the versions, in one step. Returns the last of them."""
         return self.runtime.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
 
-    def _keep_with_rows(self, asked: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
+    def _keep_with_rows(self, new: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
         stored, table = _store_rows(self.runtime.artifacts, rows)
         with remove_unless_recorded(self.runtime.artifacts, stored):
             kept = self._keep(
                 attrs.evolve(
-                    asked,
-                    digest=digest({**asked.content, "rows": table.hex()}),
+                    new,
+                    digest=digest({**new.content, "rows": table.hex()}),
                     rows=table.rows,
                     rows_artifact=stored.name,
                     table_digest=table.hex(),
                 )
             )
-        if kept.id != asked.id:
+        if kept.id != new.id:
             self.runtime.artifacts.remove(stored.name)
         return kept
 
-    def _publish(self, tx: Tx, asked: ObjectVersion) -> ObjectVersion:
-        if asked.kind is ObjectKind.EVALUATION:
-            self._check_references(tx, asked.content)
-        return publish_version(tx, asked)
+    def _publish(self, tx: Tx, new: ObjectVersion) -> ObjectVersion:
+        if new.kind is ObjectKind.EVALUATION:
+            self._check_references(tx, new.content)
+        return publish_version(tx, new)
 
     def _check_references(self, snapshot: Snapshot, content: Mapping[str, Any]) -> None:
         problem = partial(References(self.runtime.settings.reference_mode, self.principal).problem, snapshot)
@@ -110,9 +110,9 @@ class Objects:
         project: str,
         entity: str | None = None,
     ) -> ObjectVersion:
-        """Give a version a name, such as "golden", in the place of the version that had it before.
+        """Give a version a name, such as "golden", which the version that had it before loses.
 
-        Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for what is no alias.
+        Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for a string that is not an alias.
         """
         kind, place = _kind(kind), self._sight.place(project, entity)
         check_alias(alias)
@@ -144,7 +144,7 @@ class Objects:
     def resolve(self, kind: ObjectKind | str, ref: ObjectRef | str) -> ObjectVersion:
         """Return the version of an object of this kind that a reference names; without a version, the latest.
 
-        Raises `InvalidInput` for what is no reference, `ObjectDeleted`, `NotFound`, `Forbidden`.
+        Raises `InvalidInput` for a string that is not a reference, `ObjectDeleted`, `NotFound`, `Forbidden`.
         """
         parsed = ObjectRef.parse(ref) if isinstance(ref, str) else ref
         if parsed is None:
@@ -160,7 +160,7 @@ class Objects:
         limit: int | None = None,
         offset: int = 0,
     ) -> Iterator[ObjectVersion]:
-        """All versions of a kind in a project, in the order in which they came, read as they are asked for.
+        """All versions of a kind in a project, in the order in which they came, read as they are new for.
 
         Raises `InvalidInput`, `Forbidden`.
         """
@@ -174,7 +174,7 @@ class Objects:
         """Yield the rows of a dataset, one at a time. Raises `InvalidInput` for another object, `Forbidden`."""
         self.principal.require(version.entity, version.project)
         if version.rows_artifact is None:
-            raise InvalidInput.at("version", msg="is no version of a dataset, or was deleted")
+            raise InvalidInput.at("version", msg="is not a version of a dataset, or was deleted")
         with self.runtime.artifacts.open(version.rows_artifact) as file:
             yield from read_rows(file)
 
@@ -212,16 +212,16 @@ class Objects:
 # ---- steps
 
 
-def publish_version(tx: Tx, asked: ObjectVersion) -> ObjectVersion:
-    """Keep the next version of an object, unless one that is not deleted has the same digest: then that one."""
-    where = (asked.entity, asked.project, asked.kind, asked.object_id)
-    same = tx.page(ObjectVersion, "by_digest", *where, asked.digest, limit=1, descending=True)
+def publish_version(tx: Tx, new: ObjectVersion) -> ObjectVersion:
+    """Store the next version of an object, unless one that is not deleted has the same digest. Returns the version."""
+    where = (new.entity, new.project, new.kind, new.object_id)
+    same = tx.page(ObjectVersion, "by_digest", *where, new.digest, limit=1, descending=True)
     if same and same[0].deleted_at is None:
         return same[0]
     last = tx.page(ObjectVersion, "by_object", *where, limit=1, descending=True)
-    version = attrs.evolve(asked, index=last[0].index + 1 if last else 0)
+    version = attrs.evolve(new, index=last[0].index + 1 if last else 0)
     tx.add(version)
-    return tx.get(ObjectVersion, version.id)  # as it is kept: frozen to its depth
+    return tx.get(ObjectVersion, version.id)  # as the store returns it: deeply frozen
 
 
 def _alive(snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, version: str) -> ObjectVersion:

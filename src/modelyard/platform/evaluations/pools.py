@@ -1,7 +1,7 @@
 """Where the rows of an evaluation are worked on: in place, on threads, or as tasks of an event loop.
 
-A pool begins a flow and tells what came of it, from whatever thread that happens on. It is as large as it is asked to
-be: whoever begins flows keeps count.
+A pool begins a flow, and calls a function with its result, from any thread. It has no bound of its own: its user limits
+how many flows it begins.
 """
 
 import threading
@@ -24,7 +24,7 @@ from modelyard.protocols import Clock
 T = TypeVar("T")
 
 LEAVE = 5.0
-"""Seconds that a loop has to end; a call that keeps it longer is left behind."""
+"""Seconds that a loop has to end; a call that keeps it longer is abandoned."""
 
 
 @attrs.frozen
@@ -44,45 +44,45 @@ class FlowResult:
 class Pool(Protocol):
     """Begins flows."""
 
-    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
-        """Begin a flow, and `tell` its outcome when it has ended."""
+    def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
+        """Begin a flow, and call `on_end` with its result when it has ended."""
         ...
 
     def work(self) -> None:
-        """Do what is to be done in this thread."""
+        """Do the work that runs in this thread."""
         ...
 
     def close(self) -> None:
-        """End what can be ended; wait for nothing."""
+        """End what can be ended, without waiting."""
         ...
 
 
 class CompletionQueue(Generic[T]):
-    """What has been told, of whatever it is about, and has not been taken. Thread-safe."""
+    """Results of flows that have arrived and have not been taken, each with its subject. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told: deque[tuple[T, FlowResult]] = deque()
+        self._results: deque[tuple[T, FlowResult]] = deque()
         self._some = threading.Event()
         self._awaited = False
 
-    def tell(self, about: T, outcome: FlowResult) -> None:
-        """Add one. Whoever waits is woken once for all that come until they look."""
-        self._told.append((about, outcome))
+    def put(self, about: T, outcome: FlowResult) -> None:
+        """Add one. A waiting thread is woken once for all that arrive until it looks."""
+        self._results.append((about, outcome))
         if self._awaited and not self._some.is_set():
             self._some.set()
 
     def take(self, seconds: float) -> Iterator[tuple[T, FlowResult]]:
-        """All that are there, and what comes meanwhile; where there is none, wait for one for so many seconds."""
-        if not self._told:
+        """Yield all that have arrived, and that arrive meanwhile; wait up to so many seconds for the first."""
+        if not self._results:
             self._wait(seconds)
-        while self._told:
-            yield self._told.popleft()
+        while self._results:
+            yield self._results.popleft()
 
     def _wait(self, seconds: float) -> None:
-        """Whoever tells looks whether one waits after they have added theirs, so the wait begins with another look."""
+        """Wait for a result. `put` checks for a waiting thread after adding, so look once more before waiting."""
         self._awaited = True
-        if not self._told:
+        if not self._results:
             self._clock.wait(self._some, seconds)
         self._awaited = False
         self._some.clear()
@@ -100,9 +100,9 @@ class InlinePool:
         self._pending_usage = pending_usage
         self._begun: list[_Interleaved] = []
 
-    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
+    def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
         """Keep it until `work`."""
-        self._begun.append(_Interleaved(flow, tell, self._pending_usage))
+        self._begun.append(_Interleaved(flow, on_end, self._pending_usage))
 
     def work(self) -> None:
         """Run what was begun to its end. An interrupt abandons what has not ended."""
@@ -132,13 +132,13 @@ class _Interleaved(SyncDriver[Any]):
     """Drives one of several interleaved flows: it stops at each store transaction, so that the pool can batch them."""
 
     def __init__(
-        self, flow: Flow[Any], tell: Callable[[FlowResult], None], pending_usage: list[RecordUsage] | None
+        self, flow: Flow[Any], on_end: Callable[[FlowResult], None], pending_usage: list[RecordUsage] | None
     ) -> None:
         super().__init__(flow)
-        self._tell, self._pending_usage = tell, pending_usage
+        self._on_end, self._pending_usage = on_end, pending_usage
 
     def advance(self, answer: Any = None, error: Exception | None = None) -> Transact | None:
-        """Resume the flow, up to its next store transaction; None when it has ended, which it tells."""
+        """Resume the flow, up to its next store transaction; None when it has ended, after calling `on_end`."""
         try:
             effect = self.resume(answer, error)
             while effect is not None:
@@ -150,10 +150,10 @@ class _Interleaved(SyncDriver[Any]):
                 else:
                     effect = self.perform(effect)
             result = FlowResult(self.result)
-        except Exception as failure:  # noqa: BLE001 - it is told to who began the flow
+        except Exception as failure:  # noqa: BLE001 - `on_end` receives it
             result = FlowResult(error=failure)
         self.finish()
-        self._tell(result)
+        self._on_end(result)
         return None
 
 
@@ -182,7 +182,7 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._free, self._threads = 0, 0
 
-    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
+    def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
         """Hand it to a thread that is free, or to a new one."""
         with self._lock:
             if self._free:
@@ -190,7 +190,7 @@ class ThreadPool:
             else:
                 self._threads += 1
                 threading.Thread(target=self._serve, name="modelyard-evaluation", daemon=True).start()
-        self._work.put((flow, tell))
+        self._work.put((flow, on_end))
 
     def work(self) -> None:
         """Do nothing: the threads work."""
@@ -202,15 +202,15 @@ class ThreadPool:
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            flow, tell = work
+            flow, on_end = work
             try:
                 outcome = _outcome(flow)
             except BaseException as error:  # noqa: BLE001 - it would be lost with the thread
                 outcome = FlowResult(error=error)
             with self._lock:
                 self._free += 1
-            tell(outcome)
-            del work, flow, tell, outcome
+            on_end(outcome)
+            del work, flow, on_end, outcome
 
 
 class TaskPool:
@@ -220,9 +220,9 @@ class TaskPool:
         self._loop = loop
         self._running: set[Any] = set()
 
-    def begin(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
+    def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
         """Hand it to the loop."""
-        self._loop.call_soon_threadsafe(self._start, flow, tell)
+        self._loop.call_soon_threadsafe(self._start, flow, on_end)
 
     def work(self) -> None:
         """Do nothing: the loop works."""
@@ -231,8 +231,8 @@ class TaskPool:
         """Cancel what runs."""
         self._loop.call_soon_threadsafe(self._cancel)
 
-    def _start(self, flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
-        task = self._loop.create_task(_aoutcome(flow, tell))
+    def _start(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
+        task = self._loop.create_task(_aoutcome(flow, on_end))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -244,16 +244,16 @@ class TaskPool:
 def _outcome(flow: Flow[Any]) -> FlowResult:
     try:
         return FlowResult(run(flow))
-    except Exception as error:  # noqa: BLE001 - it is told to who began the flow
+    except Exception as error:  # noqa: BLE001 - `on_end` receives it
         return FlowResult(error=error)
 
 
-async def _aoutcome(flow: Flow[Any], tell: Callable[[FlowResult], None]) -> None:
+async def _aoutcome(flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
     try:
         outcome = FlowResult(await arun(flow))
-    except BaseException as error:  # noqa: BLE001 - it is told to who began the flow
+    except BaseException as error:  # noqa: BLE001 - `on_end` receives it
         outcome = FlowResult(error=error)
-    tell(outcome)
+    on_end(outcome)
 
 
 @contextmanager
@@ -319,7 +319,7 @@ def _needs_loop(worker: object) -> bool:
 
 
 def _waits(worker: object) -> bool:
-    """Whether what asks or scores may wait, so that others should be asked meanwhile."""
+    """Return whether a model or scorer may block, so that others should run meanwhile."""
     if isinstance(worker, JudgeScorer):
         worker = worker.model
     return worker.blocking if isinstance(worker, CompletionModel) else not isinstance(worker, RuleScorer | None)

@@ -1,6 +1,6 @@
-"""Predictions and scores: the steps that keep them, and what a principal may do with them (specification 4.5).
+"""Predictions and scores: the steps that store them, and what a principal may do with them (specification 4.5).
 
-Only a running run takes any. Those without a run stand for themselves.
+Only a running run accepts any. They can also be without a run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def check_running(run: EvaluationRun) -> None:
 
 
 def add_prediction(tx: Tx, prediction: Prediction) -> Prediction:
-    """Keep a prediction. One without a place in its run is the next trial of its row.
+    """Store a prediction. One without an index in its run is the next trial of its row.
 
     Raises `RecordNotFound`, `RunAlreadyFinished`, and `RecordConflict` when its place is taken.
     """
@@ -58,7 +58,7 @@ def _next_trial(tx: Tx, run_id: str, row_digest: str) -> int:
 
 
 def finish_prediction(tx: Tx, prediction: Prediction, output: Mapping[str, Any], at: datetime) -> Prediction:
-    """Finish a prediction, as `Prediction.finished` says. Raises `Conflict`, `RunAlreadyFinished`."""
+    """Finish a prediction, as `Prediction.finished` does. Raises `Conflict`, `RunAlreadyFinished`."""
     finished = prediction.finished(output, at)
     if finished is not prediction:
         _check_takes(tx, prediction.run_id)
@@ -67,7 +67,7 @@ def finish_prediction(tx: Tx, prediction: Prediction, output: Mapping[str, Any],
 
 
 def add_score(tx: Tx, score: Score) -> Score:
-    """Keep a score of a prediction, in whose run and row it is.
+    """Store a score of a prediction, with its run and row.
 
     Raises `RecordNotFound`, `RunAlreadyFinished`, and `InvalidInput` when it names another run.
     """
@@ -82,7 +82,7 @@ def add_score(tx: Tx, score: Score) -> Score:
 
 
 def close_open(tx: Tx, run_id: str, at: datetime) -> bool:
-    """Close some open predictions of a run; whether none is left."""
+    """Close some open predictions of a run. Returns whether none is left."""
     first = tx.page(Prediction, "open_first", run_id, limit=BATCH)
     waiting = [prediction for prediction in first if prediction.finished_at is None]
     for prediction in waiting:
@@ -91,7 +91,7 @@ def close_open(tx: Tx, run_id: str, at: datetime) -> bool:
 
 
 def remove_parts(tx: Tx, run_id: str, limit: int) -> int:
-    """Remove up to `limit` scores and predictions of a run; how many there were."""
+    """Remove up to `limit` scores and predictions of a run. Returns how many there were."""
     scores = tx.page(Score, "by_run", run_id, limit=limit)
     predictions = tx.page(Prediction, "by_run", run_id, limit=limit - len(scores))
     for score in scores:
@@ -197,9 +197,9 @@ class Predictions(_Kept[Prediction]):
         project: str,
         entity: str | None = None,
     ) -> Prediction:
-        """Keep what a model, named by its reference, answered to `inputs`; it is open until it is finished.
+        """Store the output of a model, named by its reference, for `inputs`; it is open until it is finished.
 
-        `output` is any JSON value; None means that it comes later. `spans` say where the call was traced. Raises
+        `output` is any JSON value; None means that it comes later. `spans` tell where the call was traced. Raises
         `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
         """
         checked_dumps(inputs, at=("inputs",))
@@ -221,12 +221,12 @@ class Predictions(_Kept[Prediction]):
         self._references.check(tx, model=(ObjectKind.MODEL, new.model))
         self._check_run(tx, new.run_id, place)
         add_prediction(tx, new)
-        return tx.get(Prediction, new.id)  # as it is kept: frozen to its depth
+        return tx.get(Prediction, new.id)  # as the store returns it: deeply frozen
 
     def finish(
         self, id: str, output: Any = None, *, project: str | None = None, entity: str | None = None
     ) -> Prediction:
-        """Finish a prediction, with its output where that was not told before.
+        """Finish a prediction, with its output where it has none yet.
 
         Doing it again with an equal output, or with none, changes nothing. Raises `NotFound`, `RunAlreadyFinished`,
         and `Conflict` for another output.
@@ -263,9 +263,9 @@ class Scores(_Kept[Score]):
         project: str,
         entity: str | None = None,
     ) -> Score:
-        """Keep what a scorer, named by its reference, says of a prediction.
+        """Store the score of a prediction by a scorer, named by its reference.
 
-        `value` is a bool, a number, a text, None or an object. `run_id`, where it is given, must be the prediction's.
+        `value` is a bool, a number, a string, None or an object. `run_id`, where it is given, must be the prediction's.
         Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
         """
         _check_value(value)
@@ -286,10 +286,10 @@ class Scores(_Kept[Score]):
         self._sight.find(tx, Prediction, "Prediction", new.prediction_id, place)
         self._check_run(tx, new.run_id, place)
         add_score(tx, new)
-        return tx.get(Score, new.id)  # as it is kept: frozen to its depth
+        return tx.get(Score, new.id)  # as the store returns it: deeply frozen
 
 
 def _check_value(value: Any) -> None:
     if not isinstance(value, bool | int | float | str | Mapping | None):
-        raise InvalidInput.at("value", msg="must be a bool, a number, a text, null or an object")
+        raise InvalidInput.at("value", msg="must be a bool, a number, a string, null or an object")
     checked_dumps(value, at=("value",))

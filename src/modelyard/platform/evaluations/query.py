@@ -26,9 +26,9 @@ from modelyard.platform.scope import ScopedReader
 class Results:
     """What a query of results found.
 
-    `rows` are those of the page, read as they are asked for, once; `total_rows` is how many there are in all. `summary`
-    is over `summary_rows` rows, one of each run that is here, if it was asked for; `missing` are the ids of those that
-    are not. `names` tells for each run what its scorers are called.
+    `rows` are those of the page, read lazily, once; `total_rows` is how many there are in all. `summary`
+    is over `summary_rows` rows, one of each run that exists, if it was requested; `missing` are the ids of the others.
+    `names` gives the names of each run's scorers.
     """
 
     runs: Mapping[str, EvaluationRun]
@@ -83,7 +83,7 @@ class _Search:
             self._take(row)
 
     def _count(self, runs: Mapping[str, StoredRun]) -> None:
-        """Count rows that nobody looks at."""
+        """Count rows without reading them."""
         for run_id, run in runs.items():
             self.totals[run_id].note(run.scorers())
         for digest, several in groupby(merge(*(run.digests() for run in runs.values()))):

@@ -1,4 +1,4 @@
-"""Whether what references point to is here, for whoever wants to know before they are kept (specification 2.3)."""
+"""Checking references before they are stored, and resolving them to versions (specification 2.3)."""
 
 from collections.abc import Mapping
 
@@ -65,13 +65,13 @@ def _latest(snapshot: Snapshot, where: tuple[object, ...]) -> ObjectVersion | No
 
 @attrs.frozen
 class References:
-    """How strictly the references that a principal gives are taken (`RefMode`)."""
+    """Checks the references that a principal gives, as strictly as a `RefMode` asks."""
 
     mode: RefMode = attrs.field(converter=RefMode)
     principal: Principal
 
     def check(self, snapshot: Snapshot, **given: tuple[ObjectKind, str]) -> None:
-        """Raise `InvalidInput` naming every field whose reference is wrong. Each is given as its kind and its text."""
+        """Raise `InvalidInput` naming every field whose reference is wrong, given by kind and reference."""
         found = [self.problem(snapshot, (field,), kind, text) for field, (kind, text) in given.items()]
         problems = [problem for problem in found if problem is not None]
         if problems:
@@ -102,10 +102,10 @@ class References:
             return Problem(loc, wrong.msg, wrong.type)
         if self.mode is not RefMode.RESOLVE or self._holds(snapshot, kind, text):
             return None
-        return Problem(loc, f"must be the reference of {_SAYS[kind]} that is here", "reference")
+        return Problem(loc, f"must be the reference of {_NOUNS[kind]} that exists", "reference")
 
     def _holds(self, snapshot: Snapshot, kind: ObjectKind, text: str) -> bool:
-        """Whether it is there for the principal; the scope decides before anything is read."""
+        """Return whether the principal may see its object; the scope decides before anything is read."""
         ref = ObjectRef.parse(text)
         if ref is None or not self.principal.scope.covers(ref.entity, ref.project):
             return False
@@ -116,7 +116,7 @@ class References:
         return found is not None and found.deleted_at is None
 
 
-_SAYS: Mapping[ObjectKind, str] = {
+_NOUNS: Mapping[ObjectKind, str] = {
     ObjectKind.DATASET: "a dataset",
     ObjectKind.EVALUATION: "an evaluation",
     ObjectKind.MODEL: "a model, or of a checkpoint,",
@@ -125,7 +125,7 @@ _SAYS: Mapping[ObjectKind, str] = {
 
 
 def is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
-    """Whether it is a trainable model or, with `step<N>` or an alias, a checkpoint of one."""
+    """Return whether it is a trainable model or, with `step<N>` or an alias, a checkpoint of one."""
     named = ModelName.parse(f"{ref.entity}/{ref.project}/{ref.name}:{ref.version or LATEST}")
     if named is None:
         return False
@@ -160,7 +160,7 @@ def _parsed(text: str, place: Namespace) -> ObjectRef | None:
     return ObjectRef.parse(str(ObjectRef(*place, RefKind.OBJECT, object_id(name))) + colon + version)
 
 
-def held(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:
+def pinned(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:
     """Pin a reference to the digest of its version; it is unchanged where that version is not visible."""
     if ref.version is None or not principal.scope.covers(ref.entity, ref.project):
         return ref

@@ -1,7 +1,6 @@
-"""One row of an evaluation: the model asked, with retries, then the scorers. Written once as flows, for every pool.
+"""One row of an evaluation: calling the model, with retries, then the scorers. Written once as flows, for every pool.
 
-What goes wrong with a row is a result. What goes wrong with the platform under it, such as a store that is closed, is
-raised and ends the run.
+A failure of a row is a result. A failure of the platform below, such as a closed store, is raised and ends the run.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ LONGEST_PAUSE = 60.0
 
 @attrs.frozen
 class Reply:
-    """What a model answered: any JSON value, and what was used for it where that is known."""
+    """The output of a model, any JSON value, and its usage where that is known."""
 
     output: Any
     prompt_tokens: int | None = None
@@ -40,7 +39,7 @@ class ModelUnderTest(Protocol):
 
     @property
     def ref(self) -> ObjectRef:
-        """What a prediction calls it."""
+        """Its reference in predictions."""
         ...
 
     @property
@@ -50,17 +49,17 @@ class ModelUnderTest(Protocol):
 
     @property
     def checkpoint_step(self) -> int | None:
-        """Which checkpoint answers, of a trained model."""
+        """The step of the checkpoint, of a trained model."""
         ...
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
-        """Its answer to a row."""
+        """Call it with a row."""
         ...
 
 
 @attrs.frozen
 class ScoreResult:
-    """What a scorer says. `scored` is False where it failed, which `reason` then says; None has a reason, too."""
+    """What a scorer returned. `scored` is False where it failed; `reason` tells why, or why a value is None."""
 
     value: Any = None
     reason: str = ""
@@ -71,24 +70,24 @@ class ScoreResult:
 
 
 class RowScorer(Protocol):
-    """A scorer at work, under the reference of its version."""
+    """A scorer of a run, with the reference of its version."""
 
     @property
     def name(self) -> str:
-        """What the run calls it."""
+        """Its name in the run."""
         ...
 
     @property
     def ref(self) -> ObjectRef:
-        """What a score calls it."""
+        """Its reference in scores."""
         ...
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        """Its verdict. May raise anything."""
+        """Score an output. May raise anything."""
         ...
 
 
-# ---- asking --------------------------------------------------------------------------------------------------------
+# ---- calling the model -------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -99,14 +98,14 @@ class Retries:
     clock: Clock
 
     def pauses(self) -> Iterator[float]:
-        """How many seconds to wait before each repetition."""
+        """Yield how many seconds to wait before each repetition."""
         for number in range(self.times):
             yield backoff(number, FIRST_PAUSE, LONGEST_PAUSE)
 
 
 @attrs.frozen
 class ModelCall:
-    """What came of asking for a row: a reply, or the `error` of the last of so many `attempts`.
+    """The outcome of calling the model: a reply, or the `error` of the last of so many `attempts`.
 
     `latency` is that of the last attempt, in seconds.
     """
@@ -118,7 +117,7 @@ class ModelCall:
 
 
 def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[ModelCall]:
-    """Ask the model, and again after a failure that may pass."""
+    """Call the model, and again after a failure that may pass."""
     clock, pauses, attempts = retries.clock, retries.pauses(), 0
     while True:
         attempts += 1
@@ -137,7 +136,7 @@ def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, 
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the same call may succeed later. What a function of the caller's raises is taken to pass."""
+    """Return whether the same call may succeed later, as is assumed of any error of a caller's function."""
     return not isinstance(error, ModelyardError) or isinstance(error, BackendError | Overloaded | RateLimited)
 
 
@@ -160,7 +159,7 @@ def error_text(error: Exception) -> str:
 
 
 def score_row(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any]) -> Flow[tuple[ScoreResult, ...]]:
-    """Every scorer's verdict, in their order."""
+    """Score an output by every scorer, in their order."""
     results = []
     for scorer in scorers:
         results.append((yield from _score(scorer, output, row)))
@@ -187,7 +186,7 @@ def to_score_result(value: Any) -> ScoreResult:
 
 def missing_field(missing: KeyError) -> InvalidInput:
     """Return the error of a row without the field of this name, which a declarative scorer reads."""
-    return InvalidInput.at("row", str(missing.args[0]), msg="is not there, and the scorer reads it")
+    return InvalidInput.at("row", str(missing.args[0]), msg="is missing, and the scorer reads it")
 
 
 # ---- functions of the caller's -------------------------------------------------------------------------------------
@@ -201,10 +200,10 @@ def call_function(function: Callable[..., Any], awaited: bool, *arguments: Any) 
 
 
 def check_signature(function: Any, arguments: Sequence[str], *loc: str) -> None:
-    """Raise `InvalidInput` at `loc` for what is no function of these arguments, as far as can be known beforehand."""
-    said = f"must be a function of {' and '.join(arguments)}"
+    """Raise `InvalidInput` at `loc` for a value that is not a function of these arguments."""
+    expected = f"must be a function of {' and '.join(arguments)}"
     if not callable(function):
-        raise InvalidInput.at(*loc, msg=said)
+        raise InvalidInput.at(*loc, msg=expected)
     try:
         known = signature(function)
     except (TypeError, ValueError):  # such as a built-in one, of which nothing is known
@@ -212,12 +211,12 @@ def check_signature(function: Any, arguments: Sequence[str], *loc: str) -> None:
     try:
         known.bind(*arguments)
     except TypeError as wrong:
-        raise InvalidInput.at(*loc, msg=f"{said}: {wrong}") from None
+        raise InvalidInput.at(*loc, msg=f"{expected}: {wrong}") from None
 
 
 def is_async(function: Any) -> bool:
-    """Whether calling it gives something to await."""
-    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - whether it is async is asked, not whether it can be called
+    """Return whether calling a function gives an awaitable."""
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - this asks whether it is async, not whether it is callable
 
 
 def _alone(awaitable: Awaitable[Any]) -> Any:
@@ -267,7 +266,7 @@ class CallableScorer:
 
 @attrs.frozen
 class RunLimits:
-    """How an evaluation works: `timeout` is of a row, in seconds; None is none."""
+    """The limits of a run: `timeout` is that of a row, in seconds; None means none."""
 
     concurrency: int = 8
     scorer_concurrency: int = 1

@@ -134,13 +134,13 @@ class RowScheduler:
         self.begun = max(self.begun, row.item.number + 1)
         if self._limits.timeout is not None:
             row.deadline = self.runtime.clock.monotonic() + self._limits.timeout
-        item, tell = row.item, partial(self._arrivals.tell, row)
+        item, on_end = row.item, partial(self._arrivals.put, row)
         if item.copied is not None:
-            tell(FlowResult(ModelCall(None, item.copied.error, item.copied.attempts, None)))
+            on_end(FlowResult(ModelCall(None, item.copied.error, item.copied.attempts, None)))
             return
         assert self._model is not None
         seed = trial_seed(self._limits.seed, item.index, item.trial)
-        self._pool.begin(call_with_retries(self._model, item.row, seed, self._retries), tell)
+        self._pool.begin(call_with_retries(self._model, item.row, seed, self._retries), on_end)
 
     # ---- what arrives
 
@@ -181,7 +181,7 @@ class RowScheduler:
             if row in self._rows:
                 self._scoring.add(row)
                 scores = score_row(self._scorers, row.output, row.item.row)
-                self._scorer_pool.begin(scores, partial(self._arrivals.tell, row))
+                self._scorer_pool.begin(scores, partial(self._arrivals.put, row))
         self._scorer_pool.work()
 
     def _overdue(self) -> list[RowInFlight]:

@@ -78,19 +78,19 @@ class Evaluations:
         progress: Progress = False,
         **options: Unpack[EvaluationOptions],
     ) -> EvaluationResult:
-        """Evaluate a model: ask it every row, and score its answers, in a new run.
+        """Evaluate a model: call it with every row, and score its outputs, in a new run.
 
         A row has `messages` (or `prompt`, a string) and any fields that the scorers read, such as `expected`. `model`
         is a name that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the
         row. A trained model is pinned to its checkpoint of this moment. `rows` are mappings, a version of a dataset, or
-        the path of a JSON Lines file. They are read once and stored before the first is asked. Without them, dataset,
+        the path of a JSON Lines file. They are read once and stored before the first call. Without them, dataset,
         scorers and trials are those of the published evaluation, and the run is pinned to its version of this moment.
         An evaluation is given by its name ("quiz", "quiz:v0"), by a reference, or as the version that `objects.publish`
         returned. `scorers` are "exact_match" by default.
 
-        `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how often each row is asked, each time
-        with another seed. A row on which the model or a scorer fails is stored with its error and counted; only scored
-        rows are in the mean.
+        `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how often each row is evaluated, with
+        another seed each time. A row on which the model or a scorer fails is stored with its error and counted; only
+        scored rows are in the mean.
 
         Raises TypeError for an unknown option; `InvalidInput`, `ModelNotFound`, `Forbidden` before the first row; and
         `JobFailed` for a run that failed or was cancelled. What was done stays, and `resume` continues a failed run.
@@ -171,7 +171,7 @@ class Evaluations:
         scorers: Scorers = (),
         progress: Progress = False,
     ) -> EvaluationResult:
-        """Continue a run that failed or whose owner is gone, under its id; no stored row is asked again.
+        """Continue a run that failed or whose owner is gone, under its id; no stored row is evaluated again.
 
         The functions that it was begun with must be passed again. An owner is taken to be gone when it makes no
         progress for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`, `Conflict`

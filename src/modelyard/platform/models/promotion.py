@@ -19,7 +19,7 @@ from modelyard.errors import InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.checkpoints.aliases import aliases_of, promote, remove_alias, roll_back
 from modelyard.platform.checkpoints.lookup import ModelView, found_checkpoint
 from modelyard.platform.evaluations.compare import compare_runs
-from modelyard.platform.evaluations.references import evaluation_ref, held, versions_of
+from modelyard.platform.evaluations.references import evaluation_ref, pinned, versions_of
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.lineage import runs_on
 from modelyard.platform.paging import Cursor, cursor_at, get_or_none, read_page
@@ -72,14 +72,14 @@ def _newest(
     principal: Principal, evaluation: OneObject, model: Model, steps: tuple[int, int], snapshot: Snapshot
 ) -> Pair:
     """Return the newest completed runs of both checkpoints on the same version of one evaluation."""
-    wanted = held(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
+    wanted = pinned(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
     candidates, baselines = (list(_judging(snapshot, principal, wanted, model, step)) for step in steps)
     for version, candidate in candidates:
         for same, baseline in baselines:
             if version == same:
                 return candidate, baseline
-    lacking = [str(step) for step, runs in zip(steps, (candidates, baselines), strict=True) if not runs]
-    which = f"step {' and step '.join(lacking)}" if lacking else "the same version of it for both steps"
+    missing = [str(step) for step, runs in zip(steps, (candidates, baselines), strict=True) if not runs]
+    which = f"step {' and step '.join(missing)}" if missing else "the same version of it for both steps"
     named = evaluation if isinstance(evaluation, str) else str(wanted)
     raise PromotionRefused(
         f"there is no completed run of {named!r} on {which} of {model.name}; evaluate it first"
@@ -94,7 +94,7 @@ def _judging(
     for run in _visible(snapshot, principal, model, step):
         ref = ObjectRef.parse(run.evaluation)
         if ref is not None and (ref.entity, ref.project, ref.name) == (wanted.entity, wanted.project, wanted.name):
-            version = held(snapshot, principal, ref)
+            version = pinned(snapshot, principal, ref)
             if wanted.version in (None, version.version):
                 yield version, run
 
@@ -109,14 +109,14 @@ def _what_there_is(
     snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, steps: tuple[int, int]
 ) -> str:
     """Return what a refusal adds: the published versions of the evaluation, and on what the steps were evaluated."""
-    told, versions = "", versions_of(snapshot, principal, wanted)
+    text, versions = "", versions_of(snapshot, principal, wanted)
     if versions:
-        told += f"; published of it: {', '.join(versions[-FEW:])}"
+        text += f"; published of it: {', '.join(versions[-FEW:])}"
     for step in steps:
         others = dict.fromkeys(run.evaluation for run in islice(_visible(snapshot, principal, model, step), FEW))
         if others:
-            told += f"; step {step} was judged on {', '.join(others)}"
-    return told
+            text += f"; step {step} was evaluated on {', '.join(others)}"
+    return text
 
 
 def _numbers(report: ComparisonReport, require: NotWorse) -> Mapping[str, Any]:
