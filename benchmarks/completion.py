@@ -72,7 +72,7 @@ def complete_and_read_back(chat: Chat) -> Callable[[], object]:
 
     def call() -> object:
         answer = chat.complete(model="echo", messages=MESSAGES)
-        return ledger.entry(answer.id)
+        return ledger.get(answer.id)
 
     return call
 

@@ -194,7 +194,7 @@ def pages(platform: Platform, job_id: str) -> Iterator[Callable[[], Page[Any]]]:
     after: list[str | None] = [None]
 
     def read() -> Page[Any]:
-        page = platform.training.events(job_id, after=after[0], limit=100)
+        page = platform.training.events(job_id).page(after=after[0], limit=100)
         after[0] = page.items[-1].id if page.has_more else None
         return page
 
@@ -226,7 +226,7 @@ def many_events(folder: Path, size: int = 1_000_000) -> dict[str, Any]:
         for turn in range(100):
             for name, after in starts.items():
                 place = after[turn]
-                spent[name].append(seconds_of(lambda place=place: platform.training.events(job_id, after=place)))  # type: ignore[misc]
+                spent[name].append(seconds_of(lambda place=place: platform.training.events(job_id).page(after=place)))  # type: ignore[misc]
     return {
         "events": size,
         "pages read": len(ids) + 100,
@@ -242,7 +242,7 @@ def many_events(folder: Path, size: int = 1_000_000) -> dict[str, Any]:
 
 def fill_queue(platform: Platform, jobs: int, lanes: int) -> None:
     """Put jobs into the queue, on so many models in turn."""
-    dataset = platform.training.upload("p", "data", [ROW])
+    dataset = platform.training.upload("data", [ROW], project="p")
     models = [platform.models.create(f"m{n}", project="p", base_model="tabular-mini") for n in range(lanes)]
     for number in range(jobs):
         rate = 1e-5 * (1 + number // lanes)  # equal requests would be one job

@@ -46,6 +46,7 @@ def open_platform(
     path: str | os.PathLike[str] | None = None,
     *,
     entity: str = "local",
+    project: str = "default",
     backend: Backend | AsyncBackend | None = None,
     trainers: Sequence[Trainer] | None = None,
     store: Store | None = None,
@@ -59,15 +60,17 @@ def open_platform(
 ) -> Platform:
     """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
 
+    `entity` owns what the host makes, and `project` is where models, datasets and evaluations are kept that name none.
     `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
     `durability` of the file is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
-    make a history repeatable; ids of its own take their time from the clock. `observer` receives the typed events of
-    `modelyard.domain.events`. A `store` or `artifacts` of your own takes the place of the default; you close it
+    make a history repeatable; ids of its own take their time from the clock. `observer` receives typed events, such as
+    `CompletionBooked`. A `store` or `artifacts` of your own takes the place of the default; you close it
     yourself. Nothing is read from the environment and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`.
     """
     check_name(entity, "entity")
+    check_name(project, "project")
     opened_store = _open_store(path, durability) if store is None else store
     try:
         kept = artifacts or _open_artifacts(path, randomness)
@@ -87,6 +90,7 @@ def open_platform(
         randomness=randomness,
         observer=observer,
         settings=settings or Settings(),
+        project=project,
         job_types=deferred(lambda: job_types.JOB_TYPES),
         base_models=base_models if backend is None else None,
     )

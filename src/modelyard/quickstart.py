@@ -75,13 +75,13 @@ def _row(line: Mapping[str, Any]) -> Mapping[str, Any]:
 def _new_name(platform: Platform) -> str:
     """`support`, or `support-2` and so on when the quickstart ran on this file before."""
     number = 1
-    while platform.models.find(PROJECT, name := "support" if number == 1 else f"support-{number}"):
+    while platform.models.find(name := "support" if number == 1 else f"support-{number}", project=PROJECT):
         number += 1
     return name
 
 
 def _show_catalogue(platform: Platform, say: Callable[[str], None]) -> None:
-    entries = platform.catalogue.entries()
+    entries = platform.catalogue.list()
     listed = [(entry.id, entry.context_length, entry.pricing.prompt, entry.pricing.completion) for entry in entries]
     say(text_table(("model", "context", "USD/prompt token", "USD/answer token"), listed) + "\n")
 

@@ -31,8 +31,8 @@ def test_what_a_server_lists_is_offered_at_the_hosts_prices() -> None:
         models = discover(f"{url}/v1", KEY, pricing={"org/big": PRICE, "org/small": Pricing()}, capabilities=VLLM)
         with UpstreamBackend(f"{url}/v1", KEY, models=models) as backend, open_platform(backend=backend) as platform:
             platform.chat.complete(model="org/big", messages="hello there")
-            big, small = platform.catalogue.entries()
-            (booked,) = platform.usage.entries().items
+            big, small = platform.catalogue.list()
+            (booked,) = platform.usage.list().page().items
     assert (big.id, big.context_length, big.max_output_length, big.pricing) == ("org/big", 4096, 4096, PRICE)
     assert small.pricing == Pricing()
     assert Feature.STRUCTURED_OUTPUTS in big.supported_features

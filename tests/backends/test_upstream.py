@@ -187,7 +187,7 @@ class TestAnswers:
         body = b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}'
         with backend_at(canned(http(body))) as backend, open_platform(backend=backend) as platform:
             platform.chat.complete(model="echo", messages="x")
-            (booked,) = platform.usage.entries().items
+            (booked,) = platform.usage.list().page().items
         assert booked.estimated
 
     def test_connections_are_used_again(self) -> None:

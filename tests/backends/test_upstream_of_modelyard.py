@@ -46,7 +46,7 @@ def near(happened: Happenings) -> Iterator[Platform]:
 def upstream(near: Platform) -> Iterator[UpstreamBackend]:
     """The same one, asked over HTTP."""
     key = near.keys.create("acme").secret
-    free = [attrs.evolve(entry, pricing=Pricing()) for entry in near.catalogue.entries()]
+    free = [attrs.evolve(entry, pricing=Pricing()) for entry in near.catalogue.list()]
     sampling = attrs.evolve(VLLM, forced_tools=False, json_mode=False, structured_outputs=False)
     can = {"echo": VLLM, "tabular-mini": sampling}
     models = [UpstreamModel(entry, can[entry.id]) for entry in free]

@@ -349,7 +349,7 @@ def test_each_option_arrives_and_trains_something_else(live: Any, served: Any) -
             await backend.train(model, groups)
             result = await backend.train(model, groups, **options)
             assert result.step == 2
-            newest = served.platform.training.list(entity="acme", model=model.id, order="desc", limit=1).items[0]
+            newest = served.platform.training.list(entity="acme", model=model.id, order="desc").page(limit=1).items[0]
             assert options.items() <= newest.config.items()
             return str(served.platform.models.checkpoint(model.id, 2).digest)
 
@@ -398,9 +398,9 @@ def test_a_group_may_hold_tool_calls_more_histories_versions_notes_and_failed_ro
         for trajectory in groups[0]
         for history in (trajectory, *trajectory.additional_histories)
     )
-    (logged,) = place.platform.models.logs(model_id).items
+    (logged,) = place.platform.models.trajectory_logs(model_id).page().items
     assert (logged.split, logged.trajectories, logged.reward, logged.metrics["ok"]) == ("val", 2, 0.5, 0.5)
-    ((kept,),) = [[group.exceptions[0].message for group in place.platform.models.logged(logged.id)]]
+    ((kept,),) = [[group.exceptions[0].message for group in place.platform.models.logged_trajectories(logged.id)]]
     assert kept == "the environment broke"
 
 
@@ -497,7 +497,7 @@ def test_a_model_lives_from_its_registration_to_its_deletion(live: Any, kind: Ki
 def test_the_pages_of_events_are_the_events_each_once(live: Any, served: Any) -> None:
     async def life(backend: Any, model: Any) -> Any:
         await backend.train(model, await rolled_out(model, whim, samples=2))
-        (job,) = served.platform.training.list(entity="acme", model=model.id).items
+        (job,) = served.platform.training.list(entity="acme", model=model.id).page().items
         events = backend._client.training_jobs.events
         return [[event.id async for event in events.list(training_job_id=job.id, limit=n)] for n in (1, 2, 100)]
 
@@ -527,7 +527,7 @@ def test_a_job_on_an_uploaded_dataset_teaches_its_answers(live: Any, served: Any
         {"messages": [*asked(question), {"role": "assistant", "content": answer}]}
         for question, answer in COLOURS.items()
     ]
-    dataset = served.platform.training.upload("proj", "colours", rows * 20, entity="acme")
+    dataset = served.platform.training.upload("colours", rows * 20, project="proj", entity="acme")
 
     async def life(backend: Any, model: Any) -> None:
         jobs, config = backend._client.sft_training_jobs, {"batch_size": 6, "learning_rate": [5e-4] * 10}
@@ -647,7 +647,7 @@ def test_the_client_outlives_a_server_that_is_killed_in_the_middle_of_its_job(
         assert result.step == 1
         half = len(losses) // 2
         assert losses[:half] == losses[half:]
-        jobs = platform.training.list(entity="acme").items
+        jobs = platform.training.list(entity="acme").page().items
         assert [job.attempts for job in jobs] == [2, 1]
         digests = [platform.models.checkpoint(job.model_id, 1).digest for job in jobs]
     assert digests[0] == digests[1]

@@ -193,8 +193,8 @@ def test_a_project_attributes_usage_and_a_foreign_team_is_refused(served: Any) -
     base = f"{served.root}/inference/v1"
     with OpenAI(api_key=served.key, base_url=base, project="acme/books", max_retries=0) as mine:
         mine.chat.completions.create(model="echo", messages=HELLO)
-    totals = served.platform.usage.total(by=("team", "project"))
-    assert [total.requests for total in totals if (total.team, total.project) == ("acme", "books")] == [1]
+    totals = served.platform.usage.total(by=("entity", "project"))
+    assert [total.requests for total in totals if (total.entity, total.project) == ("acme", "books")] == [1]
     with OpenAI(api_key=served.key, base_url=base, project="rival/books", max_retries=0) as foreign:
         with pytest.raises(PermissionDeniedError):
             foreign.chat.completions.create(model="echo", messages=HELLO)

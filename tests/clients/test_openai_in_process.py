@@ -80,7 +80,7 @@ def test_both_clients_answer_whole_and_streamed(yard: Platform, yard_openai: Any
         return text(whole), "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     assert asyncio.run(main()) == ("hello from the other side",) * 2
-    assert len(yard.usage.entries().items) == 3
+    assert len(yard.usage.list().page().items) == 3
 
 
 def test_a_client_that_is_not_wired_is_stopped_before_it_tries_again(loopback_only: LoopbackGuard) -> None:
@@ -94,7 +94,7 @@ def test_a_client_that_is_not_wired_is_stopped_before_it_tries_again(loopback_on
 def test_the_key_is_one_of_the_platform_s_entity_and_books_on_it() -> None:
     with open_platform(entity="acme") as platform, openai_client(platform) as client:
         client.chat.completions.create(model="echo", messages=HELLO)
-        (key,), (entry,) = platform.keys.list(), platform.usage.entries().items
+        (key,), (entry,) = platform.keys.list(), platform.usage.list().page().items
         assert (key.entity, entry.entity, entry.key_id) == ("acme", "acme", key.id)
         platform.keys.revoke(key.id)
         with openai_client(platform, api_key=client.api_key) as again, pytest.raises(openai.AuthenticationError):
@@ -120,7 +120,7 @@ def test_options_are_the_client_s_own(yard: Platform) -> None:
     with openai_client(yard, project="local/books", default_headers={"x-request-id": "mine"}) as client:
         raw = client.chat.completions.with_raw_response.create(model="echo", messages=HELLO)
     assert raw.headers["x-request-id"] == "mine"
-    assert [entry.project for entry in yard.usage.entries().items] == ["books"]
+    assert [entry.project for entry in yard.usage.list().page().items] == ["books"]
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_closing_a_stream_stops_the_work_and_books_what_was_said() -> None:
         next(stream)
         stream.close()
         assert endless.stopped.is_set()
-        (entry,) = platform.usage.entries().items
+        (entry,) = platform.usage.list().page().items
         assert 0 < entry.completion_tokens < 100_000
 
 
@@ -205,7 +205,7 @@ def test_leaving_an_asynchronous_stream_stops_the_work_too() -> None:
             async with await create(model="scripted", messages=HELLO, stream=True, max_tokens=120_000) as stream:
                 await anext(stream)
             assert endless.stopped.is_set()
-            return platform.usage.entries().items[0].completion_tokens
+            return platform.usage.list().page().items[0].completion_tokens
 
     assert 0 < asyncio.run(main()) < 100_000
 
@@ -216,7 +216,7 @@ def test_several_platforms_in_one_test_are_strangers(yard: Platform, yard_openai
         assert "scripted" not in [model.id for model in yard_openai.models.list()]
         with openai_client(other, api_key=yard_openai.api_key) as stranger, pytest.raises(openai.AuthenticationError):
             stranger.models.list()
-    assert not yard.usage.entries().items
+    assert not yard.usage.list().page().items
 
 
 class TestInUnittest(unittest.TestCase):

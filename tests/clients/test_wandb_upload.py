@@ -94,7 +94,7 @@ def test_a_large_file_arrives_whole(run: Any, served: Any, tmp_path: Path) -> No
     data = rows(10_000)
     logged = run.log_artifact(artifact(tmp_path, "large", data)).wait()
     assert logged.size > 800_000
-    again = served.platform.training.upload("proj", "large", data, entity="acme")
+    again = served.platform.training.upload("large", data, project="proj", entity="acme")
     assert (again.version, again.rows, again.digest) == (0, 10_000, logged.digest)
 
 

@@ -190,7 +190,7 @@ def test_the_loop_is_never_blocked_by_a_store_that_waits(tmp_path: Any) -> None:
         assert run(platform, scope_of("GET", "/v1/models", key)).status == 200
         for stream in (False, True):
             assert run(platform, scope_of("POST", CHAT, key), chunk(chat_body(stream=stream))).status == 200
-        assert platform.usage.entries().items[0].completion_tokens > 0
+        assert platform.usage.list().page().items[0].completion_tokens > 0
 
 
 def test_requests_side_by_side_do_not_mix(platform: Any, key: str) -> None:
@@ -232,7 +232,7 @@ def test_a_client_who_goes_away_stops_the_backend_and_pays_for_what_was_said(str
 
     with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
         connection = asyncio.run(main(platform, platform.keys.create("acme").secret))
-        (entry,) = platform.usage.entries().items
+        (entry,) = platform.usage.list().page().items
     assert backend.stopped == 1
     assert entry.completion_tokens == 3
     assert bool(connection.sent) is stream
@@ -249,7 +249,7 @@ def test_a_client_who_goes_away_from_a_stream_that_never_waits_is_noticed() -> N
 
     with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
         asyncio.run(main(platform, platform.keys.create("acme").secret))
-        (entry,) = platform.usage.entries().items
+        (entry,) = platform.usage.list().page().items
     assert backend.stopped == 1
     assert backend.said < 5000
     assert entry.completion_tokens == backend.said
@@ -257,7 +257,7 @@ def test_a_client_who_goes_away_from_a_stream_that_never_waits_is_noticed() -> N
 
 def test_a_client_who_goes_away_while_sending_leaves_nothing(platform: Any, key: str) -> None:
     run(platform, scope_of("POST", CHAT, key), chunk(b'{"model"', True), GONE)
-    assert platform.usage.entries().items == ()
+    assert platform.usage.list().page().items == ()
 
 
 def test_a_cancelled_server_task_stays_cancelled() -> None:

@@ -61,8 +61,8 @@ def client(request: pytest.FixtureRequest, platform: Platform, sessions: Session
 
 def test_whoever_it_knows_acts_as_the_principal_that_it_names(client: Client, platform: Platform) -> None:
     assert client.chat(key="s.1").status == 200
-    (total,) = platform.usage.total(by=("team", "project", "key"))
-    assert (total.team, total.project, total.key) == ("acme", "books", "user-ann")
+    (total,) = platform.usage.total(by=("entity", "project", "key"))
+    assert (total.entity, total.project, total.key) == ("acme", "books", "user-ann")
     foreign = client.chat(key="s.1", headers=[("openai-project", "rival/books")])
     assert foreign.status == 403
 

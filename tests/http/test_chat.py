@@ -166,7 +166,7 @@ def test_a_spent_budget_is_402_and_nothing_is_booked(client_for: Any) -> None:
         refused = client.chat(model="tabular-mini")
         assert refused.status == 402
         assert refused.json["error"]["code"] == "insufficient_quota"
-        assert platform.usage.total(by=("team",)) == []
+        assert platform.usage.total(by=("entity",)) == []
 
 
 def test_a_foreign_team_in_the_header_is_403_and_nothing_is_booked(client_for: Any) -> None:
@@ -174,10 +174,10 @@ def test_a_foreign_team_in_the_header_is_403_and_nothing_is_booked(client_for: A
         client = client_for(platform)
         for name in ("openai-project", "compat-project"):
             assert client.chat(headers=[(name, "rival/books")]).status == 403
-        assert platform.usage.total(by=("team",)) == []
+        assert platform.usage.total(by=("entity",)) == []
         assert client.chat(headers=[("compat-project", "acme/books")]).status == 200
-        (total,) = platform.usage.total(by=("team", "project"))
-        assert (total.team, total.project) == ("acme", "books")
+        (total,) = platform.usage.total(by=("entity", "project"))
+        assert (total.entity, total.project) == ("acme", "books")
 
 
 # ---- streams -----------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_a_failure_later_ends_the_stream_with_an_event_and_books_what_was_said(
 ) -> None:
     with open_platform(backend=Saying(["a ", "b ", BackendError("out of luck")], blocking)) as platform:
         answer = client_for(platform, asynchronous).chat(model="sayer", stream=True)
-        (entry,) = platform.usage.entries().items
+        (entry,) = platform.usage.list().page().items
     assert answer.status == 200
     *told, last = answer.events
     assert contents(told) == "a b "
@@ -301,7 +301,7 @@ def test_what_cannot_be_told_ends_the_stream_with_an_event_and_is_booked(asynchr
     backend = Unspeakable(["a ", "b "])
     with open_platform(backend=backend) as platform:
         answer = client_for(platform, asynchronous).chat(model="sayer", stream=True, logprobs=True)
-        (entry,) = platform.usage.entries().items
+        (entry,) = platform.usage.list().page().items
     *told, last = answer.events
     assert contents(told) == "a "
     assert last["error"]["type"] == "server_error"
@@ -368,7 +368,7 @@ def test_a_reader_who_goes_away_stops_the_backend_and_pays_for_what_was_said(
     backend = Saying(["word "] * 9000, blocking)
     with open_platform(backend=backend) as platform:
         pieces_of(platform, asynchronous, stop_after=2)
-        (entry,) = platform.usage.entries().items
+        (entry,) = platform.usage.list().page().items
     assert backend.closed == 1
     assert backend.said < 1000
     assert entry.completion_tokens == backend.said

@@ -134,7 +134,7 @@ def test_callers_do_not_see_each_other_s_views(client: Any) -> None:
     other = client.platform.keys.create("rival", ["books"])
     mine, theirs = (client.chat(key=key) for key in (client.key, other.secret))
     assert mine.status == theirs.status == 200
-    booked = {(total.team, total.project) for total in client.platform.usage.total(by=("team", "project"))}
+    booked = {(total.entity, total.project) for total in client.platform.usage.total(by=("entity", "project"))}
     assert booked >= {("acme", ""), ("rival", "books")}
 
 

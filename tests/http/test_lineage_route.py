@@ -20,7 +20,7 @@ def platform() -> Iterator[Platform]:
 
 def test_the_lineage_of_a_run_is_shown_with_the_checkpoint_that_it_judged(platform: Platform, client_for: Any) -> None:
     client = client_for(platform)
-    model = platform.models.find("p", "m", entity="acme")
+    model = platform.models.find("m", project="p", entity="acme")
     assert model is not None
     platform.models.promote(model, 0)
     first = platform.evaluations.runs.create(EVALUATION, "weave:///acme/p/object/m:step0", project="p", entity="acme")

@@ -30,7 +30,7 @@ def client(request: pytest.FixtureRequest, platform: Platform, client_for: Any) 
 
 @pytest.fixture
 def aliases(platform: Platform) -> str:
-    model = platform.models.find("p", "m", entity="acme")
+    model = platform.models.find("m", project="p", entity="acme")
     assert model is not None
     return f"/v1/preview/models/{model.id}/aliases"
 
@@ -44,7 +44,7 @@ def test_an_alias_is_set_listed_served_rolled_back_and_removed(client: Any, alia
     assert (listed["id"], listed["step"], listed["previous_step"]) == ("prod", 2, 1)
     answer = client.chat(model="wandb-artifact:///acme/p/m:prod")
     assert answer.status == 200, answer.raw
-    (booked,) = client.platform.usage.entries(team="acme")
+    (booked,) = client.platform.usage.list(entity="acme")
     assert booked.checkpoint_step == 2
     assert client.send("POST", f"{aliases}/prod/rollback").json["step"] == 1
     assert client.send("DELETE", f"{aliases}/prod").json["step"] is None

@@ -175,9 +175,9 @@ def test_a_recorded_log_is_kept_and_readable(client: Trainee) -> None:
     assert (
         client.ok("POST", f"{MODELS}/{model['id']}/log", exchange["request"]["body"] | {"model_id": model["id"]}) == {}
     )
-    (log,) = client.platform.models.logs(model["id"])
+    (log,) = client.platform.models.trajectory_logs(model["id"])
     assert (log.split, log.groups, log.trajectories, log.reward) == ("val", 1, 2, 0.5)
-    (group,) = client.platform.models.logged(log.id)
+    (group,) = client.platform.models.logged_trajectories(log.id)
     assert [one.reward for one in group.trajectories] == [1.0, 0.0]
     assert kept(client) == [log.artifact]
 

@@ -226,7 +226,7 @@ def test_versions_count_up_and_the_same_rows_are_the_version_that_has_them(uploa
     spaced = rows(2).replace(b'": ', b'":   ')
     assert uploader.by_id(uploader.upload(spaced, name="counted"))["versionIndex"] == 1
     assert names(platform) == before
-    dataset = platform.training.upload("proj", "counted", [json.loads(rows(1))], entity="acme")
+    dataset = platform.training.upload("counted", [json.loads(rows(1))], project="proj", entity="acme")
     assert dataset.version == 0
 
 

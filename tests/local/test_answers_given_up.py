@@ -67,5 +67,5 @@ def test_a_task_that_is_cancelled_while_it_waits_for_a_whole_answer_is_booked_fo
     monkeypatch.setattr(engine, "cancel", cancelling)
     with open_platform(backend=backend) as platform:
         asyncio.run(given_up(platform.chat.acomplete(**ENDLESS)))
-        (entry,) = platform.usage.entries().items
+        (entry,) = platform.usage.list().page().items
     assert entry.completion_tokens == 2 * MAX_UNREAD

@@ -245,7 +245,7 @@ def test_a_task_cancelled_while_its_adapter_loads_leaves_no_pin(
         monkeypatch.setattr(served_networks, "_load_adapter", held)
         backend = _local(four_steps._runtime.backend)
         request = request_for("tiny", streamed=True)
-        checkpoint = four_steps.models.checkpoints("p/m").items[-1]
+        checkpoint = four_steps.models.checkpoints("p/m").page().items[-1]
         model = attrs.evolve(served(backend, "tiny"), checkpoint=checkpoint, open_file=_opener(four_steps, checkpoint))
         task = asyncio.create_task(anext(backend.astream(request, model)))
         await loading.wait()
@@ -269,7 +269,7 @@ def _opener(yard: Platform, checkpoint: Any) -> Callable[[str], Any]:
 def test_a_checkpoint_that_holds_no_adapter_is_told_as_such(shared_backend: LocalBackend, four_steps: Platform) -> None:
     import io
 
-    checkpoint = four_steps.models.checkpoints("p/m").items[-1]
+    checkpoint = four_steps.models.checkpoints("p/m").page().items[-1]
     for files in ({CONFIG_FILE: b"{}", WEIGHTS_FILE: b""}, {CONFIG_FILE: b"not json", WEIGHTS_FILE: b""}):
         model = attrs.evolve(
             served(shared_backend, "tiny"),

@@ -133,7 +133,7 @@ def test_eight_who_name_no_limit_are_answered_side_by_side_by_a_model_of_32_thou
             reasons = {one.choices[0].finish_reason for one in threads.map(ask, range(8))}
         assert reasons <= {"stop", "length"}
         assert max(running) > 4
-        assert platform.catalogue.entries()[0].context_length == 4681
+        assert platform.catalogue.list().page(1).items[0].context_length == 4681
 
 
 def test_the_answer_to_a_client_who_has_gone_ends_with_the_step_under_way(

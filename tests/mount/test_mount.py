@@ -164,7 +164,7 @@ def test_a_chat_is_answered_and_booked(mounted: Mounted) -> None:
     status, raw = mounted.chat()
     assert status == 200
     assert json.loads(raw)["choices"][0]["message"]["content"] == "mounted é"
-    assert mounted.platform.usage.total(by=("team",))[0].team == "acme"
+    assert mounted.platform.usage.total(by=("entity",))[0].entity == "acme"
 
 
 def test_a_chat_is_streamed(mounted: Mounted) -> None:

@@ -141,7 +141,7 @@ def test_a_worker_runs_each_job_in_a_process_of_its_own_until_it_is_terminated(s
     worker = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert "waits for jobs" in worker.stderr.readline()
     with open_platform(store) as platform:
-        _, queued = platform.training.list().items
+        _, queued = platform.training.list().page().items
         ended = platform.training.job(queued.id).wait(60)
     assert (ended.status, ended.attempts) == ("succeeded", 1)
     worker.send_signal(signal.SIGTERM)

@@ -15,7 +15,7 @@ before = set(sys.modules)
 import modelyard
 with modelyard.open_platform() as platform:
     platform.chat.complete(model="echo", messages="hi")
-    entries = [entry.id for entry in platform.catalogue.entries()]
+    entries = [entry.id for entry in platform.catalogue.list()]
     threads = threading.active_count()
 loaded = sorted(set(sys.modules) - before)
 print(json.dumps({"loaded": loaded, "threads": threads, "entries": entries}))
@@ -79,7 +79,7 @@ def test_importing_modelyard_loads_nothing_of_it() -> None:
 
 def test_the_entries_at_hand_are_those_of_the_tabular_backend() -> None:
     with modelyard.open_platform() as platform:
-        listed = [entry for entry in platform.catalogue.entries() if entry.id != "echo"]
+        listed = [entry for entry in platform.catalogue.list() if entry.id != "echo"]
     assert tuple(listed) == TabularBackend().entries()
 
 

@@ -47,7 +47,7 @@ def test_what_a_file_holds_is_there_when_it_is_opened_again(tmp_path: Path) -> N
 def test_platforms_in_one_process_share_nothing() -> None:
     with open_platform() as one, open_platform() as other:
         one.models.create("m", project="p", base_model="tabular-mini")
-        assert other.models.find("p", "m") is None
+        assert other.models.find("m", project="p") is None
 
 
 def test_an_asynchronous_platform_is_a_context_manager_too() -> None:
@@ -102,7 +102,7 @@ def test_a_backup_is_a_whole_platform_with_its_checkpoints(tmp_path: Path) -> No
         trained(platform)
         said = platform.chat.complete(model="local/p/m", messages="question 1", temperature=0, max_tokens=8).text
         platform.backup(tmp_path / "copy.db")
-        platform.models.delete(platform.models.find("p", "m").id)  # type: ignore[union-attr]
+        platform.models.delete(platform.models.find("m", project="p").id)  # type: ignore[union-attr]
     with open_platform(tmp_path / "copy.db") as copy:
         assert copy.chat.complete(model="local/p/m", messages="question 1", temperature=0, max_tokens=8).text == said
 
@@ -123,7 +123,7 @@ def test_deleting_an_entity_leaves_no_record_and_no_file_of_it_and_all_of_the_ot
             trained(view)
             view.chat.complete(model="echo", messages="hi", store=True)
             view.evaluations.runs.create("weave:///a/b/object/e:v0", "weave:///a/b/object/m:v0", project="p")
-            view.training.upload("p", "data", DATA)
+            view.training.upload("data", DATA, project="p")
             platform.usage.set_budget(5, entity=principal.entity)
         files = len(list(platform._runtime.artifacts.names()))
         kept_before = everything(platform, "kept")

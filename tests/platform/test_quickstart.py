@@ -39,7 +39,7 @@ def test_held_out_questions_are_answered_better_after_sft_and_not_worse_after_rl
 
 def test_what_it_shows_is_stored(told):
     with open_platform(told[0] / "yard.db") as platform:
-        assert platform.models.find(quickstart.PROJECT, "support")
+        assert platform.models.find("support", project=quickstart.PROJECT)
         assert all(row.requests > 0 for row in platform.usage.total(by=("model",), project=quickstart.PROJECT))
 
 

@@ -117,7 +117,7 @@ def test_a_stream_is_booked_under_the_checkpoint_that_answered(yard):
     with yard.platform.chat.stream(model=name_of(2), messages="one two three") as deltas:
         text = "".join(delta.text for delta in deltas)
     assert text == said_by(2, "one two three")
-    (entry,) = yard.platform.usage.entries().items
+    (entry,) = yard.platform.usage.list().page().items
     assert (entry.model, entry.checkpoint_step, entry.completion_tokens) == ("local/desk/support", 2, 4)
 
 
@@ -190,7 +190,7 @@ def test_who_tries_again_does_not_wait_for_themselves_while_their_adapter_drains
 def test_what_was_deleted_is_unloaded_when_the_host_says_so(yard, tmp_path):
     for step in (1, 2, 3):
         yard.ask(step)
-    model = yard.platform.models.list().items[0]
+    model = yard.platform.models.list().page().items[0]
     yard.platform.models.delete_checkpoints(model.id, [1, 2])
     kept = [yard.platform.catalogue.resolve(name_of(3))]
     yard.adapters.reconcile(kept)

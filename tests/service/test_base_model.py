@@ -24,10 +24,10 @@ def _torch_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_base_model_is_listed_priced_and_can_be_trained(base_folder: Path) -> None:
     with open_platform() as yard:
         entry = yard.add_base_model(base_folder, id="tiny", name="Tiny", pricing=Pricing(prompt=Decimal("0.5")))
-        assert entry in yard.catalogue.entries()
+        assert entry in yard.catalogue.list()
         assert (entry.id, entry.name, entry.quantization) == ("tiny", "Tiny", Quantization.FP32)
         assert entry.pricing.prompt == Decimal("0.5")
-        assert "tiny" in yard.models.base_models()
+        assert "tiny" in yard.models.trainable()
         assert yard.models.create("m", project="p", base_model="tiny").base_model == "tiny"
 
 
@@ -38,7 +38,7 @@ def test_it_is_offered_again_when_the_store_is_opened_again(base_folder: Path, t
     with open_platform(tmp_path / "yard.db") as yard:
         assert yard._runtime.base_models == [kept]
         assert kept.tuning is Tuning.FULL
-        assert entry in yard.catalogue.entries()
+        assert entry in yard.catalogue.list()
         assert (
             yard.add_base_model(base_folder, id="tiny", tuning=Tuning.FULL, pricing=Pricing(prompt=Decimal("0.1")))
             == entry

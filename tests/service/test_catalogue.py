@@ -86,7 +86,7 @@ class Changing(EchoBackend):
 
 
 def test_what_the_backend_offers_is_listed_by_id(catalogue: Catalogue) -> None:
-    assert [entry.id for entry in catalogue.entries()] == ["base", "echo"]
+    assert [entry.id for entry in catalogue.list()] == ["base", "echo"]
     assert catalogue.get("echo") == EchoBackend().entries()[0]
 
 
@@ -94,7 +94,7 @@ def test_a_registered_entry_is_listed_sorted_and_found(catalogue: Catalogue) -> 
     parrot = like(catalogue.get("echo"), id="lab/a-parrot", pricing=Pricing(prompt=Decimal("0.1")))
     catalogue.register(parrot, answers_as="echo")
     catalogue.register(like(parrot, id="Zebra"), answers_as="echo")
-    assert [entry.id for entry in catalogue.entries()] == ["Zebra", "base", "echo", "lab/a-parrot"]
+    assert [entry.id for entry in catalogue.list()] == ["Zebra", "base", "echo", "lab/a-parrot"]
     assert catalogue.get("lab/a-parrot") == parrot
 
 
@@ -103,7 +103,7 @@ def test_a_registered_entry_takes_the_place_of_the_backend_s_and_of_an_earlier_o
     catalogue.register(dear)
     catalogue.register(like(dear, name="Second"))
     assert catalogue.get("echo").name == "Second"
-    assert [entry.id for entry in catalogue.entries()] == ["base", "echo"]
+    assert [entry.id for entry in catalogue.list()] == ["base", "echo"]
     catalogue.remove("echo")
     assert catalogue.get("echo") == EchoBackend().entries()[0]
 
@@ -113,7 +113,7 @@ def test_an_entry_whose_model_is_offered_no_more_is_neither_listed_nor_answered(
     catalogue = Catalogue(make(backend), HOST)
     catalogue.register(like(catalogue.get("one"), id="alias"), answers_as="two")
     backend.models.remove("two")
-    assert [entry.id for entry in catalogue.entries()] == ["one"]
+    assert [entry.id for entry in catalogue.list()] == ["one"]
     with pytest.raises(ModelNotFound):
         catalogue.get("alias")
 
@@ -122,7 +122,7 @@ def test_what_is_listed_always_answers(runtime: Runtime) -> None:
     catalogue = Catalogue(runtime, HOST)
     catalogue.register(like(catalogue.get("echo"), id="acme/books/m:step1"), answers_as="echo")
     catalogue.register(like(catalogue.get("echo"), id="a" * 255), answers_as="echo")
-    for entry in catalogue.entries():
+    for entry in catalogue.list():
         assert Chat(runtime, READER).complete(model=entry.id, messages="hi").text == "hi"
 
 
@@ -134,7 +134,7 @@ def test_ten_thousand_entries_are_listed() -> None:
         catalogue.register(like(echo, id=f"m{number:05}"), answers_as="echo")
     entries = [like(echo, id=f"b{number:05}") for number in range(7_500)]
     many = Catalogue(attrs.evolve(runtime, backend=_Offering([echo, *entries])), HOST)
-    listed = [entry.id for entry in many.entries()]
+    listed = [entry.id for entry in many.list()]
     assert len(listed) == 10_001
     assert listed == sorted(listed)
 
@@ -165,7 +165,7 @@ def test_the_list_is_what_registering_and_removing_left(steps: list[tuple[str, s
             assert catalogue.version == before
             continue
         assert catalogue.version != before
-    assert [entry.id for entry in catalogue.entries()] == sorted(expected)
+    assert [entry.id for entry in catalogue.list()] == sorted(expected)
     assert {name: resolve(runtime, name, READER).base_model for name in expected} == expected
 
 
@@ -199,7 +199,7 @@ def test_the_version_changes_when_the_backend_offers_something_else() -> None:
     assert catalogue.version == before
     backend.models.append("two")
     assert catalogue.version != before
-    assert [entry.id for entry in catalogue.entries()] == ["one", "two"]
+    assert [entry.id for entry in catalogue.list()] == ["one", "two"]
 
 
 # ---- who may change it -------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_only_the_host_changes_the_catalogue(runtime: Runtime) -> None:
         reader.register(reader.get("echo"))
     with pytest.raises(Forbidden):
         reader.remove("echo")
-    assert len(reader.entries()) == 2
+    assert len(list(reader.list())) == 2
 
 
 def test_an_entry_out_of_bounds_is_refused_and_nothing_is_kept(catalogue: Catalogue) -> None:

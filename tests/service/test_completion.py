@@ -167,7 +167,7 @@ def says(*pieces: str, **others: Any) -> Says:
 
 
 def ledger(of: Chat) -> tuple[LedgerEntry, ...]:
-    return Ledger(of._runtime, HOST).entries().items
+    return Ledger(of._runtime, HOST).list().page().items
 
 
 def ask(of: Chat, how: str, **options: Any) -> Completion:
@@ -230,10 +230,10 @@ def test_a_store_on_disk_changes_nothing(how: str, kind: Any, tmp_path: Path) ->
     of = chat(kind(always(*text("one", " two"))), store=store)
     Ledger(of._runtime, HOST).set_budget(2)
     answer = ask(of, how, n=2, seed=7, project="books", store=True)
-    budget = Ledger(of._runtime, HOST).budget()
+    budget = Ledger(of._runtime, HOST).get_budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, Decimal("0.044"))
-    assert [entry.id for entry in ledger(of)] == [one.id for one in of.completions()] == [answer.id]
+    assert [entry.id for entry in ledger(of)] == [one.id for one in of.list()] == [answer.id]
     store.close()
 
 
@@ -935,9 +935,9 @@ def test_a_key_books_on_its_own_entity_and_project_and_on_no_other() -> None:
     of.complete(model="m", messages="x")
     (entry,) = ledger(of)
     assert (entry.entity, entry.project, entry.key_id) == ("acme", "p", "key-1")
-    for team, project in (("rival", None), ("acme", "q")):
+    for entity, project in (("rival", None), ("acme", "q")):
         with pytest.raises(Forbidden):
-            of.complete(model="m", messages="x", team=team, project=project)
+            of.complete(model="m", messages="x", entity=entity, project=project)
     assert len(ledger(of)) == 1
 
 
@@ -975,29 +975,29 @@ def test_a_completion_that_is_to_be_kept_can_be_listed() -> None:
     ]
     of.complete(model="echo", messages="not this one", project="p")
     of.complete(model="echo", messages="elsewhere", project="q", store=True)
-    page = of.completions(project="p", limit=2)
+    page = of.list(project="p").page(limit=2)
     assert [one.id for one in page] == [answer.id for answer in kept[:2]]
     assert page.has_more
-    (last,) = of.completions(project="p", after=page.items[-1].id)
+    (last,) = of.list(project="p").page(after=page.items[-1].id)
     assert dict(last.metadata) == {"at": "2"}
     assert last.request["messages"][0] == {"role": "user", "content": "hi 2"}
     assert last.answer["choices"][0]["message"]["content"] == "hi 2"
-    assert len(of.completions().items) == 4
-    assert [one.project for one in of.completions(order="desc", limit=1)] == ["q"]
+    assert len(of.list().page().items) == 4
+    assert [one.project for one in of.list(order="desc").page(limit=1)] == ["q"]
 
 
 def test_kept_completions_of_other_projects_and_tenants_are_not_seen() -> None:
     of = chat(EchoBackend())
     kept = of.complete(model="echo", messages="x", project="q", store=True)
     held = Chat(of._runtime, Principal("caller", "acme", Scope("acme", frozenset({"p", "r"})), "key-1"))
-    assert held.completions().items == ()
+    assert held.list().page().items == ()
     with pytest.raises(Forbidden):
-        held.completions(project="q")
+        held.list(project="q")
     rival = Chat(of._runtime, Principal("caller", "rival", Scope("rival"), "key-2"))
     for view in (held, rival):
         for after in (kept.id, "nothing"):
             with pytest.raises(NotFound):
-                view.completions(after=after)
+                view.list().page(after=after)
 
 
 def test_parts_that_are_no_text_take_part_in_a_kept_request() -> None:
@@ -1005,5 +1005,5 @@ def test_parts_that_are_no_text_take_part_in_a_kept_request() -> None:
     of = chat(backend)
     parts = (Part("text", "see"), Part("image_url", data={"image_url": {"url": "u"}}))
     of.complete(model="m", messages=[Message(Role.USER, parts)], store=True)
-    (kept,) = of.completions()
+    (kept,) = of.list()
     assert kept.request["messages"][0]["content"][1]["data"] == {"url": "u", "detail": "auto"}

@@ -84,7 +84,7 @@ def test_rows_come_as_values_as_a_file_and_as_a_dataset(platform: Platform, tmp_
     value = Preference((Message(Role.USER, "Hi"),), Message(Role.ASSISTANT, "Hello"), Message(Role.ASSISTANT, "What?"))
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in PAIRS))
-    dataset = platform.training.upload("p", "pairs", path)
+    dataset = platform.training.upload("pairs", path, project="p")
     assert dataset.rows == len(PAIRS)
     for data, rows in (([value], 1), (PAIRS, 16), (path, 16), (dataset.url, 16)):
         assert platform.training.dpo("p/m", data).wait().total == math.ceil(rows / 2)
@@ -132,8 +132,8 @@ def test_no_rows_and_settings_out_of_bounds_are_refused(platform: Platform) -> N
 
 
 def test_a_dataset_of_the_other_format_is_refused_by_line_and_field(platform: Platform) -> None:
-    examples = platform.training.upload("p", "examples", [EXAMPLE])
-    pairs = platform.training.upload("p", "pairs", PAIRS)
+    examples = platform.training.upload("examples", [EXAMPLE], project="p")
+    pairs = platform.training.upload("pairs", PAIRS, project="p")
     with pytest.raises(InvalidInput) as wrong:
         platform.training.dpo("p/m", examples.url)
     assert [problem.loc[-1] for problem in wrong.value.problems] == ["chosen", "rejected"]

@@ -97,7 +97,7 @@ def test_what_a_budget_refuses_is_an_error_of_its_own_row_and_the_others_are_boo
     outcomes = [row.outcome for row in result.rows]
     assert outcomes == [*[Outcome.SCORED] * 2, *[Outcome.MODEL_ERROR] * 6]
     assert all("budget" in row.detail for row in result.errors)
-    budget = platform.usage.budget()
+    budget = platform.usage.get_budget()
     assert budget is not None
     assert (budget.spent, budget.reserved) == (4, 0)
     assert platform.usage.total()[0].requests == 2

@@ -26,8 +26,8 @@ def platform() -> Iterator[Platform]:
 
 
 def test_jobs_of_every_kind_are_listed_in_pages(platform: Platform) -> None:
-    page = platform.jobs.list(limit=2)
-    rest = platform.jobs.list(after=page.items[-1].id)
+    page = platform.jobs.list().page(limit=2)
+    rest = platform.jobs.list().page(after=page.items[-1].id)
     assert [job.kind for job in (*page, *rest)] == [JobKind.SFT, JobKind.EVALUATE, JobKind.RESCORE]
     assert (page.has_more, rest.has_more) == (True, False)
     assert [job.project for job in platform.jobs.list(project="q", order="desc")] == ["q", "q"]

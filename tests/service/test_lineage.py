@@ -99,14 +99,14 @@ def test_a_long_chain_is_told_in_part_and_says_that_there_is_more(yard: Any, mon
 def trained(yard: Any) -> Any:
     """A yard whose model has the steps 0 to 2, trained on examples and then on a dataset."""
     yard.sft(2, tag="first")
-    yard.training.upload("p", "d", yard.examples(3))
+    yard.training.upload("d", yard.examples(3), project="p")
     yard.training.sft(yard.model(), "modelyard:///acme/p/d:v0")
     yard.worker().run_until_idle()
     return yard
 
 
 def test_a_checkpoint_tells_its_job_its_data_and_what_it_was_trained_from(trained: Any) -> None:
-    first, second = trained.training.list().items
+    first, second = trained.training.list().page().items
     dataset = trained.runtime.store.read(lambda snapshot: snapshot.get(Job, second.id)).spec
     found = trained.models.lineage("p/m", 2)
     assert (found.job_id, found.data_digest, found.parent_step) == (second.id, dataset["digest"], 1)

@@ -36,7 +36,7 @@ def test_a_new_model_has_a_checkpoint_of_step_0_without_files(yard: Any) -> None
     (checkpoint,) = yard.models.checkpoints(model.id)
     assert (model.entity, model.project, model.name, model.last_step) == ("acme", "p", "m", 0)
     assert (checkpoint.step, dict(checkpoint.files), checkpoint.parent_id) == (0, {}, None)
-    assert yard.models.get(model.id) == model == yard.models.find("p", "m")
+    assert yard.models.get(model.id) == model == yard.models.find("m", project="p")
 
 
 def test_a_name_is_unique_within_its_project_alone(yard: Any) -> None:
@@ -66,7 +66,7 @@ def test_an_unknown_base_model_or_one_that_nothing_trains_is_refused_naming_know
     with pytest.raises(InvalidInput, match="known ones are: base-model") as refused:
         yard.models.create("m", project="p", base_model=base_model)
     assert refused.value.problems[0].loc == ("base_model",)
-    assert yard.models.find("p", "m") is None
+    assert yard.models.find("m", project="p") is None
 
 
 @pytest.mark.parametrize("bad", ["", ".", "..", "a b", "a/b", "é", "x" * 129, "a\0"])
@@ -81,7 +81,7 @@ def test_a_name_that_is_none_is_refused(yard: Any, bad: str) -> None:
 
 def test_what_belongs_to_another_looks_as_if_it_did_not_exist(yard: Any) -> None:
     model_id = trained(yard, 1)
-    log = yard.models.log(model_id, yard.groups(1.0))
+    log = yard.models.log_trajectories(model_id, yard.groups(1.0))
     for stranger in (yard.as_tenant("umbrella").models, yard.as_tenant("acme", "other").models):
         for call in (
             lambda one: one.get(model_id),
@@ -89,9 +89,9 @@ def test_what_belongs_to_another_looks_as_if_it_did_not_exist(yard: Any) -> None
             lambda one: one.checkpoints(model_id),
             lambda one: one.checkpoint(model_id, 1),
             lambda one: one.delete_checkpoints(model_id, [1]),
-            lambda one: one.log(model_id, []),
-            lambda one: one.logs(model_id),
-            lambda one: list(one.logged(log.id)),
+            lambda one: one.log_trajectories(model_id, []),
+            lambda one: one.trajectory_logs(model_id),
+            lambda one: list(one.logged_trajectories(log.id)),
             lambda one: one.open_file(model_id, 1, "weights.bin"),
         ):
             with pytest.raises(NotFound):
@@ -105,33 +105,33 @@ def test_an_entity_or_project_that_a_key_lacks_is_forbidden(yard: Any) -> None:
         with pytest.raises(Forbidden):
             tenant.create("m", base_model="base-model", **names)
         with pytest.raises(Forbidden):
-            tenant.find(names["project"], "m", entity=names.get("entity"))
+            tenant.find("m", **names)
         with pytest.raises(Forbidden):
             tenant.list(**names)
 
 
 def test_a_listing_shows_the_projects_of_the_key_alone(yard: Any) -> None:
     for project in ("p", "q", "p", "r"):
-        yard.model(f"m-{len(yard.models.list().items)}", project)
+        yard.model(f"m-{len(yard.models.list().page().items)}", project)
     assert [model.project for model in yard.models.list()] == ["p", "q", "p", "r"]
     assert [model.project for model in yard.as_tenant("acme", "p", "r").models.list()] == ["p", "p", "r"]
     assert [model.project for model in yard.models.list(project="q")] == ["q"]
-    assert yard.as_tenant("umbrella").models.list().items == ()
-    hidden = yard.models.list().items[1]
+    assert yard.as_tenant("umbrella").models.list().page().items == ()
+    hidden = yard.models.list().page().items[1]
     with pytest.raises(NotFound):
-        yard.as_tenant("acme", "p").models.list(after=hidden.id)
+        yard.as_tenant("acme", "p").models.list().page(after=hidden.id)
 
 
 def test_the_host_lists_every_entity_s_models_unless_one_is_named(yard: Any) -> None:
     for entity in ("acme", "umbrella", "acme"):
-        name = f"m-{len(yard.models.list().items)}"
+        name = f"m-{len(yard.models.list().page().items)}"
         yard.models.create(name, project="p", base_model="base-model", entity=entity)
-    first, second, third = yard.models.list().items
+    first, second, third = yard.models.list().page().items
     assert [model.entity for model in (first, second, third)] == ["acme", "umbrella", "acme"]
-    assert yard.models.list(after=first.id).items == (second, third)
-    assert yard.models.list(limit=1, order="desc").items == (third,)
-    assert yard.models.list(entity="umbrella").items == (second,)
-    assert yard.models.list(project="p").items == (first, third)
+    assert yard.models.list().page(after=first.id).items == (second, third)
+    assert yard.models.list(order="desc").page(limit=1).items == (third,)
+    assert yard.models.list(entity="umbrella").page().items == (second,)
+    assert yard.models.list(project="p").page().items == (first, third)
 
 
 def test_a_listing_looks_behind_however_many_models_the_key_may_not_see(build: Any) -> None:
@@ -139,9 +139,9 @@ def test_a_listing_looks_behind_however_many_models_the_key_may_not_see(build: A
     for number in range(450):
         yard.model(f"m{number}", "p" if number % 200 == 0 else "q")
     tenant = yard.as_tenant("acme", "p", "r").models
-    first = tenant.list(limit=2)
+    first = tenant.list().page(limit=2)
     assert ([model.name for model in first], first.has_more) == (["m0", "m200"], True)
-    rest = tenant.list(limit=2, after=first.items[-1].id)
+    rest = tenant.list().page(limit=2, after=first.items[-1].id)
     assert ([model.name for model in rest], rest.has_more) == (["m400"], False)
 
 
@@ -154,7 +154,7 @@ def test_pages_show_each_checkpoint_once_in_order(yard: Any, order: str, limit: 
     model_id = trained(yard, 4)
     seen, after = [], None
     while True:
-        page = yard.models.checkpoints(model_id, after=after, limit=limit, order=order)
+        page = yard.models.checkpoints(model_id, order=order).page(after=after, limit=limit)
         seen += steps(page)
         assert len(page.items) <= limit
         if not page.has_more:
@@ -165,7 +165,7 @@ def test_pages_show_each_checkpoint_once_in_order(yard: Any, order: str, limit: 
 
 def test_the_latest_checkpoint_is_one_item_in_descending_order(yard: Any) -> None:
     model_id = trained(yard, 2)
-    page = yard.models.checkpoints(model_id, limit=1, order="desc")
+    page = yard.models.checkpoints(model_id, order="desc").page(limit=1)
     assert (steps(page), page.has_more) == ([2], True)
 
 
@@ -173,11 +173,11 @@ def test_a_cursor_goes_on_from_its_place_after_its_item_was_deleted(yard: Any) -
     model_id = trained(yard, 4)
     third = yard.models.checkpoint(model_id, 2)
     yard.models.delete_checkpoints(model_id, [2])
-    assert steps(yard.models.checkpoints(model_id, after=third.id)) == [3, 4]
-    assert steps(yard.models.checkpoints(model_id, after=third.id, order="desc")) == [1, 0]
+    assert steps(yard.models.checkpoints(model_id).page(after=third.id)) == [3, 4]
+    assert steps(yard.models.checkpoints(model_id, order="desc").page(after=third.id)) == [1, 0]
     models = [yard.model(name) for name in ("a", "b", "c")]
     yard.models.delete(models[1].id)
-    assert [model.name for model in yard.models.list(after=models[1].id)] == ["c"]
+    assert [model.name for model in yard.models.list().page(after=models[1].id)] == ["c"]
 
 
 def test_a_cursor_that_never_was_one_of_this_listing_is_not_found(yard: Any) -> None:
@@ -187,18 +187,23 @@ def test_a_cursor_that_never_was_one_of_this_listing_is_not_found(yard: Any) -> 
     yard.models.delete_checkpoints(other_id, [0])
     for after in (UNKNOWN, foreign.id, deleted.id, model_id):
         with pytest.raises(NotFound):
-            yard.models.checkpoints(model_id, after=after)
+            yard.models.checkpoints(model_id).page(after=after)
         with pytest.raises(NotFound):
-            yard.models.logs(model_id, after=after)
+            yard.models.trajectory_logs(model_id).page(after=after)
     for after in (UNKNOWN, foreign.id, deleted.id):
         with pytest.raises(NotFound):
-            yard.models.list(after=after)
+            yard.models.list().page(after=after)
 
 
-@pytest.mark.parametrize("bad", [{"limit": 0}, {"limit": -1}, {"limit": 10_000}, {"order": "sideways"}])
-def test_a_page_of_nonsense_is_refused(yard: Any, bad: dict[str, Any]) -> None:
+@pytest.mark.parametrize("limit", [0, -1, 10_000])
+def test_a_page_of_nonsense_is_refused(yard: Any, limit: int) -> None:
     with pytest.raises(InvalidInput):
-        yard.models.list(**bad)
+        yard.models.list().page(limit)
+
+
+def test_an_order_of_nonsense_is_refused(yard: Any) -> None:
+    with pytest.raises(InvalidInput):
+        yard.models.list(order="sideways")
 
 
 @settings(max_examples=30, deadline=None)
@@ -208,7 +213,7 @@ def test_a_reader_misses_and_repeats_no_model_while_others_come_and_go(data: st.
     alive = {yard.model(f"m{number}").id for number in range(6)}
     always, seen, after = set(alive), [], None
     for number in range(6, 40):
-        page = yard.models.list(after=after, limit=data.draw(st.integers(1, 3)))
+        page = yard.models.list().page(after=after, limit=data.draw(st.integers(1, 3)))
         seen += [model.id for model in page]
         if not page.has_more:
             break
@@ -298,7 +303,7 @@ def test_a_file_of_a_checkpoint_is_opened_by_its_name(yard: Any) -> None:
 
 def test_deleting_a_model_ends_its_jobs_drops_its_files_and_frees_its_name(yard: Any) -> None:
     model_id = trained(yard, 2)
-    yard.models.log(model_id, yard.groups(1.0))
+    yard.models.log_trajectories(model_id, yard.groups(1.0))
     jobs = [yard.sft(4) for _ in range(3)]
     zombie = yard.abandon(3)
     gone = yard.models.delete(model_id)
@@ -323,7 +328,7 @@ def test_a_model_with_more_jobs_logs_and_checkpoints_than_one_step_takes_goes_as
     model_id = yard.model().id
     jobs = [yard.sft(1, tag=str(number)) for number in range(130)]
     for number in range(205):
-        yard.models.log(model_id, yard.groups(float(number)))
+        yard.models.log_trajectories(model_id, yard.groups(float(number)))
         checkpoint = Checkpoint(f"checkpoint-{number}", model_id, "acme", "p", number + 1, yard.clock.now(), "")
         yard.runtime.store.transact(lambda tx, one=checkpoint: tx.add(one))
     yard.models.delete_checkpoints(model_id, range(100, 104))
@@ -347,33 +352,33 @@ def test_what_is_logged_is_read_back_with_its_means_by_split(yard: Any) -> None:
             ]
         }
     ]
-    log = yard.models.log(model_id, plain, "val")
+    log = yard.models.log_trajectories(model_id, plain, "val")
     assert (log.split, log.step, log.groups, log.trajectories, log.reward) == ("val", 1, 1, 2, 0.5)
     assert log.metrics == {"turns": 3.0, "ok": 1.0}
-    other = yard.models.log(model_id, yard.groups(1.0, 2.0))
-    assert [one.id for one in yard.models.logs(model_id)] == [log.id, other.id]
-    assert [one.id for one in yard.models.logs(model_id, split="train")] == [other.id]
-    assert [one.id for one in yard.models.logs(model_id, after=log.id)] == [other.id]
-    (group,) = yard.models.logged(log.id)
+    other = yard.models.log_trajectories(model_id, yard.groups(1.0, 2.0))
+    assert [one.id for one in yard.models.trajectory_logs(model_id)] == [log.id, other.id]
+    assert [one.id for one in yard.models.trajectory_logs(model_id, split="train")] == [other.id]
+    assert [one.id for one in yard.models.trajectory_logs(model_id).page(after=log.id)] == [other.id]
+    (group,) = yard.models.logged_trajectories(log.id)
     assert [trajectory.reward for trajectory in group.trajectories] == [1.0, 0.0]
 
 
 def test_a_log_without_trajectories_has_no_mean(yard: Any) -> None:
-    log = yard.models.log(yard.model().id, [])
+    log = yard.models.log_trajectories(yard.model().id, [])
     assert (log.groups, log.trajectories, log.reward, dict(log.metrics)) == (0, 0, None, {})
 
 
 def test_an_artifact_of_groups_can_be_logged_as_it_is(yard: Any) -> None:
     lines = [json.dumps({"messages_and_choices": [], "reward": 3.0}), json.dumps({"trajectories": []})]
     stored = yard.runtime.artifacts.put(["\n".join(lines).encode()])
-    log = yard.models.log(yard.model().id, stored)
+    log = yard.models.log_trajectories(yard.model().id, stored)
     assert (log.artifact, log.groups, log.trajectories, log.reward) == (stored.name, 1, 1, 3.0)
 
 
 @pytest.mark.parametrize("bad", [[{"trajectories": [{"reward": "much"}]}], [{}], [[]]])
 def test_a_log_of_the_wrong_shape_names_the_place_and_keeps_nothing(yard: Any, bad: list[Any]) -> None:
     with pytest.raises(InvalidInput) as refused:
-        yard.models.log(yard.model().id, [*yard.groups(1.0), *bad])
+        yard.models.log_trajectories(yard.model().id, [*yard.groups(1.0), *bad])
     assert refused.value.problems[0].loc[:2] == ("data", 1)
     assert yard.files() == set()
 
@@ -385,9 +390,9 @@ def test_every_operation_takes_a_model_by_value_by_id_and_by_name(yard: Any) -> 
         assert yard.models.get(way) == model
         assert [checkpoint.step for checkpoint in yard.models.checkpoints(way)] == [0]
         assert yard.models.checkpoint(way, 0).model_id == model.id
-        assert yard.models.retain(way, keep_last=3).model_id == model.id
+        assert yard.models.set_retention(way, keep_last=3).model_id == model.id
         assert yard.models.pin(way, 0).pinned
-        assert list(yard.models.logs(way)) == []
+        assert list(yard.models.trajectory_logs(way)) == []
     with pytest.raises(NotFound):
         yard.models.get("p/other")
     assert yard.models.delete("p/named").model_id == model.id

@@ -38,8 +38,8 @@ def served_step(yard: Any, version: str) -> int:
 
 
 def story(yard: Any, alias: str = "prod") -> list[tuple[str, int | None, int | None]]:
-    page = yard.models.promotions(yard.model(), alias)
-    assert [one.number for one in page] == list(range(1, len(page.items) + 1))
+    page = list(yard.models.promotions(yard.model(), alias))
+    assert [one.number for one in page] == list(range(1, len(page) + 1))
     return [(one.change.value, one.from_step, one.step) for one in page]
 
 
@@ -132,11 +132,11 @@ def test_the_history_is_read_in_pages_both_ways(trained: Any) -> None:
     model = trained.model()
     made = [trained.models.promote(model, step) for step in (1, 2, 3, 4)]
     trained.models.promote(model, 1, "canary")
-    page = trained.models.promotions(model, after=made[0].id, limit=2)
+    page = trained.models.promotions(model).page(after=made[0].id, limit=2)
     assert (page.items, page.has_more) == ((made[1], made[2]), True)
-    assert trained.models.promotions(model, order="desc").items == tuple(reversed(made))
+    assert trained.models.promotions(model, order="desc").page().items == tuple(reversed(made))
     with pytest.raises(NotFound):
-        trained.models.promotions(model, "canary", after=made[0].id)
+        trained.models.promotions(model, "canary").page(after=made[0].id)
 
 
 def test_what_is_not_there_or_not_the_caller_s_is_not_found(trained: Any) -> None:
@@ -145,10 +145,10 @@ def test_what_is_not_there_or_not_the_caller_s_is_not_found(trained: Any) -> Non
     for ask in (
         lambda: trained.models.promote(model, 9),
         lambda: trained.models.rollback(model, "canary"),
-        lambda: trained.models.unalias(model, "canary"),
+        lambda: trained.models.remove_alias(model, "canary"),
         lambda: stranger.promote(model.id, 1),
         lambda: stranger.rollback(model.id),
-        lambda: stranger.unalias(model.id, "prod"),
+        lambda: stranger.remove_alias(model.id, "prod"),
         lambda: stranger.aliases(model.id),
         lambda: stranger.promotions(model.id),
     ):
@@ -187,7 +187,7 @@ def test_a_rollback_returns_to_where_the_alias_pointed_before_and_another_one_fu
     for step in (1, 2, 3):
         trained.models.promote(model, step)
     assert trained.models.rollback(model).step == 2
-    assert trained.models.aliases(model)[0].previous_step == 1
+    assert next(iter(trained.models.aliases(model))).previous_step == 1
     assert trained.models.rollback(model).step == 1
     assert served_step(trained, "prod") == 1
     with pytest.raises(Conflict, match="nothing before"):
@@ -218,8 +218,8 @@ def test_a_rollback_to_a_checkpoint_that_was_deleted_says_so_and_changes_nothing
 def test_a_removed_alias_serves_nothing_keeps_its_history_and_begins_anew(trained: Any) -> None:
     model = trained.model()
     trained.models.promote(model, 1)
-    trained.models.unalias(model, "prod")
-    assert trained.models.aliases(model) == ()
+    trained.models.remove_alias(model, "prod")
+    assert not trained.models.aliases(model)
     with pytest.raises(ModelNotFound):
         served_step(trained, "prod")
     trained.models.promote(model, 3)
@@ -241,7 +241,7 @@ def test_an_aliased_checkpoint_cannot_be_deleted_nor_its_model_until_it_is_unali
         with pytest.raises(Conflict, match="'prod' points to step 2"):
             delete()
     assert [one.step for one in trained.models.checkpoints(model.id)] == [0, 1, 2, 3, 4]
-    trained.models.unalias(model, "prod")
+    trained.models.remove_alias(model, "prod")
     assert trained.models.delete_checkpoints(model.id, [1, 2]).deleted_count == 2
     trained.models.delete(model.id)
     assert left(trained) == (0, 0)
@@ -258,7 +258,7 @@ def test_retention_keeps_what_an_alias_points_to_and_what_a_rollback_would_lead_
     model = trained.model()
     trained.models.promote(model, 1)
     trained.models.promote(model, 3)
-    trained.models.retain(model, keep_last=1)
+    trained.models.set_retention(model, keep_last=1)
     assert trained.models.apply_retention(model) == (2,)
     trained.models.rollback(model)
     assert trained.models.apply_retention(model) == (3,)
@@ -308,12 +308,12 @@ class Pointing(RuleBasedStateMachine):
     @rule()
     def remove(self) -> None:
         if self.stack:
-            self.yard.models.unalias(self.yard.model(), "prod")
+            self.yard.models.remove_alias(self.yard.model(), "prod")
             self.stack = []
 
     @invariant()
     def points_where_the_stack_says(self) -> None:
-        aliases = self.yard.models.aliases(self.yard.model())
+        aliases = list(self.yard.models.aliases(self.yard.model()))
         assert [alias.step for alias in aliases] == self.stack[-1:]
         assert [alias.previous_step for alias in aliases] == (self.stack[-2:-1] or [None])[: len(aliases)]
 

@@ -110,9 +110,9 @@ def test_what_must_stay_stays_under_every_policy(
 )
 def test_a_rule_out_of_bounds_is_refused_by_name(yard: Any, rule: dict[str, Any], loc: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        yard.models.retain(yard.model(), **rule)
+        yard.models.set_retention(yard.model(), **rule)
     assert [problem.loc for problem in refused.value.problems] == [(loc,)]
-    assert yard.models.retention(yard.model()) is None
+    assert yard.models.get_retention(yard.model()) is None
 
 
 # ---- on a model --------------------------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def steps(yard: Any) -> list[int]:
 
 def test_a_policy_is_applied_when_a_checkpoint_is_added_and_the_files_go_too(yard: Any) -> None:
     model = yard.model()
-    policy = yard.models.retain(model, keep_last=2)
-    assert yard.models.retention(model.id) == policy
+    policy = yard.models.set_retention(model, keep_last=2)
+    assert yard.models.get_retention(model.id) == policy
     train(yard, 4)
     assert (steps(yard), len(yard.files())) == ([0, 3, 4], 2)
     train(yard, 1)
@@ -141,8 +141,8 @@ def test_a_policy_is_applied_when_a_checkpoint_is_added_and_the_files_go_too(yar
 
 def test_a_policy_that_comes_later_is_applied_when_that_is_asked_for(yard: Any) -> None:
     train(yard, 4)
-    yard.models.retain(yard.model(), keep_last=3, keep_best=("loss", 2), lower_is_better=True)
-    yard.models.retain(yard.model(), keep_last=1)
+    yard.models.set_retention(yard.model(), keep_last=3, keep_best=("loss", 2), lower_is_better=True)
+    yard.models.set_retention(yard.model(), keep_last=1)
     assert steps(yard) == [0, 1, 2, 3, 4]
     assert yard.models.apply_retention(yard.model()) == (1, 2, 3)
     assert (steps(yard), len(yard.files())) == ([0, 4], 1)
@@ -161,12 +161,12 @@ def test_more_checkpoints_than_one_step_removes_all_go(build: Any) -> None:
     checkpoints = line(*range(451))
     for one in checkpoints[1:]:
         yard.runtime.store.transact(lambda tx, one=one: tx.add(attrs.evolve(one, model_id=model.id)))
-    yard.models.retain(model, keep_last=1)
+    yard.models.set_retention(model, keep_last=1)
     assert yard.models.apply_retention(model) == tuple(range(1, 450))
 
 
 def test_young_checkpoints_stay_until_their_time_is_over(yard: Any) -> None:
-    yard.models.retain(yard.model(), ttl=timedelta(hours=1))
+    yard.models.set_retention(yard.model(), ttl=timedelta(hours=1))
     train(yard, 2)
     assert yard.models.apply_retention(yard.model()) == ()
     yard.clock.advance(3600)
@@ -175,17 +175,17 @@ def test_young_checkpoints_stay_until_their_time_is_over(yard: Any) -> None:
 
 def test_a_cursor_goes_on_behind_a_checkpoint_that_retention_removed(yard: Any) -> None:
     train(yard, 3)
-    first = yard.models.checkpoints(yard.model().id, limit=2).items[-1]
-    yard.models.retain(yard.model(), keep_last=2)
+    first = yard.models.checkpoints(yard.model().id).page(limit=2).items[-1]
+    yard.models.set_retention(yard.model(), keep_last=2)
     assert yard.models.apply_retention(yard.model()) == (1,)
-    assert [one.step for one in yard.models.checkpoints(yard.model().id, after=first.id)] == [2, 3]
+    assert [one.step for one in yard.models.checkpoints(yard.model().id).page(after=first.id)] == [2, 3]
 
 
 def test_a_pinned_checkpoint_stays_until_it_is_unpinned_even_when_asked_to_go(yard: Any) -> None:
     train(yard, 3)
     model = yard.model()
     assert yard.models.pin(model, 1).pinned
-    yard.models.retain(model, keep_last=1)
+    yard.models.set_retention(model, keep_last=1)
     assert yard.models.apply_retention(model) == (2,)
     with pytest.raises(Conflict, match="step 1 is pinned; unpin it first"):
         yard.models.delete_checkpoints(model.id, [1])
@@ -201,7 +201,7 @@ def test_what_a_running_job_starts_from_or_refers_to_stays(yard: Any) -> None:
     model = yard.model()
     job = yard.training.rl(model, yard.groups(1.0, 0.5), kl_penalty_reference_step=1)
     yard.abandon(1)
-    yard.models.retain(model, keep_last=1)
+    yard.models.set_retention(model, keep_last=1)
     parent = yard.models.checkpoint(model.id, 3)
     later = attrs.evolve(parent, id="later", step=4, job_id=None)
     yard.runtime.store.transact(lambda tx: tx.add(later))
@@ -217,7 +217,7 @@ def test_what_a_waiting_job_will_refer_to_stays(yard: Any) -> None:
     train(yard, 2)
     ahead = yard.sft(2, tag="ahead")
     job = yard.training.rl(yard.model(), yard.groups(1.0), kl_penalty_reference_step=1)
-    yard.models.retain(yard.model(), keep_last=1)
+    yard.models.set_retention(yard.model(), keep_last=1)
     assert yard.models.apply_retention(yard.model()) == ()
     yard.worker().run_until_idle()
     assert [ahead.status, job.status] == [JobStatus.SUCCEEDED] * 2
@@ -226,13 +226,17 @@ def test_what_a_waiting_job_will_refer_to_stays(yard: Any) -> None:
 
 def test_the_policy_goes_with_its_model(yard: Any) -> None:
     model = yard.model()
-    yard.models.retain(model, keep_last=1)
+    yard.models.set_retention(model, keep_last=1)
     yard.models.delete(model.id)
     assert yard.runtime.store.read(lambda s: s.find(type(model), "name", "acme", "p", "m")) is None
-    for call in (yard.models.retention, yard.models.apply_retention, lambda one: yard.models.retain(one, keep_last=1)):
+    for call in (
+        yard.models.get_retention,
+        yard.models.apply_retention,
+        lambda one: yard.models.set_retention(one, keep_last=1),
+    ):
         with pytest.raises(NotFound):
             call(model)
-    assert yard.models.retention(yard.model()) is None
+    assert yard.models.get_retention(yard.model()) is None
     with pytest.raises(Exception, match="Retention"):
         yard.runtime.store.read(lambda s: s.get(Retention, model.id))
 
@@ -242,8 +246,8 @@ def test_the_policy_of_another_s_model_is_out_of_reach(yard: Any) -> None:
     train(yard, 2)
     for stranger in (yard.as_tenant("umbrella"), yard.as_tenant("acme", "other")):
         for call in (
-            lambda models: models.retain(model, keep_last=1),
-            lambda models: models.retention(model),
+            lambda models: models.set_retention(model, keep_last=1),
+            lambda models: models.get_retention(model),
             lambda models: models.apply_retention(model),
             lambda models: models.pin(model, 1),
             lambda models: models.unpin(model, 1),
@@ -254,7 +258,7 @@ def test_the_policy_of_another_s_model_is_out_of_reach(yard: Any) -> None:
 
 def test_a_cancelled_job_removes_nothing(yard: Any) -> None:
     train(yard, 2)
-    yard.models.retain(yard.model(), keep_last=1)
+    yard.models.set_retention(yard.model(), keep_last=1)
     job = yard.sft(2)
     yard.trainer.before = lambda item: job.cancel() if item == "trained" else None
     yard.worker().run_until_idle()
@@ -273,6 +277,6 @@ def test_a_best_by_a_metric_of_the_trainer_is_kept(yard: Any) -> None:
             yield Trained({"w": [b"x"]}, {"reward": next(scores)})
 
     yard.runtime = attrs.evolve(yard.runtime, trainers=(Scoring(),))
-    yard.models.retain(yard.model(), keep_best=("reward", 1))
+    yard.models.set_retention(yard.model(), keep_best=("reward", 1))
     train(yard, 4)
     assert steps(yard) == [0, 2, 4]

@@ -43,7 +43,7 @@ def platform(disk: Disk) -> Iterator[Platform]:
 BEGINNINGS: dict[str, Callable[[Platform], object]] = {
     "an SFT job": lambda platform: platform.training.sft("red/m", CHAT),
     "an RL job": lambda platform: platform.training.rl("red/m", GROUP),
-    "a dataset": lambda platform: platform.training.upload("red", "greetings", CHAT),
+    "a dataset": lambda platform: platform.training.upload("greetings", CHAT, project="red"),
     "an evaluation": lambda platform: platform.evaluations.run("greetings", "echo", ROWS, project="red"),
     "an evaluation for a worker": lambda platform: platform.evaluations.submit(
         "greetings", "echo", ROWS, project="red"
@@ -59,7 +59,7 @@ def test_new_work_is_refused_before_the_disk_is_full_and_nothing_of_it_is_kept(
     with pytest.raises(StorageFull, match="free some"):
         begin(platform)
     assert list(disk.names()) == []
-    assert not platform.training.list(project="red").items
+    assert not platform.training.list(project="red").page().items
 
 
 @pytest.mark.parametrize("begin", BEGINNINGS.values(), ids=BEGINNINGS)
@@ -106,4 +106,4 @@ def test_a_disk_says_how_much_is_free(tmp_path: Path) -> None:
     """What a file on it takes is free no longer; others write meanwhile, so this is all that can be said of numbers."""
     with open_platform(tmp_path / "yard.db", settings=Settings(spare_room=2**70)) as platform:
         with pytest.raises(StorageFull, match=r"only \d+ MiB are free"):
-            platform.training.upload("red", "greetings", CHAT)
+            platform.training.upload("greetings", CHAT, project="red")

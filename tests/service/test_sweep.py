@@ -53,8 +53,8 @@ def orphan(yard: Any) -> str:
 def test_files_that_no_record_names_go_and_all_others_stay(yard: Any) -> None:
     row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     yard.sft(2).wait()
-    yard.training.upload("p", "rows", [row])
-    yard.models.log(yard.model().id, yard.groups(1.0))
+    yard.training.upload("rows", [row], project="p")
+    yard.models.log_trajectories(yard.model().id, yard.groups(1.0))
     yard.sft(2)
     yard.sft(2)
     before = yard.files()

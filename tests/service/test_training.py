@@ -48,7 +48,7 @@ def test_examples_in_every_form_are_the_same_training(yard: Any, tmp_path: Path)
     forms: list[Callable[[], Any]] = [
         lambda: rows,
         lambda: iter(rows),
-        lambda: yard.training.upload("p", "rows", rows).url,
+        lambda: yard.training.upload("rows", rows, project="p").url,
         lambda: str(file),
         lambda: file,
     ]
@@ -91,7 +91,7 @@ def test_a_wrong_sft_configuration_is_refused_and_nothing_is_kept(
         yard.training.sft(yard.model(), yard.examples(4), **options)
     assert refused.value.problems[0].loc == loc
     assert yard.files() == set()
-    assert yard.training.list().items == ()
+    assert yard.training.list().page().items == ()
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_a_bad_row_is_refused_with_its_place_and_nothing_is_kept(yard: Any, tmp_
     for data, place in (([plain(1), bad], ("data", 1)), (tmp_path / "rows.jsonl", ("line", 2))):
         for ask in (
             lambda data=data: yard.training.sft(yard.model(), data),
-            lambda data=data: yard.training.upload("p", "rows", data),
+            lambda data=data: yard.training.upload("rows", data, project="p"),
         ):
             with pytest.raises(InvalidInput) as refused:
                 ask()
             assert refused.value.problems[0].loc[:2] == place
-    for ask in (lambda: yard.training.sft(yard.model(), []), lambda: yard.training.upload("p", "rows", [])):
+    for ask in (lambda: yard.training.sft(yard.model(), []), lambda: yard.training.upload("rows", [], project="p")):
         with pytest.raises(InvalidInput, match="no rows"):
             ask()
     assert yard.files() == set()
@@ -133,7 +133,10 @@ def test_only_the_host_may_name_a_file(yard: Any, tmp_path: Path) -> None:
     yard.model()
     tenant = yard.as_tenant("acme").training
     for data in (file, str(file), "/etc/passwd"):
-        for ask in (lambda data=data: tenant.sft("p/m", data), lambda data=data: tenant.upload("p", "rows", data)):
+        for ask in (
+            lambda data=data: tenant.sft("p/m", data),
+            lambda data=data: tenant.upload("rows", data, project="p"),
+        ):
             with pytest.raises(InvalidInput, match="only the host may name a file"):
                 ask()
 
@@ -172,7 +175,7 @@ def test_a_request_with_the_same_key_is_the_same_job_for_ever(yard: Any) -> None
         assert yard.files() == before
         first.wait()
         assert ask().id == first.id
-    assert len(yard.training.list().items) == 2
+    assert len(yard.training.list().page().items) == 2
     assert [type(event).__name__ for event in yard.seen].count("JobChanged") == 2 * 3
 
 
@@ -188,7 +191,7 @@ def test_a_key_holds_when_the_queue_is_full_and_when_what_the_request_named_is_g
 
 
 def test_a_key_that_was_used_for_another_request_is_refused_and_says_so(yard: Any) -> None:
-    url = yard.training.upload("p", "rows", [plain(1)]).url
+    url = yard.training.upload("rows", [plain(1)], project="p").url
     ask = yard.training.sft
     job = ask(yard.model(), yard.examples(4), idempotency_key="key")
     files = yard.files()
@@ -202,11 +205,11 @@ def test_a_key_that_was_used_for_another_request_is_refused_and_says_so(yard: An
     for other in others:
         with pytest.raises(Conflict, match=f"'key' was used for another request, which made job {job.id}"):
             other()
-    assert (yard.files(), len(yard.training.list().items)) == (files, 1)
+    assert (yard.files(), len(yard.training.list().page().items)) == (files, 1)
 
 
 def test_another_key_is_another_job_even_for_an_equal_request_on_a_dataset(yard: Any) -> None:
-    url = yard.training.upload("p", "rows", [plain(1)]).url
+    url = yard.training.upload("rows", [plain(1)], project="p").url
     jobs = [yard.training.sft(yard.model(), url, idempotency_key=key).id for key in ("a", "b", "a")]
     assert jobs[0] == jobs[2] != jobs[1]
 
@@ -333,15 +336,15 @@ def test_an_estimate_is_never_in_the_past_and_never_an_error(step: int, total: i
 
 
 def test_uploads_are_versions_and_equal_rows_are_the_version_that_has_them(yard: Any) -> None:
-    first = yard.training.upload("p", "rows", [plain(1)])
-    second = yard.training.upload("p", "rows", [plain(2)])
-    again = yard.training.upload("p", "rows", [plain(1)])
+    first = yard.training.upload("rows", [plain(1)], project="p")
+    second = yard.training.upload("rows", [plain(2)], project="p")
+    again = yard.training.upload("rows", [plain(1)], project="p")
     assert (first.url, second.version, again) == ("modelyard:///acme/p/rows:v0", 1, first)
     assert (first.rows, len(yard.files())) == (1, 2)
 
 
 def test_the_same_model_url_and_config_are_one_job_until_it_has_ended(yard: Any) -> None:
-    url = yard.training.upload("p", "rows", [plain(1), plain(2)]).url
+    url = yard.training.upload("rows", [plain(1), plain(2)], project="p").url
     ask = yard.training.sft
     first = ask(yard.model(), url)
     assert ask(yard.model(), url, batch_size=2).id == first.id
@@ -355,16 +358,16 @@ def test_the_same_model_url_and_config_are_one_job_until_it_has_ended(yard: Any)
 
 
 def test_a_url_without_version_means_the_latest_one_of_now(yard: Any) -> None:
-    yard.training.upload("p", "rows", [plain(1)])
+    yard.training.upload("rows", [plain(1)], project="p")
     url = "wandb-artifact:///acme/p/rows"
     first = yard.training.sft(yard.model(), url)
     assert yard.training.sft(yard.model(), url + ":latest").id == first.id
-    yard.training.upload("p", "rows", [plain(2)])
+    yard.training.upload("rows", [plain(2)], project="p")
     assert yard.training.sft(yard.model(), url).id != first.id
 
 
 def test_a_dataset_outlives_the_jobs_that_read_it(yard: Any) -> None:
-    dataset = yard.training.upload("p", "rows", [plain(1)])
+    dataset = yard.training.upload("rows", [plain(1)], project="p")
     yard.training.sft(yard.model(), dataset.url).wait()
     yard.training.sft(yard.model(), dataset.url).cancel()
     assert dataset.artifact in yard.files()
@@ -385,7 +388,7 @@ def test_a_dataset_outlives_the_jobs_that_read_it(yard: Any) -> None:
 def test_a_url_is_looked_up_under_the_caller_s_own_scope_and_never_fetched(
     yard: Any, url: str, error: type[Exception]
 ) -> None:
-    yard.training.upload("p", "rows", [plain(1)])
+    yard.training.upload("rows", [plain(1)], project="p")
     yard.model()
     with pytest.raises(error):
         yard.as_tenant("acme", "p").training.sft("p/m", url)
@@ -393,11 +396,11 @@ def test_a_url_is_looked_up_under_the_caller_s_own_scope_and_never_fetched(
 
 def test_uploads_go_where_the_key_may_write(yard: Any) -> None:
     tenant = yard.as_tenant("acme", "p").training
-    assert tenant.upload("p", "rows", [plain(1)]).entity == "acme"
+    assert tenant.upload("rows", [plain(1)], project="p").entity == "acme"
     with pytest.raises(Forbidden):
-        tenant.upload("other", "rows", [plain(1)])
+        tenant.upload("rows", [plain(1)], project="other")
     with pytest.raises(InvalidInput):
-        tenant.upload("p", "ro ws", [plain(1)])
+        tenant.upload("ro ws", [plain(1)], project="p")
 
 
 # ---- waiting -----------------------------------------------------------------------------------------------------
@@ -575,13 +578,13 @@ def test_a_task_that_stops_watching_a_job_which_runs_elsewhere_is_let_go(yard: A
 def test_events_are_read_in_pages_with_a_cursor(yard: Any) -> None:
     job, other = yard.sft(4), yard.sft(4)
     other.wait()
-    first = yard.training.events(job.id, limit=3)
-    rest = yard.training.events(job.id, after=first.items[-1].id, limit=3)
+    first = yard.training.events(job.id).page(limit=3)
+    rest = yard.training.events(job.id).page(after=first.items[-1].id, limit=3)
     assert (types(first), first.has_more, types(rest), rest.has_more) == (STORY[:3], True, STORY[3:], False)
     assert types(yard.training.events(job.id, order="desc")) == STORY[::-1]
-    for after in (UNKNOWN, yard.training.events(other.id).items[0].id):
+    for after in (UNKNOWN, yard.training.events(other.id).page().items[0].id):
         with pytest.raises(NotFound):
-            yard.training.events(job.id, after=after)
+            yard.training.events(job.id).page(after=after)
 
 
 def test_jobs_are_listed_by_model_status_and_project(yard: Any) -> None:
@@ -599,11 +602,11 @@ def test_jobs_are_listed_by_model_status_and_project(yard: Any) -> None:
     assert ids(status=JobStatus.QUEUED) == [three.id, far.id]
     assert ids(status=JobStatus.QUEUED, project="p") == ids(model="p/a", status=JobStatus.QUEUED) == [three.id]
     assert ids(project="far") == [far.id]
-    assert ids(after=two.id, limit=1) == [three.id]
-    assert yard.training.list(limit=2).has_more
-    assert not yard.training.list(after=two.id, limit=2).has_more
+    assert [job.id for job in yard.training.list().page(1, after=two.id)] == [three.id]
+    assert yard.training.list().page(limit=2).has_more
+    assert not yard.training.list().page(after=two.id, limit=2).has_more
     with pytest.raises(NotFound):
-        ids(after=UNKNOWN)
+        yard.training.list().page(after=UNKNOWN)
 
 
 def test_jobs_of_another_look_as_if_they_did_not_exist(yard: Any) -> None:
@@ -617,11 +620,11 @@ def test_jobs_of_another_look_as_if_they_did_not_exist(yard: Any) -> None:
             lambda one: one.cancel(job.id),
             lambda one: one.sft(yard.model().id, yard.examples(1)),
             lambda one: one.rl(yard.model(), yard.groups(1.0)),
-            lambda one: one.list(after=job.id),
+            lambda one: one.list().page(after=job.id),
         ):
             with pytest.raises(NotFound):
                 call(stranger.training)
-        assert stranger.training.list().items == ()
+        assert stranger.training.list().page().items == ()
     assert [one.id for one in yard.as_tenant("acme", "p").training.list()] == [job.id]
     with pytest.raises(Forbidden):
         yard.as_tenant("acme").training.list(entity="umbrella")
@@ -632,7 +635,7 @@ def test_the_host_lists_every_entity_s_jobs_unless_one_is_named(yard: Any) -> No
     other = yard.models.create("m", project="p", base_model="base-model", entity="umbrella")
     theirs = yard.training.sft(other, yard.examples(1))
     assert [one.id for one in yard.training.list()] == [job.id, theirs.id]
-    assert [one.id for one in yard.training.list(after=job.id)] == [theirs.id]
+    assert [one.id for one in yard.training.list().page(after=job.id)] == [theirs.id]
     assert [one.id for one in yard.training.list(status=JobStatus.QUEUED)] == [job.id, theirs.id]
     assert [one.id for one in yard.training.list(entity="umbrella")] == [theirs.id]
     assert [one.id for one in yard.training.list(project="p")] == [job.id]
@@ -648,7 +651,7 @@ def test_a_key_s_holder_is_named_in_what_it_cancels(yard: Any) -> None:
 def test_other_kinds_of_jobs_are_no_training_jobs(yard: Any) -> None:
     job = yard.new_job("lane", JobKind.EVALUATE)
     yard.runtime.store.transact(lambda tx: tx.add(job))
-    assert yard.training.list().items == ()
+    assert yard.training.list().page().items == ()
     with pytest.raises(NotFound):
         yard.training.get(job.id)
 

@@ -41,7 +41,7 @@ def test_a_job_that_waits_has_a_plot_without_values(platform: Any) -> None:
 def test_a_model_s_plot_goes_on_from_job_to_job(platform: Any) -> None:
     first, second = (platform.training.sft("demo/polite", ROWS) for _ in range(2))
     expected = losses(first) + losses(second)
-    model = platform.models.find("demo", "polite")
+    model = platform.models.find("polite", project="demo")
     (panel,) = platform.models.plot(model.id).panels
     assert panel.series[0].points == list(enumerate(expected, 1))
 

@@ -130,7 +130,7 @@ def test_a_cost_is_exact_whatever_the_thread_s_decimal_context(
 def test_a_completion_is_booked_at_its_price() -> None:
     runtime = make()
     assert ask(runtime) == REAL
-    (entry,) = Ledger(runtime, HOST).entries().items
+    (entry,) = Ledger(runtime, HOST).list().page().items
     assert (entry.entity, entry.project, entry.key_id, entry.model, entry.base_model) == ("acme", "", "", "m", "m")
     assert (entry.prompt_tokens, entry.completion_tokens, entry.cost) == (3, 2, REAL)
 
@@ -160,7 +160,7 @@ rows = st.builds(
     cost=st.decimals(0, 10, places=25, allow_nan=False, allow_infinity=False),
     created_at=moments,
 )
-fields = {"team": "entity", "project": "project", "model": "model", "key": "key_id"}
+fields = {"entity": "entity", "project": "project", "model": "model", "key": "key_id"}
 
 
 def naive_sums(found: list[LedgerEntry], by: tuple[str, ...]) -> dict[tuple[str, ...], tuple[int, int, Fraction]]:
@@ -175,10 +175,10 @@ def naive_sums(found: list[LedgerEntry], by: tuple[str, ...]) -> dict[tuple[str,
 @settings(max_examples=60)
 @given(
     booked=st.lists(rows, max_size=25, unique_by=lambda row: row.id),
-    by=st.lists(st.sampled_from(["team", "project", "model", "key", "day"]), unique=True, max_size=3).map(tuple),
+    by=st.lists(st.sampled_from(["entity", "project", "model", "key", "day"]), unique=True, max_size=3).map(tuple),
     since=st.none() | moments,
     until=st.none() | moments,
-    team=st.sampled_from([None, "acme", "nobody"]),
+    entity=st.sampled_from([None, "acme", "nobody"]),
     project=st.sampled_from([None, "p", ""]),
 )
 def test_any_sum_over_any_period_is_that_of_its_rows(
@@ -186,7 +186,7 @@ def test_any_sum_over_any_period_is_that_of_its_rows(
     by: tuple[str, ...],
     since: datetime | None,
     until: datetime | None,
-    team: str | None,
+    entity: str | None,
     project: str | None,
 ) -> None:
     runtime = make(store=MemoryStore(RECORDS))
@@ -197,10 +197,10 @@ def test_any_sum_over_any_period_is_that_of_its_rows(
         for row in booked
         if (since is None or since <= row.created_at)
         and (until is None or row.created_at < until)
-        and team in (None, row.entity)
+        and entity in (None, row.entity)
         and project in (None, row.project)
     ]
-    found = Ledger(runtime, HOST).total(by, since=since, until=until, team=team, project=project)
+    found = Ledger(runtime, HOST).total(by, since=since, until=until, entity=entity, project=project)
     sums = {
         tuple(getattr(one, name) for name in by): (one.requests, one.prompt_tokens, Fraction(one.cost)) for one in found
     }
@@ -223,60 +223,60 @@ def test_a_period_holds_its_first_moment_and_not_its_last(hour: int) -> None:
 @settings(max_examples=40)
 @given(st.lists(rows, max_size=12, unique_by=lambda row: row.id), st.integers(1, 5), st.sampled_from([None, "acme"]))
 def test_pages_of_the_ledger_are_its_rows_in_the_order_of_their_time(
-    booked: list[LedgerEntry], limit: int, team: str | None
+    booked: list[LedgerEntry], limit: int, entity: str | None
 ) -> None:
     runtime = make(store=MemoryStore(RECORDS))
     for row in booked:
         runtime.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
     ledger, found, after = Ledger(runtime, HOST), [], None
     while True:
-        page = ledger.entries(after=after, limit=limit, team=team)
+        page = ledger.list(entity=entity).page(after=after, limit=limit)
         found += page.items
         if not page.has_more:
             break
         assert len(page.items) == limit
         after = page.items[-1].id
-    chosen = [row for row in booked if team in (None, row.entity)]
+    chosen = [row for row in booked if entity in (None, row.entity)]
     assert found == sorted(chosen, key=lambda row: (row.created_at, row.id))
 
 
 def test_booking_the_same_completion_again_changes_nothing() -> None:
     runtime = make()
     ask(runtime)
-    (entry,) = Ledger(runtime, HOST).entries().items
+    (entry,) = Ledger(runtime, HOST).list().page().items
     runtime.store.transact(lambda tx: book(tx, entry, None, None))
     assert Ledger(runtime, HOST).total() == [UsageSum(requests=1, prompt_tokens=3, completion_tokens=2, cost=REAL)]
 
 
 def test_a_key_sees_its_entity_alone_and_one_of_some_projects_sees_those() -> None:
     runtime = make()
-    ask(runtime, HOST, team="rival")
+    ask(runtime, HOST, entity="rival")
     ask(runtime, key(), project="p")
     ask(runtime, key(), project="q")
     ask(runtime, key())
     ask(runtime, key(None, "key-2", "p", "r"))
     whole, part = Ledger(runtime, key()), Ledger(runtime, key(None, "key-2", "p", "r"))
-    assert [(one.team, one.project) for one in whole.total(["team", "project"])] == [
+    assert [(one.entity, one.project) for one in whole.total(["entity", "project"])] == [
         ("acme", ""),
         ("acme", "p"),
         ("acme", "q"),
     ]
     assert [(one.project, one.requests) for one in part.total(["project"])] == [("", 1), ("p", 1)]
-    assert {row.project for row in part.entries()} == {"", "p"}
-    assert [row.key_id for row in part.entries() if not row.project] == ["key-2"]
-    for refused in (lambda: whole.total(team="rival"), lambda: part.entries(project="q")):
+    assert {row.project for row in part.list()} == {"", "p"}
+    assert [row.key_id for row in part.list() if not row.project] == ["key-2"]
+    for refused in (lambda: whole.total(entity="rival"), lambda: part.list(project="q")):
         with pytest.raises(Forbidden):
             refused()
 
 
 def test_a_row_of_another_tenant_is_neither_found_nor_a_cursor() -> None:
     runtime = make()
-    ask(runtime, HOST, team="rival")
-    (foreign,) = Ledger(runtime, HOST).entries(team="rival").items
+    ask(runtime, HOST, entity="rival")
+    (foreign,) = Ledger(runtime, HOST).list(entity="rival").page().items
     told, mine = set(), Ledger(runtime, key())
-    assert Ledger(runtime, HOST).entry(foreign.id) == foreign
+    assert Ledger(runtime, HOST).get(foreign.id) == foreign
     for after in (foreign.id, "nothing"):
-        for look in (partial(mine.entry, after), partial(mine.entries, after=after)):
+        for look in (partial(mine.get, after), partial(mine.list().page, after=after)):
             with pytest.raises(NotFound) as missing:
                 look()
             told.add(str(missing.value).replace(after, ""))
@@ -287,7 +287,7 @@ def test_a_row_of_another_tenant_is_neither_found_nor_a_cursor() -> None:
     "options",
     [
         {"by": ["weather"]},
-        {"by": "team"},
+        {"by": "entity"},
         {"since": datetime(2026, 1, 1)},
         {"until": datetime.max.replace(tzinfo=UTC)},
     ],
@@ -321,12 +321,12 @@ def test_without_a_budget_or_a_limit_a_completion_is_one_transaction_and_holds_n
 
 def test_a_budget_s_worst_case_is_reserved_while_the_backend_works_and_the_real_cost_is_spent() -> None:
     seen: list[Budget | None] = []
-    runtime = make(Priced(during=lambda: seen.append(Ledger(runtime, HOST).budget())))
+    runtime = make(Priced(during=lambda: seen.append(Ledger(runtime, HOST).get_budget())))
     Ledger(runtime, HOST).set_budget(1)
     ask(runtime)
     assert seen[0] is not None
     assert (seen[0].reserved, seen[0].spent) == (WORST, 0)
-    after = Ledger(runtime, HOST).budget()
+    after = Ledger(runtime, HOST).get_budget()
     assert after is not None
     assert (after.reserved, after.spent, after.remaining) == (0, REAL, 1 - REAL)
     assert held(runtime) == []
@@ -361,14 +361,14 @@ def test_both_the_entity_s_and_the_key_s_budget_bind_and_a_refusal_reserves_on_n
     ledger.set_budget("0.01", key_id="key-1")
     with pytest.raises(BudgetExceeded):
         ask(runtime, key())
-    entity, of_key = ledger.budget(), ledger.budget(key_id="key-1")
+    entity, of_key = ledger.get_budget(), ledger.get_budget(key_id="key-1")
     assert entity is not None
     assert of_key is not None
     assert entity.reserved == of_key.reserved == 0
     assert ask(runtime, key(name="key-2")) == REAL
     ledger.set_budget(10, key_id="key-1")
     ask(runtime, key())
-    budgets = ledger.budget(), ledger.budget(key_id="key-1"), ledger.budget(key_id="key-2")
+    budgets = ledger.get_budget(), ledger.get_budget(key_id="key-1"), ledger.get_budget(key_id="key-2")
     assert [budget and budget.spent for budget in budgets] == [2 * REAL, REAL, None]
 
 
@@ -394,10 +394,10 @@ def test_only_the_host_sets_budgets_and_a_key_reads_its_entity_s() -> None:
     runtime = make()
     Ledger(runtime, HOST).set_budget(3)
     mine = Ledger(runtime, key())
-    budget = mine.budget()
+    budget = mine.get_budget()
     assert budget is not None
     assert budget.limit == 3
-    for refused in (lambda: mine.set_budget(9), mine.remove_budget, lambda: mine.budget(entity="rival")):
+    for refused in (lambda: mine.set_budget(9), mine.remove_budget, lambda: mine.get_budget(entity="rival")):
         with pytest.raises(Forbidden):
             refused()
 
@@ -411,12 +411,12 @@ def test_a_budget_that_is_removed_and_set_anew_while_a_request_runs_is_neither_n
     ledger = Ledger(runtime, HOST)
     ledger.set_budget(1)
     ask(runtime)
-    budget = ledger.budget()
+    budget = ledger.get_budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL)
     ledger.remove_budget()
     ledger.remove_budget()
-    assert ledger.budget() is None
+    assert ledger.get_budget() is None
 
 
 class Fails(Exception):
@@ -435,8 +435,8 @@ def test_a_backend_that_fails_half_way_is_booked_for_what_it_made_and_holds_noth
     chat = Chat(runtime, HOST)
     with pytest.raises(BackendError):
         list(chat.stream(**ASK)) if streamed else chat.complete(**ASK)
-    (entry,) = ledger.entries().items
-    budget = ledger.budget()
+    (entry,) = ledger.list().page().items
+    budget = ledger.get_budget()
     assert budget is not None
     assert (entry.completion_tokens, entry.cost) == (1, REAL - Decimal("0.01"))
     assert (budget.reserved, budget.spent) == (0, entry.cost)
@@ -452,7 +452,7 @@ def test_a_backend_that_makes_nothing_costs_nothing_and_holds_nothing() -> None:
     Ledger(runtime, HOST).set_budget(1)
     with pytest.raises(BackendError):
         ask(runtime)
-    budget = Ledger(runtime, HOST).budget()
+    budget = Ledger(runtime, HOST).get_budget()
     assert budget is not None
     assert (budget.reserved, budget.spent, spent(runtime)) == (0, 0, 0)
     assert held(runtime) == []
@@ -495,7 +495,7 @@ def test_of_sixteen_threads_exactly_those_that_fit_are_let_in(fitting: int, on_d
     ledger = Ledger(runtime, HOST)
     ledger.set_budget(WORST * fitting)
     assert let_in(Chat(runtime, HOST), meeting, BudgetExceeded) == fitting
-    budget = ledger.budget()
+    budget = ledger.get_budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL * fitting)
     assert held(runtime) == []
@@ -650,7 +650,7 @@ def test_a_cancelled_task_gives_back_its_slot_and_its_reservation() -> None:
             await task
 
     asyncio.run(main())
-    budget = Ledger(runtime, HOST).budget()
+    budget = Ledger(runtime, HOST).get_budget()
     assert held(runtime) == []
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, spent(runtime))
@@ -684,7 +684,7 @@ def test_a_dead_process_s_reservation_is_given_back_after_a_quarter_of_an_hour_o
         ask(runtime)
     clock.advance(1)
     assert ask(runtime) == REAL
-    budget = Ledger(runtime, HOST).budget()
+    budget = Ledger(runtime, HOST).get_budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, REAL)
     assert held(runtime) == []
@@ -745,7 +745,7 @@ def test_what_was_taken_for_dead_and_comes_to_its_end_after_all_is_booked_once()
     runtime = make(Priced(during=taken_away), store, clock)
     Ledger(runtime, HOST).set_budget(WORST)
     Chat(runtime, HOST).complete(**ASK)
-    budget = Ledger(runtime, HOST).budget()
+    budget = Ledger(runtime, HOST).get_budget()
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, 2 * REAL)
     assert held(runtime) == []

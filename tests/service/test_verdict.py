@@ -88,7 +88,7 @@ def test_a_checkpoint_that_is_shown_to_be_worse_is_refused_and_nothing_changes(t
     with pytest.raises(PromotionRefused, match="the candidate is worse"):
         promote(trained)
     assert step_of(trained) == 1
-    assert len(trained.models.promotions("p/m").items) == 1
+    assert len(trained.models.promotions("p/m").page().items) == 1
     assert promote(trained, margin=1.0).step == 2
 
 

@@ -27,7 +27,7 @@ def yard_of_before(tmp_path: Path) -> Iterator[Platform]:
 
 def test_keys_and_budgets_are_there(yard_of_before: Platform) -> None:
     assert yard_of_before.keys.authenticate(SECRET).scope.entity == "acme"
-    assert yard_of_before.usage.budget(entity="acme").limit == 5
+    assert yard_of_before.usage.get_budget(entity="acme").limit == 5
 
 
 def test_the_ledger_adds_up(yard_of_before: Platform) -> None:
@@ -37,7 +37,7 @@ def test_the_ledger_adds_up(yard_of_before: Platform) -> None:
 
 
 def test_models_and_their_checkpoints_answer(yard_of_before: Platform) -> None:
-    model = yard_of_before.models.find("desk", "support")
+    model = yard_of_before.models.find("support", project="desk")
     assert [one.step for one in yard_of_before.models.checkpoints(model)] == [0, 1, 2]
     for name in ("local/desk/support:prod", "local/desk/support:step2"):
         answer = yard_of_before.chat.complete(model=name, messages="question 1", temperature=0, max_tokens=4)
@@ -50,7 +50,7 @@ def test_registered_models_answer(yard_of_before: Platform) -> None:
 
 
 def test_stored_completions_are_there(yard_of_before: Platform) -> None:
-    (stored,) = yard_of_before.chat.completions()
+    (stored,) = yard_of_before.chat.list()
     assert stored.request["messages"][0]["content"] == "hello there"
 
 

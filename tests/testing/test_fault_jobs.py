@@ -102,7 +102,7 @@ def test_a_job_that_was_taken_over_is_finished_by_one_and_written_to_by_one(faul
 
 
 def job_steps(platform: Any, job: Any) -> list[Any]:
-    return [event for event in platform.training.events(job.id, limit=100) if event.type == "gradient_step"]
+    return [event for event in platform.training.events(job.id).page(limit=100) if event.type == "gradient_step"]
 
 
 def test_a_slow_step_keeps_its_lease_since_the_heartbeat_goes_on(

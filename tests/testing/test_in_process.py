@@ -102,7 +102,7 @@ def asked(yard: Platform, line: Any) -> Yard:
 
 
 def booked(platform: Platform) -> list[int]:
-    return [entry.completion_tokens for entry in platform.usage.entries().items]
+    return [entry.completion_tokens for entry in platform.usage.list().page().items]
 
 
 # ---- whole answers -----------------------------------------------------------------------------------------------

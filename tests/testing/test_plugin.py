@@ -18,19 +18,19 @@ HELLO: Any = [{"role": "user", "content": "hello from the other side"}]
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_has_a_fresh_platform(yard: Platform, turn: int) -> None:
     assert yard.chat.complete(model="echo", messages="hello").text == "hello"
-    assert len(yard.usage.entries().items) == 1
+    assert len(yard.usage.list().page().items) == 1
 
 
 def test_the_client_asks_the_platform_of_the_same_test(yard: Platform, yard_openai: Any) -> None:
     answer = yard_openai.chat.completions.create(model="echo", messages=HELLO)
     assert answer.choices[0].message.content == "hello from the other side"
-    assert [entry.entity for entry in yard.usage.entries().items] == [yard._principal.entity]
+    assert [entry.entity for entry in yard.usage.list().page().items] == [yard._principal.entity]
 
 
 def test_the_asynchronous_client_asks_the_platform_of_the_same_test(yard: Platform, yard_async_openai: Any) -> None:
     answer = asyncio.run(yard_async_openai.chat.completions.create(model="echo", messages=HELLO))
     assert answer.choices[0].message.content == "hello from the other side"
-    assert len(yard.usage.entries().items) == 1
+    assert len(yard.usage.list().page().items) == 1
 
 
 class TestABackendOfOnesOwn:
@@ -161,7 +161,7 @@ def test_a_served_platform_answers_a_client_that_needs_a_socket(
     with openai.OpenAI(base_url=f"{yard_url}/inference/v1", api_key=key) as client:
         answer = client.chat.completions.create(model="echo", messages=HELLO)
     assert answer.choices[0].message.content == "hello from the other side"
-    assert len(yard.usage.entries().items) == 1
+    assert len(yard.usage.list().page().items) == 1
 
 
 def test_a_clock_of_ones_own_is_the_platform_s(pytester: pytest.Pytester) -> None:

@@ -62,8 +62,8 @@ def test_a_worker_beats_while_time_goes_by_and_is_missed_when_it_is_gone(clock: 
 def test_checkpoints_are_kept_for_their_time(clock: ManualClock, platform: Any) -> None:
     for _ in range(2):
         platform.training.sft("p/m", ROWS).result()
-    model = platform.models.list(project="p").items[0]
-    platform.models.retain(model, ttl=timedelta(days=7))
+    model = platform.models.list(project="p").page().items[0]
+    platform.models.set_retention(model, ttl=timedelta(days=7))
     clock.advance(days=6, hours=23)
     assert platform.models.apply_retention(model) == ()
     clock.advance(hours=1)

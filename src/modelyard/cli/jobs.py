@@ -11,7 +11,6 @@ import click
 from modelyard.cli.terminal import (
     Group,
     entity_option,
-    every,
     json_option,
     opened,
     show_fields,
@@ -56,7 +55,7 @@ ERROR_WIDTH = 60
 def list_jobs(store: Path, entity: str | None, as_json: bool) -> None:
     """List jobs, the oldest first."""
     with opened(store) as platform:
-        found = every(platform.jobs.list, entity)
+        found = platform.jobs.list(entity=entity)
         show_values(as_json, JOB_COLUMNS, found if as_json else map(_brief, found))
 
 

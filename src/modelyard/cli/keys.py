@@ -19,7 +19,7 @@ def keys() -> None:
 
 @keys.command("create")
 @store_option
-@click.option("--entity", required=True, help="The team that the key belongs to.")
+@click.option("--entity", required=True, help="The entity that the key belongs to.")
 @click.option(
     "--project", "projects", multiple=True, help="A project that it may use; repeat for more; none means all."
 )

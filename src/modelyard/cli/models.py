@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from modelyard.cli.terminal import entity_option, every, json_option, opened, show_values, store_option
+from modelyard.cli.terminal import entity_option, json_option, opened, show_values, store_option
 from modelyard.domain.promotion import NotWorse
 
 alias_option = click.option("--alias", default="prod", show_default=True, help="Which alias.")
@@ -20,7 +20,7 @@ COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
 def models(store: Path, entity: str | None, as_json: bool) -> None:
     """List trainable models."""
     with opened(store) as platform:
-        show_values(as_json, MODEL_COLUMNS, every(platform.models.list, entity))
+        show_values(as_json, MODEL_COLUMNS, platform.models.list(entity=entity))
 
 
 @click.command("promote")
@@ -55,7 +55,7 @@ def _before(step: int | None) -> str:
 @click.command()
 @store_option
 @click.option(
-    "--by", default="team,project,model", show_default=True, help="Comma-joined: team, project, model, key, day."
+    "--by", default="entity,project,model", show_default=True, help="Comma-joined: entity, project, model, key, day."
 )
 @json_option
 def usage(store: Path, by: str, as_json: bool) -> None:

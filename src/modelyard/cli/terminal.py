@@ -1,7 +1,7 @@
 """What every command shares: options, errors as one line, the platform of a store, tables."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,3 @@ def show_fields(fields: Iterable[tuple[str, Any]]) -> None:
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"{name:{width}}  {value}".rstrip())
-
-
-def every(listing: Callable[..., Any], entity: str | None) -> Iterator[Any]:
-    """Every item of a paged listing."""
-    after = None
-    while True:
-        page = listing(entity=entity, after=after, limit=100)
-        yield from page.items
-        if not page.has_more:
-            return
-        after = page.items[-1].id

@@ -20,9 +20,9 @@ def check_name(value: str, *loc: str | int) -> str:
 
 @attrs.frozen
 class Attribution:
-    """Whom a completion is booked on: the team (which is the entity) and the project, "" for none."""
+    """Whom a completion is booked on: the entity and the project, "" for none."""
 
-    team: str
+    entity: str
     project: str = ""
 
 
@@ -85,13 +85,13 @@ class Principal:
         if not self.scope.covers(entity, project):
             raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
 
-    def attribution(self, team: str | None = None, project: str | None = None) -> Attribution:
+    def attribution(self, entity: str | None = None, project: str | None = None) -> Attribution:
         """Whom to book on: what was named and is covered, else the default entity and the key's only project."""
-        team = team or self.entity
-        if not project and team == self.entity and self.scope.projects is not None and len(self.scope.projects) == 1:
+        entity = entity or self.entity
+        if not project and entity == self.entity and self.scope.projects is not None and len(self.scope.projects) == 1:
             (project,) = self.scope.projects
-        self.require(team, project)
-        return Attribution(team, project or "")
+        self.require(entity, project)
+        return Attribution(entity, project or "")
 
 
 def host(entity: str = "local") -> Principal:

@@ -116,10 +116,10 @@ def empty_total(entry: LedgerEntry, day: str) -> UsageTotal:
 class UsageSum:
     """The sum of ledger entries that agree on what was asked for; None where they were not kept apart.
 
-    `team` is the entity, `key` the id of the API key ("" for the host), `day` YYYY-MM-DD in UTC, `cost` in USD.
+    `key` the id of the API key ("" for the host), `day` YYYY-MM-DD in UTC, `cost` in USD.
     """
 
-    team: str | None = None
+    entity: str | None = None
     project: str | None = None
     model: str | None = None
     key: str | None = None
@@ -132,7 +132,7 @@ class UsageSum:
     cost: Decimal = Decimal(0)
 
 
-SUM_BY = {"team": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
+SUM_BY = {"entity": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
 """What sums can be kept apart by, and the field of a total that says it."""
 
 

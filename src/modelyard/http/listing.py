@@ -12,6 +12,7 @@ import attrs
 from modelyard.domain.paging import Order, Page
 from modelyard.errors import InvalidInput
 from modelyard.http.route import Call, Parameter
+from modelyard.platform.listing import Listing
 
 T = TypeVar("T")
 
@@ -28,13 +29,10 @@ NAMESPACE = (
 )
 
 
-def paging(call: Call) -> dict[str, Any]:
-    """Read which part of a listing is requested, as the arguments of its use case. Raises `InvalidInput`."""
-    return {
-        "after": call.one("after"),
-        "limit": call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE),
-        "order": _order(call),
-    }
+def requested_page(call: Call, listing: Callable[[Order], Listing[T]]) -> Page[T]:
+    """Read the part of a listing, in the order, that is requested. Raises `InvalidInput`."""
+    limit, order = call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), _order(call)
+    return listing(order).page(limit, call.one("after"))
 
 
 def _order(call: Call) -> Order:

@@ -1,31 +1,27 @@
-"""Pages of records in an index, with cursors that outlive the record that they name."""
+"""Listings of records in an index, with cursors that outlive the record that they name."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from modelyard.domain.identity import Principal
-from modelyard.domain.paging import Order, Page, check_limit
+from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.paging import Order
 from modelyard.domain.record import KEY, by_class
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import InvalidInput, Problem
+from modelyard.platform.listing import BATCH, Cursor, Listing, accept_all, in_batches
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 R = TypeVar("R")
-
-BATCH = 200
-"""How many records are read at once."""
+T = TypeVar("T")
 
 MANY = 2000
 """How many are where a few columns are read of each."""
 
 MAX_WINDOW = 2**53
 MAX_IDS = 1000
-
-Cursor = tuple[object, ...]
-"""What `page(..., after=)` takes."""
 
 _DECLARED = by_class(RECORDS)
 
@@ -113,9 +109,21 @@ def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
     return _DECLARED[cls].cursor(index, record)
 
 
-def accept_all(_: object) -> bool:
-    """Keeps all."""
-    return True
+def _as_they_are(_: Snapshot, found: Sequence[Any]) -> Sequence[Any]:
+    return found
+
+
+def named_place(runtime: Runtime, principal: Principal, entity: str | None, project: str | None) -> tuple[str, str]:
+    """Return the entity and the project, by default the principal's own and the platform's default one.
+
+    Raises `Forbidden` for those that the principal lacks, and `InvalidInput` for what cannot be a name.
+    """
+    entity = principal.entity if entity is None else entity
+    project = runtime.project if project is None else project
+    principal.require(entity, project)
+    check_name(project, "project")
+    check_name(entity, "entity")
+    return entity, project
 
 
 def listed_entity(principal: Principal, entity: str | None, project: str | None) -> str | None:
@@ -136,33 +144,32 @@ def listed_index(entity: str | None, project: str | None) -> tuple[str, ...]:
     return ("by_entity", entity) if project is None else ("by_project", entity, project)
 
 
-def read_page(
+def index_listing(
     runtime: Runtime,
     cls: type[R],
     index: str,
     *where: object,
-    after: Callable[[Snapshot], Cursor] | None = None,
-    limit: int,
+    place: Callable[[str, Snapshot], Cursor],
     order: Order = "asc",
     keep: Callable[[R], bool] = accept_all,
-) -> Page[R]:
-    """A page of the records of an index that `keep` keeps, read a batch at a time.
+    shown: Callable[[Snapshot, Sequence[R]], Sequence[T]] = _as_they_are,
+) -> Listing[T]:
+    """List the records of an index that `keep` keeps, as `shown` shows them.
 
-    `after` looks the cursor up. Raises `InvalidInput`, and what `after` raises.
+    `place` finds the cursor of an id. Raises `InvalidInput` for an unknown order.
     """
-    check_limit(limit)
     if order not in ("asc", "desc"):
         raise InvalidInput.at("order", msg="must be 'asc' or 'desc'")
-    cursor = None if after is None else runtime.store.read(after)
-    size = limit + 1 if keep is accept_all else BATCH
-    found: list[R] = []
-    while len(found) <= limit:
-        batch = runtime.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
-        found += filter(keep, batch)
-        if len(batch) < size:
-            break
-        cursor = cursor_at(cls, index, batch[-1])
-    return Page.cut(found, limit)
+
+    def read(cursor: Cursor | None, size: int) -> Sequence[R]:
+        size = size if keep is accept_all else max(size, BATCH)
+        return runtime.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
+
+    return Listing(
+        in_batches(read, partial(cursor_at, cls, index), keep),
+        lambda name: runtime.store.read(partial(place, name)),
+        lambda found: runtime.store.read(lambda snapshot: shown(snapshot, found)) if found else (),
+    )
 
 
 def _selected(

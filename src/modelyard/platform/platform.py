@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Self, TypeVar
 
 import attrs
@@ -18,6 +19,7 @@ from modelyard.platform.evaluations import service as evaluation
 from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
+from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
 from modelyard.platform.operations import erasure
@@ -30,6 +32,7 @@ from modelyard.platform.usage import service as usage_service
 from modelyard.protocols import Clock, Executor, Randomness
 
 R = TypeVar("R")
+_id = attrgetter("id")
 
 
 def beside(path: str | os.PathLike[str]) -> str:
@@ -187,10 +190,10 @@ class Platform:
             self._runtime, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
         )
 
-    def base_models(self) -> "tuple[base_model_domain.BaseModel, ...]":
-        """The base models in local folders, and where they lie."""
+    def base_models(self) -> "Listing[base_model_domain.BaseModel]":
+        """List the base models in local folders by id, each with its folder."""
         self._require_host()
-        return tuple(self._runtime.base_models or ())
+        return short_listing(lambda: sorted(self._runtime.base_models or (), key=_id), _id)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.

@@ -55,6 +55,8 @@ class Runtime:
 
     `job_types` are the kinds of jobs: the `JobTypes` of `platform.jobs.job_type`, which are above this.
 
+    `project` is meant where none is named.
+
     `base_models` are those that the default backend and trainers share with the platform, which may add to them; None
     where the host brought its own.
     """
@@ -68,6 +70,7 @@ class Runtime:
     randomness: Randomness
     observer: Observer | None
     settings: Settings
+    project: str = "default"
     job_types: "Mapping[job.JobKind, Any]" = attrs.field(factory=dict, eq=False, repr=False)
     base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
     liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)

@@ -1,13 +1,10 @@
 """The catalogue (specification 4.1) and the model lists of the chat interfaces."""
 
 import hashlib
-from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 import attrs
 
-from modelyard.domain.models import Model
-from modelyard.domain.paging import MAX_LIMIT
 from modelyard.http.catalogue.schemas import (
     OWNER,
     CatalogueBody,
@@ -47,7 +44,7 @@ _LISTINGS: WeakKeyDictionary[Platform, _Listing] = WeakKeyDictionary()
 def _listing(platform: Platform) -> _Listing:
     version, known = platform.catalogue.version, _LISTINGS.get(platform)
     if known is None or known.version != version:
-        body = dump(CatalogueBody.of(platform.catalogue.entries()))
+        body = dump(CatalogueBody.of(platform.catalogue.list()))
         known = _LISTINGS[platform] = _Listing(version, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
     return known
 
@@ -62,8 +59,8 @@ def _knows(if_none_match: str, etag: str) -> bool:
 
 def list_models(call: Call) -> Response:
     """List the models that the caller may use: the catalogue, then their trained models by name."""
-    offered = map(ListedModel.of, call.platform.catalogue.entries())
-    trained = map(ListedModel.of_trained, _models(call.platform))
+    offered = map(ListedModel.of, call.platform.catalogue.list())
+    trained = map(ListedModel.of_trained, call.platform.models.list())
     return json_response(ModelList("list", (*offered, *trained)))
 
 
@@ -72,16 +69,6 @@ def show_model(call: Call) -> Response:
     name = call.params["id"]
     found = call.platform.catalogue.resolve(name)
     return json_response(ListedModel(name, "model", found.entry.created, OWNER))
-
-
-def _models(platform: Platform) -> Iterator[Model]:
-    after = None
-    while True:
-        page = platform.models.list(after=after, limit=MAX_LIMIT)
-        yield from page
-        if not page.has_more:
-            return
-        after = page.items[-1].id
 
 
 def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:

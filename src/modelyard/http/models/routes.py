@@ -11,7 +11,7 @@ from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.formats.json_stream import CHUNK
-from modelyard.http.listing import NAMESPACE, PAGING, paging, problems_at
+from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
 from modelyard.http.message import Response, json_response
 from modelyard.http.models.schemas import (
     AliasObject,
@@ -65,7 +65,8 @@ def create_model(call: Call) -> Response:
 def list_models(call: Call) -> Response:
     """List models in the order of their creation."""
     with problems_at("query"):
-        page = call.platform.models.list(entity=call.one("entity"), project=call.one("project"), **paging(call))
+        models, entity, project = call.platform.models, call.one("entity"), call.one("project")
+        page = requested_page(call, lambda order: models.list(entity=entity, project=project, order=order))
     return json_response(TrainableModelPage.of(page, TrainableModel.of))
 
 
@@ -82,7 +83,7 @@ def delete_model(call: Call) -> Response:
 
 def list_base_models(call: Call) -> Response:
     """List the ids of the models that training can start from."""
-    return json_response(list(call.platform.models.base_models()))
+    return json_response(list(call.platform.models.trainable()))
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -90,7 +91,8 @@ def list_base_models(call: Call) -> Response:
 
 def list_checkpoints(call: Call) -> Response:
     """List the checkpoints of a model by step."""
-    page = call.platform.models.checkpoints(call.params["model_id"], **paging(call))
+    models, model_id = call.platform.models, call.params["model_id"]
+    page = requested_page(call, lambda order: models.checkpoints(model_id, order=order))
     return json_response(CheckpointPage.of(page, CheckpointObject.of))
 
 
@@ -154,7 +156,7 @@ def log_to_model(call: Call) -> Response:
         request = structure(LogCreate, rest, "body")
         _check_same_model(request, model)
         with problems_at("body"):
-            call.platform.models.log(model.id, stored, request.split)
+            call.platform.models.log_trajectories(model.id, stored, request.split)
     return json_response(Logged())
 
 
@@ -169,7 +171,7 @@ def _check_same_model(request: LogCreate, model: Model) -> None:
 def list_aliases(call: Call) -> Response:
     """List the aliases of a model by name."""
     aliases = call.platform.models.aliases(call.params["model_id"])
-    return json_response(AliasPage.of(Page(aliases, has_more=False), AliasObject.of))
+    return json_response(AliasPage.of(Page(tuple(aliases), has_more=False), AliasObject.of))
 
 
 def promote(call: Call) -> Response:
@@ -193,13 +195,14 @@ def roll_back(call: Call) -> Response:
 def remove_alias(call: Call) -> Response:
     """Remove an alias; its history stays."""
     with problems_at("path"):
-        change = call.platform.models.unalias(call.params["model_id"], call.params["alias"])
+        change = call.platform.models.remove_alias(call.params["model_id"], call.params["alias"])
     return json_response(PromotionObject.of(change))
 
 
 def list_promotions(call: Call) -> Response:
     """List every change of an alias in order."""
-    page = call.platform.models.promotions(call.params["model_id"], call.params["alias"], **paging(call))
+    models, model_id, alias = call.platform.models, call.params["model_id"], call.params["alias"]
+    page = requested_page(call, lambda order: models.promotions(model_id, alias, order=order))
     return json_response(PromotionPage.of(page, PromotionObject.of))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from modelyard.domain.job import JobStatus
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
-from modelyard.http.listing import NAMESPACE, PAGING, paging, problems_at
+from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Call, Interface, Parameter, Route, documented_route
 from modelyard.http.training.schemas import (
@@ -78,13 +78,9 @@ def show_job(call: Call) -> Response:
 def list_jobs(call: Call) -> Response:
     """List training jobs in the order of their creation."""
     with problems_at("query"):
-        page = call.platform.training.list(
-            model=call.one("model_id"),
-            status=_status(call),
-            entity=call.one("entity"),
-            project=call.one("project"),
-            **paging(call),
-        )
+        status, entity, project = _status(call), call.one("entity"), call.one("project")
+        jobs = partial(call.platform.training.list, model=call.one("model_id"), status=status)
+        page = requested_page(call, lambda order: jobs(entity=entity, project=project, order=order))
     return json_response(TrainingJobPage.of(page, TrainingJobObject.of))
 
 
@@ -97,7 +93,8 @@ def _status(call: Call) -> JobStatus | None:
 
 def list_events(call: Call) -> Response:
     """List the events of a training job in order."""
-    page = call.platform.training.events(call.params["training_job_id"], **paging(call))
+    job_id = call.params["training_job_id"]
+    page = requested_page(call, lambda order: call.platform.training.events(job_id, order=order))
     return json_response(TrainingEventPage.of(page, TrainingEventObject.of))
 
 
@@ -114,7 +111,8 @@ def upload_dataset(call: Call) -> Response:
     with call.open_data() as file, problems_at("query"):
         project, name = _required(call, "project"), _required(call, "name")
         with _rows_in_body():
-            dataset = call.platform.training.upload(project, name, read_dataset(file), entity=call.one("entity"))
+            examples = read_dataset(file)
+            dataset = call.platform.training.upload(name, examples, project=project, entity=call.one("entity"))
     return json_response(DatasetObject.of(dataset))
 
 

@@ -1,6 +1,7 @@
 """The model catalogue: what can be asked for, and which model a name means (specification 2.1, 4.1)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import BinaryIO
 
 from modelyard.domain import models
@@ -9,6 +10,7 @@ from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, Regist
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound
+from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel, Snapshot, Tx
 
@@ -23,14 +25,17 @@ class Catalogue:
     """The models that can be asked: those of the backend, and entries that the host registered.
 
     platform.catalogue.register(attrs.evolve(platform.catalogue.get("echo"), id="parrot"), answers_as="echo")
-    [entry.id for entry in platform.catalogue.entries()]  # ['echo', 'parrot', ...]
+    [entry.id for entry in platform.catalogue.list()]  # ['echo', 'parrot', ...]
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
 
-    def entries(self) -> list[CatalogueEntry]:
-        """Every entry, sorted by id. A registered one takes the place of the backend's with its id."""
+    def list(self) -> Listing[CatalogueEntry]:
+        """List every entry by id. A registered one takes the place of the backend's with its id."""
+        return short_listing(self._entries, attrgetter("id"))
+
+    def _entries(self) -> Sequence[CatalogueEntry]:
         offers = offered(self._runtime)
         listed = dict(offers)
         for record in self._runtime.store.read(lambda snapshot: list(_registered(snapshot))):

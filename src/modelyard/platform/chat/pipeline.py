@@ -116,14 +116,14 @@ class CompletionPipeline:
         """Notify the observer of a completion that failed."""
         if self.runtime.observer is not None:
             code = error.code if isinstance(error, ModelyardError) else ModelyardError.code
-            team, project = self.attribution.team, self.attribution.project
-            self.runtime.observe(events.CompletionFailed(team, project, self.given.model, code))
+            entity, project = self.attribution.entity, self.attribution.project
+            self.runtime.observe(events.CompletionFailed(entity, project, self.given.model, code))
 
     # ---- before the backend answers
 
     def _check_attribution(self) -> None:
-        team, project = self.attribution.team, self.attribution.project
-        self.principal.require(check_name(team, "team"), project and check_name(project, "project"))
+        entity, project = self.attribution.entity, self.attribution.project
+        self.principal.require(check_name(entity, "entity"), project and check_name(project, "project"))
 
     def _resolve(self) -> None:
         """Find the model, its backend, and whether the request is limited, from one snapshot."""
@@ -132,7 +132,7 @@ class CompletionPipeline:
         def query(snapshot: Snapshot) -> tuple[ServedModel, bool]:
             model = served(self.runtime, snapshot, offers, self.given.model, principal)
             limited = principal.limits != _NO_LIMITS
-            return model, limited or bool(budgets_of(snapshot, self.attribution.team, principal.key_id))
+            return model, limited or bool(budgets_of(snapshot, self.attribution.entity, principal.key_id))
 
         self.served, self.limited = self.runtime.store.read(query)
         self.backend = backend_of(self.runtime.backend, self.served.base_model)
@@ -157,7 +157,7 @@ class CompletionPipeline:
         prompt = entry.context_length if self.prompt_tokens is None else self.prompt_tokens
         worst = Usage(prompt, request.max_tokens * request.n, images=self.images)
         dearest = most(worst, entry.pricing)
-        return Admission(self.id, self.principal.key_id, self.attribution.team, (), dearest, self.runtime.clock.now())
+        return Admission(self.id, self.principal.key_id, self.attribution.entity, (), dearest, self.runtime.clock.now())
 
     # ---- while it answers
 
@@ -244,7 +244,7 @@ class CompletionPipeline:
         model = self.served
         return LedgerEntry(
             id=self.id,
-            entity=self.attribution.team,
+            entity=self.attribution.entity,
             project=self.attribution.project,
             key_id=self.principal.key_id,
             model=_booked_name(self.given.model, model.entry),
@@ -262,7 +262,7 @@ class CompletionPipeline:
     def _stored(self, completion: Completion) -> StoredCompletion:
         return StoredCompletion(
             id=self.id,
-            entity=self.attribution.team,
+            entity=self.attribution.entity,
             project=self.attribution.project,
             model=self.given.model,
             created_at=self.runtime.clock.now(),

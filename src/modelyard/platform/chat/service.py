@@ -1,7 +1,7 @@
 """`platform.chat`: completions, whole and streamed, and those that were stored (specification 2.2, 4.2, 4.3)."""
 
-from collections.abc import AsyncGenerator, Generator, Iterator
-from itertools import islice
+from collections.abc import AsyncGenerator, Generator
+from functools import partial
 from typing import Any, Self, Unpack
 
 import attrs
@@ -9,18 +9,19 @@ import attrs
 from modelyard.domain import lineage as domain_lineage
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.paging import Order, Page, check_limit
+from modelyard.domain.paging import Order
 from modelyard.errors import NotFound, RecordNotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
-from modelyard.platform import lineage
+from modelyard.platform import lineage, paging
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
 from modelyard.platform.chat.request import CompletionOptions, build_request
+from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 
 class Chat:
-    """Completions. Their usage is recorded for a team and project of the principal.
+    """Completions. Their usage is recorded for an entity and project of the principal.
 
     answer = platform.chat.complete(model="echo", messages="hello", max_tokens=20)
     answer.text, answer.usage.total_tokens
@@ -37,77 +38,65 @@ class Chat:
         request: CompletionRequest | None = None,
         /,
         *,
-        team: str | None = None,
+        entity: str | None = None,
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> Completion:
         """Return the whole answer. Raises as `CompletionPipeline.flow` does."""
-        return run(self._flow(request, team, project, options, streamed=False)).completion
+        return run(self._flow(request, entity, project, options, streamed=False)).completion
 
     async def acomplete(
         self,
         request: CompletionRequest | None = None,
         /,
         *,
-        team: str | None = None,
+        entity: str | None = None,
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> Completion:
         """Return the whole answer, without blocking the event loop."""
-        return (await arun(self._flow(request, team, project, options, streamed=False))).completion
+        return (await arun(self._flow(request, entity, project, options, streamed=False))).completion
 
     def stream(
         self,
         request: CompletionRequest | None = None,
         /,
         *,
-        team: str | None = None,
+        entity: str | None = None,
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> "CompletionStream":
         """Stream the answer. The first `next` sends the request, and raises what `complete` would."""
-        return CompletionStream(iterate(self._flow(request, team, project, options, streamed=True)))
+        return CompletionStream(iterate(self._flow(request, entity, project, options, streamed=True)))
 
     def astream(
         self,
         request: CompletionRequest | None = None,
         /,
         *,
-        team: str | None = None,
+        entity: str | None = None,
         project: str | None = None,
         **options: Unpack[CompletionOptions],
     ) -> "AsyncCompletionStream":
         """Stream the answer on an event loop."""
-        return AsyncCompletionStream(aiterate(self._flow(request, team, project, options, streamed=True)))
+        return AsyncCompletionStream(aiterate(self._flow(request, entity, project, options, streamed=True)))
 
     def _pipeline(
         self, request: CompletionRequest, attribution: Attribution, *, details: bool = False
     ) -> Flow[CompletionResult]:
         return CompletionPipeline(self._runtime, self._principal, request, attribution, details).flow()
 
-    def completions(
-        self,
-        *,
-        team: str | None = None,
-        project: str | None = None,
-        after: str | None = None,
-        limit: int = 20,
-        order: Order = "asc",
-    ) -> Page[StoredCompletion]:
-        """Return the completions that were stored (`store=True`), of one project or of the whole team.
-
-        Raises `Forbidden`, `NotFound` for an unknown `after`.
-        """
-        team = self._principal.entity if team is None else team
-        self._principal.require(team, project)
-        check_limit(limit)
-
-        def query(snapshot: Snapshot) -> list[StoredCompletion]:
-            cursor = None if after is None else self._cursor(snapshot, team, after)
-            stored = _stored(snapshot, (team, project), cursor, order == "desc")
-            return list(islice(filter(self._sees, stored), limit + 1))
-
-        return Page.cut(self._runtime.store.read(query), limit)
+    def list(
+        self, *, entity: str | None = None, project: str | None = None, order: Order = "asc"
+    ) -> Listing[StoredCompletion]:
+        """List the completions stored on request (`store`), of an entity or one project. Raises `Forbidden`."""
+        entity = self._principal.entity if entity is None else entity
+        self._principal.require(entity, project)
+        index, *where = paging.listed_index(entity, project)
+        place = partial(self._place, index, entity)
+        return paging.index_listing(
+            self._runtime, StoredCompletion, index, *where, place=place, order=order, keep=self._sees
+        )
 
     def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
         """Return what answered a stored completion, and at what price. Raises `NotFound`."""
@@ -119,19 +108,19 @@ class Chat:
         projects = self._principal.scope.projects
         return projects is None or kept.project in projects
 
-    def _cursor(self, snapshot: Snapshot, team: str, id: str) -> tuple[object, ...]:
+    def _place(self, index: str, entity: str, id: str, snapshot: Snapshot) -> Cursor:
         try:
             kept = snapshot.get(StoredCompletion, id)
         except RecordNotFound:
             raise NotFound("stored completion", id) from None
-        if kept.entity != team or not self._sees(kept):
+        if kept.entity != entity or not self._sees(kept):
             raise NotFound("stored completion", id)
-        return (kept.created_at, kept.id)
+        return paging.cursor_at(StoredCompletion, index, kept)
 
     def _flow(
         self,
         request: CompletionRequest | None,
-        team: str | None,
+        entity: str | None,
         project: str | None,
         options: CompletionOptions,
         streamed: bool,
@@ -142,7 +131,7 @@ class Chat:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:
             request = attrs.evolve(request, streamed=streamed)
-        return self._pipeline(request, self._principal.attribution(team, project))
+        return self._pipeline(request, self._principal.attribution(entity, project))
 
 
 class CompletionStream:
@@ -201,18 +190,3 @@ class AsyncCompletionStream:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-# ---- stored completions --------------------------------------------------------------------------------------------
-
-_BATCH = 200
-
-
-def _stored(
-    snapshot: Snapshot, place: tuple[str, str | None], after: tuple[object, ...] | None, descending: bool
-) -> Iterator[StoredCompletion]:
-    team, project = place
-    index, where = ("by_entity", (team,)) if project is None else ("by_project", (team, project))
-    while page := snapshot.page(StoredCompletion, index, *where, after=after, limit=_BATCH, descending=descending):
-        yield from page
-        after = (page[-1].created_at, page[-1].id)

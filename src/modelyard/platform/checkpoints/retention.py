@@ -8,7 +8,8 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.retention import Retention
 from modelyard.platform.checkpoints.aliases import steps_kept
 from modelyard.platform.checkpoints.transactions import delete_checkpoint, in_use
-from modelyard.platform.paging import BATCH, get_or_none, iter_index
+from modelyard.platform.listing import BATCH
+from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.protocols import Snapshot, Tx
 
 

@@ -16,7 +16,8 @@ from modelyard.errors import Conflict, NotFound
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import cancel, first_in_lane, later
-from modelyard.platform.paging import BATCH, Cursor, cursor_at, get_or_none
+from modelyard.platform.listing import BATCH, Cursor
+from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.protocols import Snapshot, Tx
 
 R = TypeVar("R", bound=Any)

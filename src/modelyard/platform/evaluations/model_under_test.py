@@ -151,7 +151,7 @@ def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | Non
     """Return the id of the catalogue entry that a reference names. Raises `InvalidInput` where several match."""
     if ref.kind is RefKind.OP or ref.version not in _NEWEST:
         return None
-    ids = [entry.id for entry in Catalogue(runtime, principal).entries() if object_id(entry.id) == ref.name]
+    ids = [entry.id for entry in Catalogue(runtime, principal).list() if object_id(entry.id) == ref.name]
     if len(ids) > 1:
         raise InvalidInput.at("model", msg=f"stands for {' and '.join(ids)}; name one of them by its id")
     return ids[0] if ids else None

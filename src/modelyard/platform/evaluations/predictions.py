@@ -20,7 +20,8 @@ from modelyard.errors import InvalidInput, RunAlreadyFinished
 from modelyard.formats.json import checked_dumps
 from modelyard.platform.evaluations.references import References
 from modelyard.platform.evaluations.stored_run import scores_of
-from modelyard.platform.paging import BATCH, check_slice, iter_index_live, slice_listing, unique_ids
+from modelyard.platform.listing import BATCH
+from modelyard.platform.paging import check_slice, iter_index_live, slice_listing, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import Snapshot, Tx

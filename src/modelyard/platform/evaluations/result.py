@@ -22,7 +22,8 @@ from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.jobs.events import iter_events
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.jobs.waiting import wait_for_end
-from modelyard.platform.paging import BATCH, accept_all, iter_index, iter_index_live
+from modelyard.platform.listing import BATCH, accept_all
+from modelyard.platform.paging import iter_index, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport

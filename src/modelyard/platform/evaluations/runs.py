@@ -20,16 +20,8 @@ from modelyard.platform.evaluations.predictions import close_open, remove_parts
 from modelyard.platform.evaluations.references import References
 from modelyard.platform.jobs.queue import announce, files_of, latest_job, request_cancel
 from modelyard.platform.lineage import run_lineage
-from modelyard.platform.paging import (
-    BATCH,
-    Cursor,
-    check_slice,
-    cursor_at,
-    get_or_none,
-    iter_index_live,
-    slice_listing,
-    unique_ids,
-)
+from modelyard.platform.listing import BATCH, Cursor
+from modelyard.platform.paging import check_slice, cursor_at, get_or_none, iter_index_live, slice_listing, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import Snapshot, Tx

@@ -12,7 +12,8 @@ import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
-from modelyard.platform.paging import BATCH, MANY, Cursor, cursor_at, get_or_none, iter_columns, iter_index
+from modelyard.platform.listing import BATCH, Cursor
+from modelyard.platform.paging import MANY, cursor_at, get_or_none, iter_columns, iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 

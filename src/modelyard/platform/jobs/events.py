@@ -7,11 +7,12 @@ from functools import partial
 import attrs
 
 from modelyard.domain.job import Claim, JobEvent, JobProgress, NewEvent, SupersededEvent
-from modelyard.domain.paging import Order, Page
+from modelyard.domain.paging import Order
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import NotFound
 from modelyard.platform.jobs.leases import fenced
-from modelyard.platform.paging import Cursor, cursor_at, read_page
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, index_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -81,18 +82,16 @@ def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def events_page(
-    runtime: Runtime, job_id: str, after: str | None, limit: int, order: Order = "asc"
-) -> Page[TrainingEvent]:
-    """Events of a job by `seq`, behind the event with the id `after`. Raises `NotFound` for an unknown `after`."""
-    cursor = None if after is None else partial(_place, job_id, after)
-    return read_page(runtime, JobEvent, "by_job", job_id, after=cursor, limit=limit, order=order).map(_face)
+def event_listing(runtime: Runtime, job_id: str, order: Order = "asc") -> Listing[TrainingEvent]:
+    """List the events of a job by `seq`."""
+    place = partial(_place, job_id)
+    return index_listing(runtime, JobEvent, "by_job", job_id, place=place, order=order, shown=_faces)
 
 
 def iter_events(runtime: Runtime, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
     """The same, all that there are now, read as they are asked for."""
     while True:
-        page = events_page(runtime, job_id, after, EVENTS_AT_ONCE)
+        page = event_listing(runtime, job_id).page(EVENTS_AT_ONCE, after)
         yield from page
         if not page.has_more:
             return
@@ -106,5 +105,5 @@ def _place(job_id: str, event_id: str, snapshot: Snapshot) -> Cursor:
     return cursor_at(JobEvent, "by_job", event)
 
 
-def _face(event: JobEvent) -> TrainingEvent:
-    return TrainingEvent(event.id, event.seq, event.type, event.data, event.created_at)
+def _faces(_: Snapshot, events: Sequence[JobEvent]) -> Sequence[TrainingEvent]:
+    return [TrainingEvent(event.id, event.seq, event.type, event.data, event.created_at) for event in events]

@@ -1,14 +1,16 @@
 """The queue as a principal may see it: jobs of every kind, trainings and evaluations alike."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobSummary
-from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.paging import Order
 from modelyard.errors import NotFound, NoWorker
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.queue import announce, latest_job, request_cancel
-from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -31,19 +33,18 @@ class Jobs:
         *,
         project: str | None = None,
         entity: str | None = None,
-        after: str | None = None,
-        limit: int = DEFAULT_LIMIT,
         order: Order = "asc",
-    ) -> Page[JobSummary]:
-        """Jobs in the order of their creation: all that the caller may see, those of an entity, or of one project.
+    ) -> Listing[JobSummary]:
+        """List jobs in the order of their creation: all that the caller may see, or those of an entity or a project.
 
-        `after` is the id of a job. Raises `Forbidden`, `NotFound`, `InvalidInput`.
+        Raises `Forbidden`, `InvalidInput`.
         """
         entity = listed_entity(self._principal, entity, project)
         index, *where = listed_index(entity, project)
-        cursor = None if after is None else partial(self._place, index, after)
-        page = read_page(self._runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=self._sees)
-        return self._runtime.store.read(lambda snapshot: page.map(partial(_summary, snapshot)))
+        place = partial(self._place, index)
+        return index_listing(
+            self._runtime, Job, index, *where, place=place, order=order, keep=self._sees, shown=_summaries
+        )
 
     def cancel(self, id: str) -> JobSummary:
         """End a job: at once while it waits, at its next step or row while it runs. Idempotent. Raises `NotFound`."""
@@ -82,6 +83,10 @@ class Jobs:
 
     def _place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, self._found(snapshot, id))
+
+
+def _summaries(snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[JobSummary]:
+    return [_summary(snapshot, job) for job in jobs]
 
 
 def _summary(snapshot: Snapshot, job: Job) -> JobSummary:

@@ -3,12 +3,14 @@
 import hashlib
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from itertools import chain
+from functools import partial
 
 import attrs
 
 from modelyard.domain.identity import ApiKey, NewKey, Principal, check_name
 from modelyard.errors import Forbidden, InvalidInput, NotFound, Problem, RecordNotFound, Unauthenticated
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, index_listing, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Authenticator, Snapshot, Tx
 
@@ -16,7 +18,6 @@ MAX_NAME = 128
 MAX_PROJECTS = 1000
 MAX_LIMIT = 2**31
 MAX_SECRET = 512
-_PAGE = 1000
 
 
 class Keys:
@@ -74,12 +75,13 @@ class Keys:
         self._runtime.store.transact(lambda tx: self._add(tx, key))
         return NewKey(key, secret)
 
-    def list(self, entity: str | None = None) -> tuple[ApiKey, ...]:
-        """The keys that the caller may see, oldest first: of one entity, or of all in its scope."""
-        named = self._principal.scope.entity if entity is None else entity
-        if named is not None:
-            self._principal.require(named)
-        return tuple(key for key in self._all(named) if self._sees(key))
+    def list(self, *, entity: str | None = None) -> Listing[ApiKey]:
+        """List the keys that the caller may see, the oldest first: of one entity, or of all in its scope."""
+        entity = self._principal.scope.entity if entity is None else entity
+        if entity is not None:
+            self._principal.require(entity)
+        index, *where = listed_index(entity, None)
+        return index_listing(self._runtime, ApiKey, index, *where, place=partial(self._place, index), keep=self._sees)
 
     def get(self, id: str) -> ApiKey:
         """One key. Raises `NotFound`."""
@@ -132,9 +134,8 @@ class Keys:
         if maker.expires_at is not None and (key.expires_at is None or key.expires_at > maker.expires_at):
             raise Forbidden("a key may not be made to outlive its maker")
 
-    def _all(self, entity: str | None) -> Iterable[ApiKey]:
-        index, where = ("all", ()) if entity is None else ("by_entity", (entity,))
-        return self._runtime.store.read(lambda snapshot: list(chain.from_iterable(_pages(snapshot, index, where))))
+    def _place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(ApiKey, index, self._found(snapshot, id))
 
     def _sees(self, key: ApiKey) -> bool:
         return self._principal.scope.holds(key.scope)
@@ -159,13 +160,6 @@ class Keys:
 def _shown(key_id: str) -> str:
     """What an error may say of an id; whoever gives a secret in its place finds its prefix only."""
     return f"{secret_prefix(key_id)}_..." if key_id.startswith("my_") else key_id
-
-
-def _pages(snapshot: Snapshot, index: str, where: tuple[str, ...]) -> Iterable[list[ApiKey]]:
-    after = None
-    while page := snapshot.page(ApiKey, index, *where, after=after, limit=_PAGE):
-        yield page
-        after = (page[-1].created_at, page[-1].id)
 
 
 def _expiry(now: datetime, expires_in: timedelta | None, expires_at: datetime | None) -> datetime | None:

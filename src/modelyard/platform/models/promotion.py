@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from modelyard.domain.evaluation.comparison import MetricComparison
@@ -12,7 +13,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.lineage import checkpoint_ref
 from modelyard.domain.models import Model
-from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.paging import Order
 from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns, check_alias
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound, PromotionRefused
@@ -22,7 +23,8 @@ from modelyard.platform.evaluations.compare import compare_runs
 from modelyard.platform.evaluations.references import evaluation_ref, pinned, versions_of
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.lineage import runs_on
-from modelyard.platform.paging import Cursor, cursor_at, get_or_none, read_page
+from modelyard.platform.listing import Cursor, Listing, short_listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.evaluations.comparison import ComparisonReport, regression_text
@@ -190,27 +192,27 @@ class Promotions(ModelView):
         """
         return self._changed(model, alias, Change.ROLLED_BACK, lambda tx, model, asked: roll_back(tx, asked, model))
 
-    def unalias(self, model: Model | str, alias: str) -> Promotion:
+    def remove_alias(self, model: Model | str, alias: str) -> Promotion:
         """Let an alias point to nothing; its history stays. Raises `NotFound`."""
         return self._changed(model, alias, Change.REMOVED, lambda tx, model, asked: remove_alias(tx, asked, model))
 
-    def aliases(self, model: Model | str) -> tuple[Alias, ...]:
-        """The aliases of a model, by name, with the steps that they point to. Raises `NotFound`."""
-        return self._runtime.store.read(lambda snapshot: tuple(aliases_of(snapshot, self._named(snapshot, model).id)))
+    def aliases(self, model: Model | str) -> Listing[Alias]:
+        """List the aliases of a model by name, with the steps that they point to. Raises `NotFound`."""
+        read = self._runtime.store.read
+        model_id = read(lambda snapshot: self._named(snapshot, model)).id
+        return short_listing(lambda: read(lambda snapshot: [*aliases_of(snapshot, model_id)]), attrgetter("name"))
 
     def promotions(
         self,
         model: Model | str,
         alias: str = PROD,
         *,
-        after: str | None = None,
-        limit: int = DEFAULT_LIMIT,
         order: Order = "asc",
-    ) -> Page[Promotion]:
-        """Every change of an alias, in order, also of one that was removed. `after` is the id of one."""
+    ) -> Listing[Promotion]:
+        """List every change of an alias in order, also of one that was removed. Raises `NotFound`."""
         found = self._runtime.store.read(lambda snapshot: self._named(snapshot, model))
-        cursor = None if after is None else partial(_place, found.id, alias, after)
-        return read_page(self._runtime, Promotion, "by_alias", found.id, alias, after=cursor, limit=limit, order=order)
+        place = partial(_place, found.id, alias)
+        return index_listing(self._runtime, Promotion, "by_alias", found.id, alias, place=place, order=order)
 
     def _judged(self, model: Model | str, step: int, alias: str, require: NotWorse | None) -> "_Judged":
         """Check the requirement for promoting `step`. Returns the evidence that is stored with the promotion."""

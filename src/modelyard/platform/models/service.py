@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.identity import check_name
 from modelyard.domain.lineage import CheckpointLineage
 from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
-from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.paging import Order
 from modelyard.domain.retention import Retention
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, NotFound
@@ -31,8 +31,9 @@ from modelyard.platform.checkpoints.transactions import (
 )
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.lineage import checkpoint_lineage
+from modelyard.platform.listing import Listing, accept_all, short_listing
 from modelyard.platform.models.promotion import Promotions
-from modelyard.platform.paging import accept_all, get_or_none, listed_entity, listed_index, read_page
+from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.training.data import GroupData, Means, rows_of, store_rows
 from modelyard.platform.training.lookup import model_plot
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
@@ -70,31 +71,38 @@ class Models(Promotions):
 
     # ---- models
 
-    def base_models(self) -> tuple[str, ...]:
-        """The ids of the models that training can start from: those that are served here and that a trainer trains."""
+    def trainable(self) -> Listing[str]:
+        """List the ids of the models that training can start from: those that are served and that a trainer trains."""
+        return short_listing(self._trainable, str)
+
+    def _trainable(self) -> Sequence[str]:
         trainers = self._runtime.trainers
         served = {entry.id for entry in self._runtime.backend.entries()}
-        return tuple(sorted(model for model in served if any(trainer.methods(model) for trainer in trainers)))
+        return sorted(model for model in served if any(trainer.methods(model) for trainer in trainers))
 
     def create(
-        self, name: str, *, project: str, base_model: str, entity: str | None = None, return_existing: bool = False
+        self,
+        name: str,
+        *,
+        base_model: str,
+        project: str | None = None,
+        entity: str | None = None,
+        return_existing: bool = False,
     ) -> Model:
-        """A new model, whose checkpoint of step 0 is the untouched base.
+        """Make a model, whose checkpoint of step 0 is the untouched base.
 
         A name that is taken is refused with `Conflict`; with `return_existing` its model is returned if it has the same
         base model. Raises `InvalidInput`, `Forbidden`.
         """
-        entity = self._principal.entity if entity is None else entity
-        self._principal.require(entity, project)
-        for field, value in {"name": name, "project": project, "entity": entity}.items():
-            check_name(value, field)
+        entity, project = named_place(self._runtime, self._principal, entity, project)
+        check_name(name, "name")
         self._check_base(base_model)
         model = Model(self._runtime.ids(), entity, project, name, base_model, self._runtime.clock.now())
         checkpoint_id = self._runtime.ids()
         return self._runtime.store.transact(lambda tx: create(tx, model, checkpoint_id, return_existing))
 
     def _check_base(self, base_model: str) -> None:
-        known = self.base_models()
+        known = self._trainable()
         if base_model not in known:
             listed = ", ".join(known[:KNOWN_SHOWN]) or "none"
             raise InvalidInput.at("base_model", msg=f"no such base model; known ones are: {listed}")
@@ -103,10 +111,9 @@ class Models(Promotions):
         """One model, by id or name. Raises `NotFound`, `Forbidden`."""
         return self._runtime.store.read(lambda snapshot: self._named(snapshot, model))
 
-    def find(self, project: str, name: str, *, entity: str | None = None) -> Model | None:
-        """The model of this name, or None. Raises `Forbidden`."""
-        entity = self._principal.entity if entity is None else entity
-        self._principal.require(entity, project)
+    def find(self, name: str, *, project: str | None = None, entity: str | None = None) -> Model | None:
+        """Find the model of this name. Raises `Forbidden`."""
+        entity, project = named_place(self._runtime, self._principal, entity, project)
         return self._runtime.store.read(lambda snapshot: snapshot.find(Model, "name", entity, project, name))
 
     def list(
@@ -114,19 +121,17 @@ class Models(Promotions):
         *,
         project: str | None = None,
         entity: str | None = None,
-        after: str | None = None,
-        limit: int = DEFAULT_LIMIT,
         order: Order = "asc",
-    ) -> Page[Model]:
-        """Models in the order of their creation: all that the caller may see, those of an entity, or of one project.
+    ) -> Listing[Model]:
+        """List models in the order of their creation: all that the caller may see, or those of an entity or a project.
 
-        `after` is the id of a model, which may have been deleted since. Raises `Forbidden`, `NotFound`.
+        Raises `Forbidden`.
         """
         entity = listed_entity(self._principal, entity, project)
         index, *where = listed_index(entity, project)
-        cursor = None if after is None else partial(model_place, index, self._principal.scope, entity, after)
+        place = partial(model_place, index, self._principal.scope, entity)
         keep = accept_all if self._principal.scope.projects is None else self._sees
-        return read_page(self._runtime, Model, index, *where, after=cursor, limit=limit, order=order, keep=keep)
+        return index_listing(self._runtime, Model, index, *where, place=place, order=order, keep=keep)
 
     def delete(self, model: Model | str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
@@ -140,13 +145,11 @@ class Models(Promotions):
 
     # ---- checkpoints
 
-    def checkpoints(
-        self, model: Model | str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
-    ) -> Page[Checkpoint]:
-        """The checkpoints of a model by step. `after` is the id of one, which may have been deleted since."""
+    def checkpoints(self, model: Model | str, *, order: Order = "asc") -> Listing[Checkpoint]:
+        """List the checkpoints of a model by step. Raises `NotFound`."""
         model_id = self.get(model).id
-        cursor = None if after is None else partial(checkpoint_place, model_id, after)
-        return read_page(self._runtime, Checkpoint, "by_model", model_id, after=cursor, limit=limit, order=order)
+        place = partial(checkpoint_place, model_id)
+        return index_listing(self._runtime, Checkpoint, "by_model", model_id, place=place, order=order)
 
     def checkpoint(self, model: Model | str, step: int) -> Checkpoint:
         """The checkpoint of a step. Raises `NotFound`."""
@@ -186,7 +189,7 @@ class Models(Promotions):
 
     # ---- retention
 
-    def retain(
+    def set_retention(
         self,
         model: Model | str,
         *,
@@ -207,8 +210,8 @@ class Models(Promotions):
         policy = Retention(self.get(model).id, keep_last, best, metric, lower_is_better, seconds)
         return self._runtime.store.transact(lambda tx: self._retain(tx, policy))
 
-    def retention(self, model: Model | str) -> Retention | None:
-        """The policy that was set for a model, or None. Raises `NotFound`."""
+    def get_retention(self, model: Model | str) -> Retention | None:
+        """Return the policy that was set for a model, or None. Raises `NotFound`."""
         return self._runtime.store.read(
             lambda snapshot: get_or_none(snapshot, Retention, self._named(snapshot, model).id)
         )
@@ -231,7 +234,9 @@ class Models(Promotions):
 
     # ---- logs
 
-    def log(self, model: Model | str, groups: GroupData | StoredArtifact, split: str = "train") -> TrajectoryLog:
+    def log_trajectories(
+        self, model: Model | str, groups: GroupData | StoredArtifact, split: str = "train"
+    ) -> TrajectoryLog:
         """Keep trajectory groups of a split, such as "val", with their mean reward and metrics.
 
         Groups are values or plain dicts in the wire's shape, read as they come; or an artifact that holds them as
@@ -247,22 +252,20 @@ class Models(Promotions):
         with remove_unless_recorded(self._runtime.artifacts, stored):
             return self._log(found, split, stored, count, means)
 
-    def logs(
+    def trajectory_logs(
         self,
         model: Model | str,
         *,
         split: str | None = None,
-        after: str | None = None,
-        limit: int = DEFAULT_LIMIT,
         order: Order = "asc",
-    ) -> Page[TrajectoryLog]:
-        """What was logged to a model, or to one split of it, in order. `after` is the id of a log."""
+    ) -> Listing[TrajectoryLog]:
+        """List what was logged to a model, or to one split of it, in order. Raises `NotFound`."""
         model_id = self.get(model).id
         index, *where = ("by_model", model_id) if split is None else ("by_split", model_id, split)
-        cursor = None if after is None else partial(log_place, index, model_id, after)
-        return read_page(self._runtime, TrajectoryLog, index, *where, after=cursor, limit=limit, order=order)
+        place = partial(log_place, index, model_id)
+        return index_listing(self._runtime, TrajectoryLog, index, *where, place=place, order=order)
 
-    def logged(self, log_id: str) -> Iterator[TrajectoryGroup]:
+    def logged_trajectories(self, log_id: str) -> Iterator[TrajectoryGroup]:
         """The groups of one log, read as they are asked for. Raises `NotFound`."""
         log = self._runtime.store.read(lambda snapshot: get_or_none(snapshot, TrajectoryLog, log_id))
         if log is None or not self._principal.scope.covers(log.entity, log.project):

@@ -11,7 +11,7 @@ from modelyard.domain.models import Checkpoint
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
 from modelyard.flow import in_executor
-from modelyard.platform.jobs.events import events_page, iter_events
+from modelyard.platform.jobs.events import event_listing, iter_events
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.jobs.waiting import wait_for_end
@@ -99,7 +99,7 @@ class JobHandle:
 
     def _show(self, show: Show) -> None:
         job = self.refresh()
-        latest = events_page(self._runtime, self.id, None, 1, "desc").items
+        latest = event_listing(self._runtime, self.id, "desc").page(1).items
         numbers = latest[0].data if latest else {}
         show(job.progress, job.total, {name: numbers[name] for name in SHOWN if name in numbers})
 

@@ -8,7 +8,8 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus, QueueState
 from modelyard.domain.training import GRADIENT_STEP, TrainingJob
 from modelyard.errors import NotFound
-from modelyard.platform.paging import Cursor, cursor_at, get_or_none
+from modelyard.platform.listing import Cursor
+from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import METHODS
 from modelyard.protocols import Snapshot

@@ -24,10 +24,10 @@ class Rollout:
     """
 
     def __init__(
-        self, chat: Chat, *, team: str | None = None, project: str | None = None, **options: Unpack[CompletionOptions]
+        self, chat: Chat, *, entity: str | None = None, project: str | None = None, **options: Unpack[CompletionOptions]
     ) -> None:
         self._chat, self._options = chat, options
-        self._attribution = chat._principal.attribution(team, project)
+        self._attribution = chat._principal.attribution(entity, project)
         self._items: list[Message | SampledChoice] = []
         self._base = self._build((Message(Role.USER, ""),), options)
 

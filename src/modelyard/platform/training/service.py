@@ -12,16 +12,17 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.paging import DEFAULT_LIMIT, Order, Page
+from modelyard.domain.paging import Order
 from modelyard.domain.training import Dataset, DatasetName, Example, Preference, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, TrainingConfig
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training_data import DATASETS, GROUPS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
-from modelyard.platform.jobs.events import events_page
+from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files_of
-from modelyard.platform.paging import Cursor, cursor_at, get_or_none, listed_entity, listed_index, read_page
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import ExampleData, GroupData, rows_of, store_rows
 from modelyard.platform.training.handle import JobHandle, cancel_job
@@ -128,10 +129,10 @@ class Training:
 
     def upload(
         self,
-        project: str,
         name: str,
         data: DatasetRows | str | os.PathLike[str],
         *,
+        project: str | None = None,
         entity: str | None = None,
     ) -> Dataset:
         """Keep examples or preferences as the next version of a dataset, unless a version has the same rows already.
@@ -139,10 +140,8 @@ class Training:
         Raises `InvalidInput`, `Forbidden`, `StorageFull`.
         """
         self._runtime.require_room()
-        entity = self._principal.entity if entity is None else entity
-        self._principal.require(entity, project)
-        for field, value in {"name": name, "project": project, "entity": entity}.items():
-            check_name(value, field)
+        entity, project = named_place(self._runtime, self._principal, entity, project)
+        check_name(name, "name")
         stored, rows = self._keep(DATASETS, data)
         with remove_unless_recorded(self._runtime.artifacts, stored):
             _check_not_empty(rows)
@@ -166,12 +165,10 @@ class Training:
         """One job. Raises `NotFound`."""
         return shown_job(self._runtime, self._principal, job_id)
 
-    def events(
-        self, job_id: str, *, after: str | None = None, limit: int = DEFAULT_LIMIT, order: Order = "asc"
-    ) -> Page[TrainingEvent]:
-        """Events of a job, behind the one with the id `after`. Raises `NotFound`."""
+    def events(self, job_id: str, *, order: Order = "asc") -> Listing[TrainingEvent]:
+        """List the events of a job that there are now. Raises `NotFound`."""
         self.get(job_id)
-        return events_page(self._runtime, job_id, after, limit, order)
+        return event_listing(self._runtime, job_id, order)
 
     def cancel(self, job_id: str) -> TrainingJob:
         """End a job: at once while it waits, at its next step while it runs. Idempotent. Raises `NotFound`."""
@@ -184,12 +181,10 @@ class Training:
         status: JobStatus | None = None,
         project: str | None = None,
         entity: str | None = None,
-        after: str | None = None,
-        limit: int = DEFAULT_LIMIT,
         order: Order = "asc",
-    ) -> Page[TrainingJob]:
-        """Jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a model,
-        a status.
+    ) -> Listing[TrainingJob]:
+        """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a
+        model or a status.
 
         `model` may also be the id of a model that was deleted. Raises `Forbidden`, `NotFound`, `InvalidInput`.
         """
@@ -206,10 +201,12 @@ class Training:
             )
 
         index, *where = _index(entity, project, lane, status)
-        cursor = None if after is None else partial(self._place, index, after)
-        page = read_page(self._runtime, Job, index, *where, after=cursor, limit=limit, order=order, keep=keep)
-        now = self._runtime.clock.now()
-        return Page(self._runtime.store.read(lambda snapshot: shown(snapshot, page, now)), page.has_more)
+        place = partial(self._place, index)
+
+        def show(snapshot: Snapshot, found: Sequence[Job]) -> Sequence[TrainingJob]:
+            return shown(snapshot, found, self._runtime.clock.now())
+
+        return index_listing(self._runtime, Job, index, *where, place=place, order=order, keep=keep, shown=show)
 
     # ---- how a job is made
 

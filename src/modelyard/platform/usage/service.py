@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import attrs
 
 from modelyard.domain.identity import ApiKey, Principal, check_name
-from modelyard.domain.paging import Page, check_limit
 from modelyard.domain.usage import (
     RECORDS,
     SUM_BY,
@@ -25,6 +24,8 @@ from modelyard.domain.usage import (
     total_of,
 )
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RecordNotFound
+from modelyard.platform.listing import Cursor, Listing, in_batches
+from modelyard.platform.paging import cursor_at
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import budget_id, find_budget
 from modelyard.protocols import Snapshot, Tx
@@ -50,24 +51,20 @@ class Ledger:
 
     # ---- reading
 
-    def entries(
-        self, *, after: str | None = None, limit: int = 100, team: str | None = None, project: str | None = None
-    ) -> Page[LedgerEntry]:
-        """Ledger rows, oldest first: of one team or of all that the principal may see, behind the row with id `after`.
+    def list(self, *, entity: str | None = None, project: str | None = None) -> Listing[LedgerEntry]:
+        """List ledger rows, the oldest first: of one entity, or of all that the caller may see. Raises `Forbidden`."""
+        view, read = self._view(entity, project), self._runtime.store.read
 
-        Raises `Forbidden`, `NotFound`, `InvalidInput`.
-        """
-        check_limit(limit)
-        view = self._view(team, project)
+        def batch(cursor: Cursor | None, size: int) -> Sequence[LedgerEntry]:
+            return read(lambda snapshot: [*islice(view.rows(snapshot, LedgerEntry, cursor, size), size)])
 
-        def query(snapshot: Snapshot) -> list[LedgerEntry]:
-            cursor = None if after is None else view.behind(snapshot, after)
-            return list(islice(view.rows(snapshot, LedgerEntry, cursor, limit + 1), limit + 1))
+        cursor_of = partial(cursor_at, LedgerEntry, "by_entity")
+        return Listing(
+            in_batches(batch, cursor_of), lambda row_id: read(lambda snapshot: view.behind(snapshot, row_id))
+        )
 
-        return Page.cut(self._runtime.store.read(query), limit)
-
-    def entry(self, id: str) -> LedgerEntry:
-        """The row of one completion, by the completion's id. Raises `NotFound`."""
+    def get(self, id: str) -> LedgerEntry:
+        """Return the row of one completion, by the completion's id. Raises `NotFound`."""
         view = self._view(None, None)
         return self._runtime.store.read(lambda snapshot: view.row(snapshot, id))
 
@@ -77,21 +74,21 @@ class Ledger:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
-        team: str | None = None,
+        entity: str | None = None,
         project: str | None = None,
-    ) -> list[UsageSum]:
-        """Exact sums over ledger rows with `since <= created_at < until`, kept apart `by` any of team, project, model,
-        key and day, and sorted by them; without `by`, the one sum of all.
+    ) -> Sequence[UsageSum]:
+        """Sum ledger rows with `since <= created_at < until` exactly, grouped `by` any of entity, project, model, key
+        and day, and sorted by them; without `by`, into one sum of all.
 
         Raises `Forbidden`, `InvalidInput`.
         """
         unknown = [name for name in by if name not in SUM_BY]
         if unknown or isinstance(by, str):
             raise InvalidInput.at("by", msg=f"must be a list of some of {', '.join(SUM_BY)}")
-        view, period = self._view(team, project), Period.of(since, until)
+        view, period = self._view(entity, project), Period.of(since, until)
         return self._runtime.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
 
-    def budget(self, *, entity: str | None = None, key_id: str | None = None) -> Budget | None:
+    def get_budget(self, *, entity: str | None = None, key_id: str | None = None) -> Budget | None:
         """The budget of an entity, or of one key of it; None where there is none. Raises `Forbidden`."""
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity)
@@ -119,11 +116,11 @@ class Ledger:
         if self._principal.scope.entity is not None:
             raise Forbidden("only the host may change budgets")
 
-    def _view(self, team: str | None, project: str | None) -> "_View":
-        team = self._principal.scope.entity if team is None else team
-        if team is not None:
-            self._principal.require(team, project)
-        return _View(self._principal, team, project)
+    def _view(self, entity: str | None, project: str | None) -> "_View":
+        entity = self._principal.scope.entity if entity is None else entity
+        if entity is not None:
+            self._principal.require(entity, project)
+        return _View(self._principal, entity, project)
 
 
 # ---- which rows a principal sees -----------------------------------------------------------------------------------
@@ -131,10 +128,10 @@ class Ledger:
 
 @attrs.frozen
 class _View:
-    """Rows of one team or all, of one project or all, as far as the principal may see them."""
+    """Rows of one entity or all, of one project or all, as far as the principal may see them."""
 
     principal: Principal
-    team: str | None
+    entity: str | None
     project: str | None
 
     def sees(self, row: LedgerEntry | UsageTotal) -> bool:
@@ -153,9 +150,9 @@ class _View:
         return filter(self.sees, order)
 
     def _entities(self, snapshot: Snapshot) -> list[str]:
-        """The team, or everyone who ever used anything."""
-        if self.team is not None:
-            return [self.team]
+        """The entity, or everyone who ever used anything."""
+        if self.entity is not None:
+            return [self.entity]
         found: list[str] = []
         last = len(_RECORD[UsageTotal].order_of("entities")) - 1
         after = None
@@ -170,7 +167,7 @@ class _View:
             row = snapshot.get(LedgerEntry, id)
         except RecordNotFound:
             raise NotFound("ledger entry", id) from None
-        if not self.sees(row) or self.team not in (None, row.entity):
+        if not self.sees(row) or self.entity not in (None, row.entity):
             raise NotFound("ledger entry", id)
         return row
 

@@ -176,7 +176,7 @@ class FakeVllm:
 
     async def _list(self, exchange: Exchange) -> None:
         now = self._now()
-        entries = self._platform.catalogue.entries()
+        entries = self._platform.catalogue.list()
         cards = [
             model_card(entry.id, now, root=entry.id, parent=None, max_model_len=entry.context_length)
             for entry in entries
@@ -197,7 +197,7 @@ class FakeVllm:
             await _refuse_misuse(exchange, "Both 'lora_name' and 'lora_path' must be provided.")
             return
         try:
-            adapter = load_adapter(name, path, self._platform.catalogue.entries()[0].id, self._max_rank)
+            adapter = load_adapter(name, path, self._platform.catalogue.list().page(1).items[0].id, self._max_rank)
         except NoAdapter as error:
             await exchange.refuse(404, str(error))
         except ValueError as error:
@@ -233,7 +233,7 @@ class FakeVllm:
         try:
             name = str(exchange.request.body["model"])
             adapter = self.adapters.get(name)
-            if adapter is None and name not in {entry.id for entry in self._platform.catalogue.entries()}:
+            if adapter is None and name not in {entry.id for entry in self._platform.catalogue.list()}:
                 await exchange.refuse(404, f"The model `{name}` does not exist.", param="model")
                 return
             chat = read_request({**exchange.request.body, "model": adapter.parent if adapter else name}, "body")

@@ -1,0 +1,102 @@
+"""What a `list` method returns: a value that reads as it is iterated over, or a page at a time."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Generic, TypeVar
+
+from modelyard.domain.paging import DEFAULT_LIMIT, Page, check_limit
+from modelyard.flow import in_executor
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+BATCH = 200
+"""How many records are read at once."""
+
+REPR_ITEMS = 10
+REPR_WIDTH = 120
+
+Cursor = tuple[object, ...]
+"""What `page(..., after=)` takes."""
+
+
+def accept_all(_: object) -> bool:
+    """Keep everything."""
+    return True
+
+
+class Listing(Generic[T]):
+    """What a `list` method finds. Iterating over it reads batch after batch, to the end; nothing is read before.
+
+        for job in platform.jobs.list():
+            print(job.kind, job.status)
+
+    It can be iterated over again, also with `async for`, and is false where there is nothing. `page` reads one page.
+    """
+
+    def __init__(
+        self,
+        batches: Callable[[Cursor | None, int], Iterator[Sequence[Any]]],
+        place: Callable[[str], Cursor],
+        shown: Callable[[Sequence[Any]], Sequence[T]] = tuple,
+    ) -> None:
+        self._batches, self._place, self._shown = batches, place, shown
+
+    def page(self, limit: int = DEFAULT_LIMIT, after: str | None = None) -> Page[T]:
+        """Read at most `limit` items, from the first one after the item with the id `after`.
+
+        Raises `InvalidInput`, and `NotFound` for an unknown `after`.
+        """
+        check_limit(limit)
+        cursor = None if after is None else self._place(after)
+        found = list(islice(chain.from_iterable(self._batches(cursor, limit + 1)), limit + 1))
+        return Page(tuple(self._shown(found[:limit])), len(found) > limit)
+
+    def __iter__(self) -> Iterator[T]:
+        for batch in self._batches(None, BATCH):
+            yield from self._shown(batch)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        batches = self._batches(None, BATCH)
+        while (batch := await in_executor(lambda: next(batches, None))) is not None:
+            for item in await in_executor(partial(self._shown, batch)):
+                yield item
+
+    def __bool__(self) -> bool:
+        return any(self._batches(None, 1))
+
+    def __repr__(self) -> str:
+        first = self.page(REPR_ITEMS)
+        lines = [f"  {_cut(repr(item))}" for item in first] + ["  and more"] * first.has_more
+        return "\n".join(["<Listing", *lines]) + ">" if lines else "<Listing of nothing>"
+
+
+def in_batches(
+    read: Callable[[Cursor | None, int], Sequence[R]],
+    cursor_of: Callable[[R], Cursor],
+    keep: Callable[[R], bool] = accept_all,
+) -> Callable[[Cursor | None, int], Iterator[Sequence[R]]]:
+    """Read batch after batch, each from the end of the one before, until one is empty; pass on what `keep` keeps."""
+
+    def batches(cursor: Cursor | None, size: int) -> Iterator[Sequence[R]]:
+        while batch := read(cursor, size):
+            yield batch if keep is accept_all else [*filter(keep, batch)]
+            if len(batch) < size:
+                return
+            cursor = cursor_of(batch[-1])
+
+    return batches
+
+
+def short_listing(read: Callable[[], Sequence[R]], id_of: Callable[[R], str]) -> Listing[R]:
+    """List the few things that `read` returns, in the order of their ids."""
+
+    def batches(cursor: Cursor | None, size: int) -> Iterator[Sequence[R]]:
+        yield [item for item in read() if cursor is None or (id_of(item),) > cursor]
+
+    return Listing(batches, lambda name: (name,))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= REPR_WIDTH else f"{text[:REPR_WIDTH]}..."
