@@ -1,4 +1,4 @@
-"""Constraints of wire fields: attrs validators that also say themselves in JSON Schema.
+"""Constraints of fields: attrs validators that also have a form in JSON Schema.
 
 A field declares `attrs.field(default=None, validator=Within(0, 2))`; the converter reports what a validator raises, and
 the OpenAPI document takes over its `schema`. None passes every one of them.
@@ -31,14 +31,14 @@ class Within:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The same in JSON Schema."""
+        """This constraint in JSON Schema."""
         lower = "exclusiveMinimum" if self.above else "minimum"
         return {key: value for key, value in ((lower, self.least), ("maximum", self.most)) if value is not None}
 
 
 @attrs.frozen
 class Length:
-    """A text, list or object of `least` to `most` characters, items or members."""
+    """A string, list or object of `least` to `most` characters, items or members."""
 
     least: int = 0
     most: int | None = None
@@ -55,7 +55,7 @@ class Length:
             raise ValueError(f"must have at most {self.most} {_unit(value)}")
 
     def schema_of(self, type_: str) -> Mapping[str, Any]:
-        """The same in JSON Schema, for a value of the JSON type `type_`."""
+        """Return this constraint in JSON Schema, for a value of the JSON type `type_`."""
         noun = {"string": "Length", "array": "Items", "object": "Properties"}.get(type_)
         if noun is None:
             return {}
@@ -69,7 +69,7 @@ def _unit(value: Sized) -> str:
 
 @attrs.frozen
 class Matching:
-    """A text that matches `pattern` from end to end; `says` tells a person what that means."""
+    """A string that matches `pattern` as a whole; `says` is the error message."""
 
     pattern: str
     says: str
@@ -81,13 +81,13 @@ class Matching:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The same in JSON Schema."""
+        """This constraint in JSON Schema."""
         return {"pattern": f"^(?:{self.pattern})$"}
 
 
 @attrs.frozen
 class Refused:
-    """Nothing but null: the parameter exists elsewhere, and ignoring it would answer something else than was asked."""
+    """Nothing but null: for a parameter of other servers that must not be ignored, because the answer would differ."""
 
     says: str
 
@@ -98,7 +98,7 @@ class Refused:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The same in JSON Schema."""
+        """This constraint in JSON Schema."""
         return {"type": "null"}
 
 

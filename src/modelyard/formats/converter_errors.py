@@ -34,8 +34,9 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
 
 
 def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException, str | None]]:
-    """The exceptions of an instance with their fields: missing members, then wrong types in the order in which they
-    were sent, then constraints that do not hold.
+    """Pair the exceptions of an instance with their fields.
+
+    Missing members come first, then wrong types in the order in which they were sent, then broken constraints.
     """
     sent = {name: at for at, name in enumerate(value)}
     found = [(inner, _field_of(inner)) for inner in group.exceptions]

@@ -30,13 +30,13 @@ _ESCAPE = re.compile(
 
 
 class _Refused(Exception):
-    """What is wrong with a text."""
+    """The reason why a JSON text is refused."""
 
 
 def loads(
     raw: bytes, *, at: tuple[str | int, ...] = (), max_depth: int = MAX_DEPTH, max_structure: int = MAX_STRUCTURE
 ) -> object:
-    """The value of one JSON text. Raises `InvalidInput` at the place `at`; its message never repeats the input.
+    """Parse one JSON text. Raises `InvalidInput` at the place `at`; its message never repeats the input.
 
     `max_depth` bounds the nesting, `max_structure` the number of structural characters `[]{},:` outside of strings.
     Refused as well: a byte order mark, other encodings than UTF-8, lone surrogates, NaN and infinities, also as 1e400,
@@ -83,13 +83,16 @@ def _occurrences(raw: bytes, byte: bytes) -> int:
 
 
 def _structure(raw: bytes) -> bytes:
-    """The structural characters outside of strings. Two neighbouring quotes can go: what follows stays in or out."""
+    """Return the structural characters outside of strings.
+
+    Two neighbouring quotes can go: what follows them stays inside of a string or outside.
+    """
     plain = _ESCAPED.sub(b"", raw) if b"\\" in raw else raw
     return _QUOTED.sub(b"", plain.translate(None, _ALL_BUT_STRUCTURE).replace(b'""', b""))
 
 
 def _depth(structure: bytes, enough: int) -> int:
-    """The depth of the nesting, counted up to `enough`, by taking away the innermost level again and again."""
+    """Return the depth of the nesting, counted up to `enough`, by taking away the innermost level again and again."""
     nesting = structure.translate(_BRACES_ALIKE, _ALL_BUT_NESTING)
     levels = 0
     while b"[]" in nesting and levels < enough:
@@ -147,12 +150,12 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_pla
 
 
 def dumps(value: object) -> bytes:
-    """One compact JSON text in ASCII. Raises ValueError on NaN and infinities, TypeError on what is no JSON value."""
+    """Return one compact JSON text in ASCII. Raises ValueError for NaN and infinities, TypeError for other values."""
     return _ENCODER.encode(value).encode("ascii")
 
 
 def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
-    """The same for a value of the host's, of which `loads` will be able to read every byte back.
+    """Return what `dumps` does for a value of the host, after checking that `loads` can read it back.
 
     Raises `InvalidInput` at the place `at`.
     """

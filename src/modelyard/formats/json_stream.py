@@ -1,4 +1,4 @@
-"""A large JSON text read piece by piece: what is not asked for as a whole is never held as a whole.
+"""A large JSON text read piece by piece: only what is taken as a whole is held as a whole.
 
 A `JsonReader` walks down objects and lists as its caller iterates over them, and parses, under the guard of
 `json_text.loads`, only the values that the caller takes. It holds the value that is being taken and one chunk.
@@ -35,7 +35,7 @@ _OPENING = frozenset((b"[", b"{"))
 
 
 def file_chunks(file: BinaryIO, size: int = CHUNK) -> Iterator[bytes]:
-    """The bytes of a file, a chunk at a time."""
+    """Yield the bytes of a file, a chunk at a time."""
     return iter(lambda: file.read(size), b"")
 
 
@@ -52,7 +52,7 @@ class JsonReader:
         self._position = 0
 
     def members(self, *place: str | int) -> Iterator[str]:
-        """The names of the members of an object. A name that comes twice is refused."""
+        """Yield the names of the members of an object. A name that comes twice is refused."""
         self._begin(b"{", "must be an object", "dict_type", place)
         names: set[str] = set()
         more = not self._skip(b"}")
@@ -65,7 +65,7 @@ class JsonReader:
             more = self._goes_on(b"}", place)
 
     def elements(self, *place: str | int) -> Iterator[int]:
-        """The numbers, from 0, of the elements of a list."""
+        """Yield the numbers, from 0, of the elements of a list."""
         self._begin(b"[", "must be a list", "list_type", place)
         number = 0
         more = not self._skip(b"]")
@@ -75,7 +75,7 @@ class JsonReader:
             more = self._goes_on(b"]", place)
 
     def take(self, *place: str | int) -> object:
-        """The next value, parsed."""
+        """Parse the next value."""
         return loads(self._raw(place), at=(*self._at, *place))
 
     def is_null(self) -> bool:
@@ -118,7 +118,7 @@ class JsonReader:
         return True
 
     def _peek(self) -> bytes:
-        """The next significant character; none at the end."""
+        """Return the next significant character; none at the end."""
         while True:
             found = _SIGNIFICANT.search(self._buffer, self._position)
             if found:
@@ -131,7 +131,7 @@ class JsonReader:
     # ---- values
 
     def _raw(self, place: tuple[str | int, ...]) -> bytes:
-        """The bytes of the next value."""
+        """Return the bytes of the next value."""
         first = self._peek()
         if first in _OPENING:
             end = self._end_of_container(place)
@@ -142,7 +142,7 @@ class JsonReader:
         return raw
 
     def _end_of(self, pattern: re.Pattern[bytes]) -> int:
-        """The end of a scalar; that of the text where it is cut off."""
+        """Return the end of a scalar; that of the text where it is cut off."""
         while (found := pattern.match(self._buffer, self._position)) is None:
             if self._stuck() or not self._read_on():
                 break

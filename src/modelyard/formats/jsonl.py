@@ -11,12 +11,12 @@ MAX_ROW = 16 * 2**20
 
 
 def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    """The rows of a file. Raises `InvalidInput` at ("line", <number from 1>)."""
+    """Yield the rows of a file. Raises `InvalidInput` at ("line", <number from 1>)."""
     return (row for _, row in read_some(file, lambda _: True))
 
 
 def read_some(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a file whose index, from 0, is `wanted`, with it; the others are passed over without being parsed.
+    """Yield the rows of a file whose index, from 0, is `wanted`, with it, without parsing the others.
 
     Raises `InvalidInput` as `read_rows` does.
     """
@@ -32,7 +32,7 @@ def read_some(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[i
 
 
 def dump_row(row: Any, number: int) -> bytes:
-    """The line of a row. Raises `InvalidInput` at ("rows", `number`) for what is no JSON object, or too long a one."""
+    """Return the line of a row. Raises `InvalidInput` at ("rows", `number`) unless it is a JSON object that fits."""
     line = checked_dumps(_object(row, "rows", number), at=("rows", number)) + b"\n"
     if len(line) > MAX_ROW:
         raise InvalidInput.at("rows", number, msg=f"must not be longer than {MAX_ROW} bytes as JSON")
@@ -40,7 +40,7 @@ def dump_row(row: Any, number: int) -> bytes:
 
 
 def in_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in fewer pieces, each of `CHUNK` and at most a line more: a store writes every piece by itself."""
+    """Yield the bytes in fewer pieces, each of `CHUNK` and at most a line more: a store writes each piece by itself."""
     chunk = bytearray()
     for line in lines:
         chunk += line

@@ -68,7 +68,7 @@ def _families() -> Container[str] | None:
 
 
 def _named_in_table(tree: ast.Module) -> set[str]:
-    """The first of each pair that the table is made of; nothing where there is no such table."""
+    """Return the first of each pair of the table; nothing where there is no such table."""
     for statement in tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[pairs])) if name == _TABLE:
@@ -80,8 +80,10 @@ def _named_in_table(tree: ast.Module) -> set[str]:
 
 
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a configuration says of the language model: in one of a model that also sees or hears, it has a part of its
-    own. Sizes that are left to the defaults of the family are added, as far as transformers is there to tell them.
+    """Return the part of a configuration that describes the language model.
+
+    In the configuration of a model that also sees or hears, that is a part of its own. Sizes that are left to the
+    defaults of the family are added where transformers is installed.
     """
     own = config.get("text_config")
     said = own if isinstance(own, Mapping) else config

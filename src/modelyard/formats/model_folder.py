@@ -70,7 +70,7 @@ class BaseFolder:
     def base_model(
         self, id: str, name: str, tuning: Tuning, created_at: datetime, prices: Mapping[str, str]
     ) -> BaseModel:
-        """The record of this folder, offered under an id and a name. Raises `InvalidInput`."""
+        """Return the record of this folder, offered under an id and a name. Raises `InvalidInput`."""
         return BaseModel(
             id=id,
             name=name,
@@ -164,7 +164,7 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
 
 
 def _template(folder: Path) -> str:
-    """The chat template, beside a tokenizer that is there."""
+    """Return the chat template, where there is a tokenizer."""
     _json(folder, TOKENIZER)
     known = _json(folder, TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
     own = folder / TEMPLATE

@@ -1,4 +1,4 @@
-"""The safetensors format: named tensors as plain bytes behind a JSON header. Nothing in such a file can run.
+"""The safetensors format: named tensors as plain bytes after a JSON header. Nothing in such a file can run.
 
 A file is the header's length (8 bytes, little-endian), the header, padded with spaces, and the tensors, little-endian,
 without gaps, in the order of their offsets.
@@ -17,7 +17,7 @@ from modelyard.formats.json import dumps, loads
 MAX_HEADER = 2**20
 _ALIGNMENT = 8
 _METADATA = "__metadata__"
-"""The one entry of a header that is no tensor."""
+"""The one entry of a header that is not a tensor."""
 
 _ITEM_SIZES: Mapping[str, int] = {
     "F64": 8,
@@ -56,8 +56,9 @@ def _size(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def write_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
-    """The bytes of a file; equal tensors in the same order give equal bytes. Raises ValueError for a name that the
-    format has for something else.
+    """Yield the bytes of a file; equal tensors in the same order give equal bytes.
+
+    Raises ValueError for a name that the format uses for something else.
     """
     if _METADATA in tensors:
         raise ValueError(f"no tensor can have the name {_METADATA}")
@@ -74,18 +75,18 @@ def write_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
 
 
 def read(file: BinaryIO) -> Mapping[str, Tensor]:
-    """The tensors of a seekable file. Raises ValueError, before any of them is read, when it is not whole and sound."""
+    """Return the tensors of a seekable file. Raises ValueError, before any is read, unless it is whole and sound."""
     entries = _listed(file)
     return {name: Tensor(dtype, shape, file.read(_size(dtype, shape))) for name, (dtype, shape, _) in entries.items()}
 
 
 def read_shapes(file: BinaryIO) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """The type and the shape of each tensor of a seekable file, without reading their data. Raises ValueError."""
+    """Return the type and the shape of each tensor of a seekable file, without reading data. Raises ValueError."""
     return {name: (dtype, shape) for name, (dtype, shape, _) in _listed(file).items()}
 
 
 def _listed(file: BinaryIO) -> "Mapping[str, Entry]":
-    """What the header lists, checked against the file's size; the file stands behind the header then."""
+    """Return what the header lists, checked against the file's size. The file is then at the end of the header."""
     start = file.tell()
     size = file.seek(0, os.SEEK_END) - start
     file.seek(start)
@@ -93,7 +94,7 @@ def _listed(file: BinaryIO) -> "Mapping[str, Entry]":
 
 
 def _header(file: BinaryIO, size: int) -> bytes:
-    """The header; the file stands behind it then."""
+    """Return the header. The file is then at its end."""
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length > min(MAX_HEADER, size - 8):
@@ -106,7 +107,7 @@ Entry = tuple[str, tuple[int, ...], int]
 
 
 def _entries(header: bytes, size: int) -> Mapping[str, Entry]:
-    """What the header lists, in the order of the data."""
+    """Return what the header lists, in the order of the data."""
     try:
         listed = loads(header, max_depth=3)
     except InvalidInput as wrong:
@@ -131,7 +132,7 @@ def _entry(name: str, listed: Any) -> Entry:
 
 
 def _check_offsets(entries: Mapping[str, Entry], size: int) -> None:
-    """The tensors must fill the file exactly: without gaps, overlaps, or anything behind."""
+    """Raise unless the tensors fill the file exactly: without gaps, overlaps, or anything after them."""
     place = 0
     for name, (dtype, shape, begin) in entries.items():
         if begin != place:

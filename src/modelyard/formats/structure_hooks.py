@@ -118,7 +118,7 @@ def _parsed(parse: Callable[[str], Any], msg: str) -> Hook:
 
 
 def _container(kind: type, structured: Hook, word: str, type_: str) -> Hook:
-    """A hook that takes this JSON type only, where cattrs takes any iterable or mapping."""
+    """Return a hook that takes this JSON type only, where cattrs takes any iterable or mapping."""
 
     def hook(value: Any, to: Any) -> Any:
         if type(value) is not kind:
@@ -195,7 +195,7 @@ def _union(kind: Any, converter: Converter) -> Hook:
 
 
 def _json_types(kind: Any) -> tuple[type, ...]:
-    """The Python types of the JSON values that a type can take."""
+    """Return the Python types of the JSON values that a type can take."""
     if kind is float:
         return (float, int)
     if is_any(kind):
@@ -280,7 +280,7 @@ def _fields(cls: Any, converter: Converter) -> Hook:
 
 
 def _field(field: Any, converter: Converter) -> Hook:
-    """A field's hook: its own or its type's, with null for its default, and in detail with its validator."""
+    """Return a field's hook, its own or its type's: with null for its default, and in detail with its validator."""
     parse, default, detailed = field.metadata.get("parser"), field.default, converter.detailed_validation
     hook = converter.get_structure_hook(field.type) if parse is None else lambda value, _: parse(value)
     if detailed and field.validator is not None:
