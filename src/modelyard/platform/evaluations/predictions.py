@@ -134,7 +134,7 @@ class _Kept(Generic[K]):
         limit: int | None = None,
         offset: int = 0,
     ) -> Iterator[K]:
-        """A project's, or one run's, in the order in which they came, read as they are asked for, a batch at a time.
+        """List those of a project, or of one run, in the order in which they were made, read a batch at a time.
 
         Raises `InvalidInput`.
         """
