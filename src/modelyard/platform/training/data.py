@@ -7,16 +7,22 @@ from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
+from modelyard.domain.training import Dataset, DatasetName, Example, Preference, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat
-from modelyard.protocols import ArtifactStore, StoredArtifact
+from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
 
 ExampleData = Iterable[Example | Mapping[str, Any]]
 """Examples, as values or as plain dicts in the wire's shape."""
+
+PreferenceData = Iterable[Preference | Mapping[str, Any]]
+"""Preferences, as values or as plain dicts in the wire's shape."""
+
+DatasetRows = ExampleData | PreferenceData | Iterable[Example | Preference]
+"""Rows of a dataset: all examples, or all preferences."""
 
 GroupData = Iterable[TrajectoryGroup | Mapping[str, Any]]
 """Trajectory groups, as values or as plain dicts in the wire's shape."""
@@ -82,3 +88,27 @@ class Means:
             if isinstance(value, int | float) and math.isfinite(value):
                 self._sums[name] += value
                 self._counts[name] += 1
+
+
+# ---- versions of datasets ----------------------------------------------------------------------------------------
+
+
+def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
+    """The version of a dataset that is named, or its latest."""
+    place = (named.entity, named.project, named.name)
+    if named.version is not None:
+        return snapshot.find(Dataset, "version", *place, named.version)
+    latest = snapshot.page(Dataset, "by_name", *place, limit=1, descending=True)
+    return latest[0] if latest else None
+
+
+def add_version(tx: Tx, asked: Dataset) -> Dataset:
+    """Add the next version of a dataset, unless one has the same digest already: then that one. A step."""
+    place = (asked.entity, asked.project, asked.name)
+    same = tx.page(Dataset, "by_digest", *place, asked.digest, limit=1, descending=True)
+    if same:
+        return same[0]
+    latest = tx.page(Dataset, "by_name", *place, limit=1, descending=True)
+    dataset = attrs.evolve(asked, version=latest[0].version + 1 if latest else 0)
+    tx.add(dataset)
+    return dataset

@@ -13,7 +13,7 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
-from modelyard.domain.training import Dataset, DatasetName, Example, Preference, TrainingEvent, TrainingJob
+from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import AssistantTurns, BatchSize, TrainingConfig
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.training_data import DATASETS, GROUPS, RowFormat
@@ -24,7 +24,16 @@ from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import ExampleData, GroupData, rows_of, store_rows
+from modelyard.platform.training.data import (
+    DatasetRows,
+    ExampleData,
+    GroupData,
+    PreferenceData,
+    add_version,
+    rows_of,
+    store_rows,
+    version_of,
+)
 from modelyard.platform.training.handle import JobHandle, cancel_job
 from modelyard.platform.training.lookup import found_job, shown, shown_job, visible
 from modelyard.platform.training.methods import METHODS, Method
@@ -32,11 +41,6 @@ from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
 
-PreferenceData = Iterable[Preference | Mapping[str, Any]]
-"""Preferences, as values or as plain dicts in the wire's shape."""
-
-DatasetRows = ExampleData | PreferenceData | Iterable[Example | Preference]
-"""Rows of a dataset: all examples, or all preferences."""
 
 SEED_BYTES = 6
 
@@ -351,24 +355,3 @@ def _index(entity: str | None, project: str | None, lane: str | None, status: Jo
     if status is not None and entity is not None:
         return "by_status", entity, status
     return listed_index(entity, project)
-
-
-def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
-    """The version of a dataset that is named, or its latest."""
-    place = (named.entity, named.project, named.name)
-    if named.version is not None:
-        return snapshot.find(Dataset, "version", *place, named.version)
-    latest = snapshot.page(Dataset, "by_name", *place, limit=1, descending=True)
-    return latest[0] if latest else None
-
-
-def add_version(tx: Tx, asked: Dataset) -> Dataset:
-    """Add the next version of a dataset, unless one has the same digest already: then that one. A step."""
-    place = (asked.entity, asked.project, asked.name)
-    same = tx.page(Dataset, "by_digest", *place, asked.digest, limit=1, descending=True)
-    if same:
-        return same[0]
-    latest = tx.page(Dataset, "by_name", *place, limit=1, descending=True)
-    dataset = attrs.evolve(asked, version=latest[0].version + 1 if latest else 0)
-    tx.add(dataset)
-    return dataset

@@ -21,8 +21,7 @@ from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.keys.service import secret_digest
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import store_rows
-from modelyard.platform.training.service import add_version, version_of
+from modelyard.platform.training.data import add_version, store_rows, version_of
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 LIFE = timedelta(hours=1)
