@@ -56,7 +56,7 @@ async def read(scope: Any, receive: Callable[[], Any]) -> ReceivedRequest:
     return ReceivedRequest(scope["method"], scope["path"], headers, raw)
 
 
-class Exchange:
+class FakeExchange:
     """The answer to a request, with what is to go wrong on the way."""
 
     def __init__(

@@ -26,7 +26,7 @@ from modelyard.formats.chat.request import ParsedRequest, read_request
 from modelyard.protocols import AsyncBackend, Backend
 from modelyard.testing.clients.server import AsgiServer, asgi_server
 from modelyard.testing.fake_vllm.adapters import FakeAdapter, NoAdapter, load_adapter
-from modelyard.testing.fake_vllm.exchange import Exchange, ReceivedRequest, read
+from modelyard.testing.fake_vllm.exchange import FakeExchange, ReceivedRequest, read
 from modelyard.testing.fake_vllm.misbehaviour import Answered, Misbehaviour
 from modelyard.testing.fake_vllm.schemas import AnswerWriter, dump, model_card
 
@@ -34,7 +34,7 @@ CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 LOAD_ADAPTER = "/v1/load_lora_adapter"
 UNLOAD_ADAPTER = "/v1/unload_lora_adapter"
 
-Handler = Callable[["FakeVllm", Exchange], Coroutine[Any, Any, None]]
+Handler = Callable[["FakeVllm", FakeExchange], Coroutine[Any, Any, None]]
 
 
 class FakeVllm:
@@ -65,7 +65,7 @@ class FakeVllm:
         self._adapters: dict[str, FakeAdapter] = {}
         self._in_use: Counter[str] = Counter()
         self._plans: dict[str, deque[Misbehaviour | None]] = {}
-        self._exchanges: set[Exchange] = set()
+        self._exchanges: set[FakeExchange] = set()
         self._servers: list[AsgiServer] = []
         self._answers = 0
         self.requests: list[ReceivedRequest] = []
@@ -130,11 +130,11 @@ class FakeVllm:
         if not answered:
             await self._cut(scope, receive)
 
-    def _begin(self, received: ReceivedRequest, send: Callable[[Any], Any]) -> Exchange:
+    def _begin(self, received: ReceivedRequest, send: Callable[[Any], Any]) -> FakeExchange:
         with self._lock:
             self.requests.append(received)
             planned = self._plans.get(received.path)
-            exchange = Exchange(received, send, planned.popleft() if planned else None, self._old_errors)
+            exchange = FakeExchange(received, send, planned.popleft() if planned else None, self._old_errors)
             self._exchanges.add(exchange)
         return exchange
 
@@ -147,7 +147,7 @@ class FakeVllm:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async def _answer(self, exchange: Exchange) -> None:
+    async def _answer(self, exchange: FakeExchange) -> None:
         received = exchange.request
         handler = _ROUTES.get((received.method, received.path))
         try:
@@ -168,13 +168,13 @@ class FakeVllm:
 
     # ---- small routes
 
-    async def _healthy(self, exchange: Exchange) -> None:
+    async def _healthy(self, exchange: FakeExchange) -> None:
         await exchange.answer(200, "", "text/plain", {})
 
-    async def _show_version(self, exchange: Exchange) -> None:
+    async def _show_version(self, exchange: FakeExchange) -> None:
         await exchange.answer_json({"version": self._version})
 
-    async def _list(self, exchange: Exchange) -> None:
+    async def _list(self, exchange: FakeExchange) -> None:
         now = self._now()
         entries = self._platform.catalogue.list()
         cards = [
@@ -190,7 +190,7 @@ class FakeVllm:
 
     # ---- adapters
 
-    async def _load(self, exchange: Exchange) -> None:
+    async def _load(self, exchange: FakeExchange) -> None:
         body = exchange.request.body
         name, path = body.get("lora_name"), body.get("lora_path")
         if not name or not path:
@@ -205,7 +205,7 @@ class FakeVllm:
         else:
             await self._keep(exchange, adapter)
 
-    async def _keep(self, exchange: Exchange, adapter: FakeAdapter) -> None:
+    async def _keep(self, exchange: FakeExchange, adapter: FakeAdapter) -> None:
         with self._lock:
             kept = self._adapters.setdefault(adapter.name, adapter)
         if kept is not adapter:
@@ -213,7 +213,7 @@ class FakeVllm:
         else:
             await exchange.answer(200, f"Success: LoRA adapter '{adapter.name}' added successfully.", "text/plain", {})
 
-    async def _unload(self, exchange: Exchange) -> None:
+    async def _unload(self, exchange: FakeExchange) -> None:
         name = exchange.request.body.get("lora_name")
         if not name:
             await _refuse_misuse(exchange, "'lora_name' needs to be provided to unload a LoRA adapter.")
@@ -229,7 +229,7 @@ class FakeVllm:
 
     # ---- chat
 
-    async def _chat(self, exchange: Exchange) -> None:
+    async def _chat(self, exchange: FakeExchange) -> None:
         try:
             name = str(exchange.request.body["model"])
             adapter = self.adapters.get(name)
@@ -264,7 +264,7 @@ class FakeVllm:
         return AnswerWriter(answer_id, self._now(), name, chat.request, chat.with_logprobs, chat.with_ids)
 
     async def _say(
-        self, exchange: Exchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
+        self, exchange: FakeExchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
     ) -> None:
         if request.streamed:
             await self._stream(exchange, answering, request, with_usage)
@@ -274,7 +274,7 @@ class FakeVllm:
         await exchange.answer_json(answering.completion(completion))
 
     async def _stream(
-        self, exchange: Exchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
+        self, exchange: FakeExchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
     ) -> None:
         async with self._platform.chat.astream(request) as deltas:
             sent = 0
@@ -306,11 +306,11 @@ _ROUTES: Mapping[tuple[str, str], Handler] = {
 }
 
 
-async def _refuse_misuse(exchange: Exchange, message: str) -> None:
+async def _refuse_misuse(exchange: FakeExchange, message: str) -> None:
     await exchange.refuse(400, message, type="InvalidUserInput")
 
 
-async def _failed(exchange: Exchange, error: ModelyardError) -> None:
+async def _failed(exchange: FakeExchange, error: ModelyardError) -> None:
     """Answer an error of the platform that serves the double, as vLLM would."""
     if exchange.request.status is not None:
         await exchange.break_off(str(error))
