@@ -31,7 +31,7 @@ from modelyard.domain.training import GRADIENT_STEP
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.platform import Platform
 from modelyard.protocols import ServedModel, Tx
-from modelyard.report.progress import Show
+from modelyard.report.terminal import Show
 
 MIB = 2**20
 CHUNK = 2**16

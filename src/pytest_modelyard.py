@@ -2,9 +2,9 @@
 
 Override `yard_backend` in a conftest or a test module to choose the backend:
 
-@pytest.fixture
-def yard_backend():
-    return ScriptedBackend(["Paris."])
+    @pytest.fixture
+    def yard_backend():
+        return ScriptedBackend(["Paris."])
 """
 
 import re

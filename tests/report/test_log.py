@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from modelyard.report.log import PlainFormatter
+from modelyard.report.terminal import PlainFormatter
 
 
 def record(message: str, *, raised: bool = False) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.errors import InvalidInput
-from modelyard.report.progress import progress_bar
+from modelyard.report.terminal import progress_bar
 
 ROWS = [{"prompt": "yes", "expected": "yes"}] * 3
 

@@ -124,7 +124,7 @@ def test_the_same_request_is_replayed_in_the_order_in_which_it_was_answered(path
     record(path, ["one", "two", "three"], "a", "a", "a")
     backend = use_cassette(path)
     assert answers(backend, "a", "a", "a") == ["one", "two", "three"]
-    with pytest.raises(NoAnswerPrepared, match="answers this request 3 times, and it is asked once more"):
+    with pytest.raises(NoAnswerPrepared, match="answers this request 3 times, and it is requested once more"):
         answers(backend, "a")
 
 
@@ -138,7 +138,7 @@ def test_a_recorder_answers_anew_what_it_has_just_recorded(path: Path) -> None:
         ({"mode": "new"}, "backend: is needed to record"),
         ({"mode": "once"}, "mode: must be 'none', 'new' or 'all'"),
         ({"ignore": ["heat"]}, "ignore: 'heat' is none of .*temperature"),
-        ({"ignore": ["n"], "match": lambda request: 1}, "ignore: cannot be given beside match"),
+        ({"ignore": ["n"], "match": lambda request: 1}, "ignore: cannot be combined with match"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(path: Path, arguments: dict[str, Any], why: str) -> None:
@@ -200,7 +200,7 @@ def test_a_function_says_what_is_compared(path: Path) -> None:
 def test_a_function_may_compare_values_of_the_request(path: Path) -> None:
     record(path, ["hi"], "hello", temperature=0.1)
     assert answers(use_cassette(path, match=lambda request: request.messages), "hello") == ["hi"]
-    with pytest.raises(InvalidInput, match="match: must return texts"):
+    with pytest.raises(InvalidInput, match="match: must return strings"):
         use_cassette(path, match=lambda request: {object()})
 
 
@@ -342,7 +342,7 @@ def test_a_reader_who_leaves_early_is_replayed_as_far_as_it_read(path: Path, on_
     replay: Any = use_cassette(path)
     again = replay.stream(ASKED, served(replay))
     assert next(again).text == "a"
-    with pytest.raises(NoAnswerPrepared, match="the recording in line 3 ends here, because its reader went away"):
+    with pytest.raises(NoAnswerPrepared, match="the recording in line 3 ends here, because its reader disconnected"):
         next(again)
 
 

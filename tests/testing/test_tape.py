@@ -105,13 +105,13 @@ def test_a_line_that_cannot_be_read_is_named(path: Path, line: bytes) -> None:
     record(path, "a")
     with path.open("ab") as file:
         file.write(line + b"\n")
-    with pytest.raises(StoreCorrupt, match=r"c\.jsonl, line 4, is no line of a cassette"):
+    with pytest.raises(StoreCorrupt, match=r"c\.jsonl, line 4, is not a line of a cassette"):
         use_cassette(path)
 
 
 def test_another_file_is_no_cassette_and_a_newer_one_is_told(path: Path) -> None:
     path.write_text('{"some": "json"}\n')
-    with pytest.raises(StoreCorrupt, match="line 1, is no line of a cassette: the header is missing"):
+    with pytest.raises(StoreCorrupt, match="line 1, is not a line of a cassette: the header is missing"):
         use_cassette(path)
     path.write_text('{"modelyard_cassette": 2}\n')
     with pytest.raises(StoreTooNew, match="version 2; upgrade modelyard"):

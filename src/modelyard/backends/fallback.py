@@ -30,8 +30,7 @@ class Fallback:
         Fallback([UpstreamBackend(local, ...), UpstreamBackend(hosted, ...)])
 
     For each model the entry is that of the first backend that offers it, as read when the fallback is created. A
-    model's
-    capabilities are those that all its backends share. Raises `InvalidInput` without backends.
+    model's capabilities are those that all its backends share. Raises `InvalidInput` without backends.
     """
 
     def __init__(self, backends: Sequence[AnyBackend]) -> None:

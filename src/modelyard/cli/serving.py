@@ -19,7 +19,7 @@ from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.route import STANDARD, Interface
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
-from modelyard.report.log import PlainFormatter
+from modelyard.report.terminal import PlainFormatter
 from modelyard.worker import platform_of
 
 GRACE_SECONDS = 10

@@ -1,1 +1,1 @@
-"""Domain values made readable for people: tables and small plots of text."""
+"""Domain values made readable for people: tables, plots, pages and progress bars."""

@@ -1,4 +1,4 @@
-"""How values spread, as bars: one self-contained SVG text."""
+"""The distribution of values as bars: one self-contained SVG text."""
 
 from collections.abc import Iterator
 from html import escape
@@ -15,7 +15,7 @@ NEUTRAL = "#8A8F98"
 
 @attrs.frozen
 class Histogram:
-    """Bars over values. Where they are differences, losses and gains have colours of their own, and 0 is marked.
+    """Bars over values. If they are differences, losses and gains have different colours, and 0 is marked.
 
     >>> Histogram("exact", Distribution(0, 0.5, (3, 0, 7))).svg.startswith("<svg ")
     True
@@ -27,7 +27,7 @@ class Histogram:
 
     @property
     def svg(self) -> str:
-        """The bars as SVG, in the colour of the text around them."""
+        """The bars as SVG, in the colour of the surrounding text."""
         return "".join(self._drawn())
 
     def _drawn(self) -> Iterator[str]:
@@ -36,7 +36,7 @@ class Histogram:
         up = Scale(0, max(bars.counts) * 1.05, HEIGHT - BOTTOM, TOP)
         yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
         yield ' font-family="system-ui, sans-serif" font-size="11" fill="currentColor">'
-        yield f"<title>{escape(self.title)}</title><desc>{escape(self._said())}</desc>"
+        yield f"<title>{escape(self.title)}</title><desc>{escape(self._description())}</desc>"
         yield f'<text x="{LEFT}" y="16" font-size="13" font-weight="600">{escape(self.title)}</text>'
         yield from _grid(up)
         for centre, count in zip(bars.centres, bars.counts, strict=True):
@@ -49,8 +49,8 @@ class Histogram:
         left, right = (across(centre + side * self.distribution.step * 0.46) for side in (-1, 1))
         top, bottom = up(count), up(0)
         place = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" rx="1.5"'
-        said = f"<title>{round_number(centre)}: {count:,}</title>"
-        return f'<rect {place} fill="{self._colour(centre)}">{said}</rect>'
+        title = f"<title>{round_number(centre)}: {count:,}</title>"
+        return f'<rect {place} fill="{self._colour(centre)}">{title}</rect>'
 
     def _colour(self, centre: float) -> str:
         if not self.differences:
@@ -70,8 +70,8 @@ class Histogram:
             yield f'<text x="{x}" y="{bottom + 17}" text-anchor="middle" opacity=".7">{round_number(value)}</text>'
         yield f'<path d="M{LEFT} {bottom}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
 
-    def _said(self) -> str:
-        """What the bars show, for whoever cannot see them."""
+    def _description(self) -> str:
+        """Describe the bars for readers who cannot see them."""
         bars = zip(self.distribution.centres, self.distribution.counts, strict=True)
         return "; ".join(f"{count} around {round_number(centre)}" for centre, count in bars if count)
 

@@ -1,13 +1,13 @@
-"""One HTML page that stands by itself: no script, no other file, light or dark as its reader likes.
+"""One self-contained HTML page: no script and no other file, light or dark as its reader prefers.
 
-Whatever is shown is escaped here. `Html` is text that has been: everything else is turned into it by `html`.
+Everything that is shown is escaped here. `Html` is text that is escaped already; `html` converts anything else to it.
 """
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What a browser may load for the page: nothing. So even what slipped through would not run."""
+"""The content security policy: the page may load nothing, so that even unescaped markup would not run."""
 
 UNFOLDED = 10
 
@@ -57,69 +57,69 @@ class Html(str):
 
 
 def html(value: object) -> Html:
-    """A value as HTML: escaped, unless it is `Html`."""
+    """Return a value as HTML: escaped, unless it is `Html`."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
 def joined(parts: Iterable[object]) -> Html:
-    """Parts one behind the other."""
+    """Concatenate parts."""
     return Html("".join(map(html, parts)))
 
 
 def tag(name: str, *content: object, kind: str = "") -> Html:
-    """An element around its content, of a CSS class."""
+    """Return an element with this content and CSS class."""
     opened = f'{name} class="{escape(kind)}"' if kind else name
     return Html(f"<{opened}>{joined(content)}</{name}>")
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
-    """Names and values, one below the other."""
+    """Return a list of names and values."""
     return tag("dl", *(part for name, value in pairs for part in (tag("dt", name), tag("dd", value))))
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
-    """A table; a column is its heading and its class: "number", "text" or "". A `kind` of "narrow" keeps it small."""
+    """Return a table; a column is its heading and its class ("number", "text" or ""). A "narrow" `kind` is small."""
     head = tag("tr", *(tag("th", name, kind=of) for name, of in columns))
     lines = (tag("tr", *(tag("td", cell, kind=of) for cell, (_, of) in zip(row, columns, strict=True))) for row in rows)
     return tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), kind=f"wide {kind}".strip())
 
 
 def chip(text: str, kind: str = "") -> Html:
-    """A word that stands out."""
+    """Return a highlighted word."""
     return tag("span", text, kind=f"chip {kind}".strip())
 
 
 def section(title: str, *content: object) -> Html:
-    """A heading and what stands below it; nothing where there is nothing."""
+    """Return a heading with the content below it; nothing without content."""
     inside = joined(content)
     return tag("section", tag("h2", title), inside) if inside else Html("")
 
 
 def folded(title: str, *content: object) -> Html:
-    """What a reader opens by a click."""
+    """Return content that a reader opens by a click."""
     return tag("details", tag("summary", title), *content)
 
 
 def long_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Html:
-    """A table whose rows behind the first few are folded."""
+    """Return a table in which all but the first rows are folded."""
     shown = table(columns, rows[:UNFOLDED])
     rest = rows[UNFOLDED:]
     return joined([shown, folded(f"{len(rest):,} more", table(columns, rest))]) if rest else shown
 
 
 def plots(drawings: Iterable[str]) -> Html:
-    """SVG drawings side by side. They are trusted: whoever drew them has escaped."""
+    """Return SVG drawings side by side. They are trusted: their author has escaped them."""
     figures = [tag("figure", Html(drawing)) for drawing in drawings]
     return tag("div", *figures, kind="plots") if figures else Html("")
 
 
 def fragment(*content: object) -> Html:
-    """A piece to stand in another page, such as a notebook."""
+    """Return a piece for another page, such as a notebook."""
     return joined([tag("style", Html(STYLE)), tag("div", *content, kind="modelyard")])
 
 
 def page(title: str, *content: object) -> Html:
-    """The whole page."""
+    """Return the whole page."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'

@@ -1,4 +1,4 @@
-"""Small drawings that stand within a table: an interval on its scale, and shares of a whole."""
+"""Small charts within a table: an interval on its scale, and shares of a whole."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ MIDDLE = HEIGHT / 2
 
 
 def interval_strip(mean: float | None, interval: Interval | None, low: float, high: float, colour: str) -> str:
-    """A mean and its interval as SVG, on a scale from `low` to `high`, on which 0 is marked where it lies inside."""
+    """Draw a mean and its interval as SVG, on a scale from `low` to `high` with a mark at 0."""
     if mean is None or high <= low:
         return ""
     return "".join(_interval(mean, interval, Scale(low, high, 4, WIDTH - 4), colour))
@@ -29,7 +29,7 @@ def _interval(mean: float, interval: Interval | None, across: Scale, colour: str
 
 
 def share_strip(counts: Sequence[int], colours: Sequence[str]) -> str:
-    """Counts as parts of one bar, as SVG."""
+    """Draw counts as parts of one bar, as SVG."""
     total = sum(counts)
     return "".join(_shares(counts, colours, total)) if total else ""
 

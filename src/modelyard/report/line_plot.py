@@ -11,13 +11,13 @@ from modelyard.domain.evaluation.statistics import round_step
 
 WIDTH, PANEL, GAP = 640, 200, 44
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 36, 40
-# After Okabe and Ito: colours that everyone can tell apart, and that vanish neither on white nor on black.
+# After Okabe and Ito: colours that colour-blind readers can distinguish, visible on both white and black.
 COLOURS = ("#2480C4", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-# In a file of its own the plot follows the reader's preference; in a page it takes the colour of the text around it.
-ALONE = ' style="color-scheme: light dark; color: CanvasText; background: Canvas"'
+# A separate file follows the reader's preference; in a page the plot takes the colour of the surrounding text.
+SEPARATE_FILE = ' style="color-scheme: light dark; color: CanvasText; background: Canvas"'
 
 LARGEST = 1e150
-"""What lies beyond is drawn at the border, so that no sum overflows."""
+"""Larger values are drawn at the border, so that no sum overflows."""
 
 Point = tuple[float, float]
 
@@ -31,13 +31,13 @@ class Series:
 
     @classmethod
     def of(cls, name: str, points: Iterable[Point]) -> "Series":
-        """A line through any number of points, in bounded memory: see `thinned`."""
+        """Create a line through any number of points, in bounded memory: see `thinned`."""
         return cls(name, thinned(points))
 
 
 @attrs.frozen
 class Panel:
-    """Lines that share a vertical axis, and what that shows."""
+    """Lines that share a vertical axis, and its label."""
 
     label: str
     series: tuple[Series, ...]
@@ -45,7 +45,7 @@ class Panel:
 
 @attrs.frozen
 class Plot:
-    """Panels one above the other over the same horizontal axis.
+    """Panels one above the other over a common horizontal axis.
 
     >>> plot = Plot("Training", "step", (Panel("loss", (Series("loss", [(1, 2.0), (2, 1.5)]),)),))
     >>> plot.svg.startswith("<svg ")
@@ -59,7 +59,7 @@ class Plot:
     @property
     def svg(self) -> str:
         """The plot as the text of an SVG file."""
-        return "".join(_drawn(self, ALONE))
+        return "".join(_drawn(self, SEPARATE_FILE))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the SVG file."""
@@ -74,10 +74,10 @@ class Plot:
 
 
 def thinned(points: Iterable[Point], stretches: int = WIDTH) -> list[Point]:
-    """Points that look the same when they are drawn: at most 4 of each of `stretches` to twice as many stretches.
+    """Return points that look the same when they are drawn: at most 4 for each of up to twice `stretches` stretches.
 
-    Of a stretch the first, the lowest, the highest and the last point stay, so no spike is lost. Points are taken one
-    by one, and equal stretches are joined, two by two, whenever there are too many.
+    The first, the lowest, the highest and the last point of a stretch are kept, so no spike is lost. Points are read
+    one by one, and stretches of equal length are merged in pairs if there are too many.
     """
     kept: list[list[Point]] = []
     size = 1
@@ -106,7 +106,7 @@ def _height(point: Point) -> float:
 
 @attrs.frozen
 class Scale:
-    """From values between `low` and `high` to pixels between `start` and `end`."""
+    """Maps values between `low` and `high` to pixels between `start` and `end`."""
 
     low: float
     high: float
@@ -114,12 +114,12 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value; beyond the scale, that of its end."""
+        """Return the pixel of a value; beyond the scale, that of its end."""
         inside = min(max(value, self.low), self.high)
         return self.start + (self.end - self.start) * (inside - self.low) / (self.high - self.low)
 
     def ticks(self, most: int, apart: float = 0.0) -> list[float]:
-        """At most so many round values within the scale, evenly apart and by no less than `apart`."""
+        """Return at most this many round values within the scale, evenly spaced by at least `apart`."""
         step = round_step(max((self.high - self.low) / most, apart))
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first
@@ -127,7 +127,7 @@ class Scale:
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the largest value, apart even where they are equal; 0 to 1 where there is none."""
+    """Return the least and the largest value, widened if they are equal; 0 to 1 if there is none."""
     ends = (min(values), max(values)) if values else (0.0, 1.0)
     low, high = (min(max(end, -LARGEST), LARGEST) for end in ends)
     if high - low > max(1e-9 * max(abs(low), abs(high)), 1 / LARGEST):
@@ -163,11 +163,13 @@ def _ends(plot: Plot) -> list[float]:
 
 
 def _description(plot: Plot) -> str:
-    """What the plot shows, for whoever cannot see it."""
-    return "; ".join(_said(series, plot.x_label) for panel in plot.panels for series in panel.series) or "no values"
+    """Describe the plot for readers who cannot see it."""
+    return (
+        "; ".join(_series_text(series, plot.x_label) for panel in plot.panels for series in panel.series) or "no values"
+    )
 
 
-def _said(series: Series, x_label: str) -> str:
+def _series_text(series: Series, x_label: str) -> str:
     if not series.points:
         return f"{series.name}: no values yet"
     (first_x, first), (last_x, last) = series.points[0], series.points[-1]
@@ -199,7 +201,7 @@ def _grid(across: Scale, up: Scale, top: int) -> Iterator[str]:
 
 
 def round_number(value: float) -> str:
-    """A number at an axis."""
+    """Format a number at an axis."""
     return f"{value:.6g}"
 
 

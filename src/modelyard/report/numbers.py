@@ -1,4 +1,4 @@
-"""Numbers of an evaluation as people read them."""
+"""Numbers of an evaluation in the form that people read."""
 
 from decimal import Decimal
 
@@ -12,7 +12,7 @@ NONE = "–"
 
 
 def mean_text(value: float | None, kind: Kind | None) -> str:
-    """A mean; of bools, a share in per cent.
+    """Format a mean; of bools, a share in per cent.
 
     >>> mean_text(0.8125, Kind.BINARY), mean_text(0.8125, Kind.CONTINUOUS), mean_text(None, None)
     ('81.2 %', '0.8125', '–')
@@ -23,7 +23,7 @@ def mean_text(value: float | None, kind: Kind | None) -> str:
 
 
 def value_text(value: float | None, kind: Kind | None) -> str:
-    """A row's value; of bools in words, unless trials were averaged.
+    """Format a row's value; of bools in words, unless trials were averaged.
 
     >>> value_text(1.0, Kind.BINARY), value_text(0.5, Kind.BINARY), value_text(1.0, Kind.CONTINUOUS)
     ('passed', '0.5', '1')
@@ -34,7 +34,7 @@ def value_text(value: float | None, kind: Kind | None) -> str:
 
 
 def ref_text(text: str) -> str:
-    """The name and the version out of a reference; another text as it is.
+    """Return the name and the version in a reference, and any other string unchanged.
 
     >>> ref_text("weave:///acme/support/object/replies:step3")
     'replies:step3'
@@ -46,7 +46,7 @@ def ref_text(text: str) -> str:
 
 
 def difference_text(value: float | None, kind: Kind) -> str:
-    """A difference with its sign; of shares, in percentage points.
+    """Format a difference with its sign; of shares, in percentage points.
 
     >>> difference_text(-0.125, Kind.BINARY), difference_text(0.125, Kind.CONTINUOUS)
     ('-12.5 pp', '+0.125')
@@ -57,7 +57,7 @@ def difference_text(value: float | None, kind: Kind) -> str:
 
 
 def interval_text(interval: Interval | None, kind: Kind | None) -> str:
-    """From one end to the other."""
+    """Format an interval from one end to the other."""
     if interval is None:
         return NONE
     ends = (mean_text(end, kind).removesuffix(" %") for end in (interval.low, interval.high))
@@ -65,7 +65,7 @@ def interval_text(interval: Interval | None, kind: Kind | None) -> str:
 
 
 def span_text(interval: Interval | None, kind: Kind) -> str:
-    """The ends of a difference's interval, with their signs."""
+    """Format the ends of a difference's interval, with their signs."""
     if interval is None:
         return NONE
     low, high = (difference_text(end, kind) for end in (interval.low, interval.high))
@@ -73,7 +73,7 @@ def span_text(interval: Interval | None, kind: Kind) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """A p.
+    """Format a p-value.
 
     >>> p_text(0.03125), p_text(1e-9)
     ('0.031', '< 0.0001')
@@ -84,32 +84,32 @@ def p_text(p: float | None) -> str:
 
 
 def confidence_text(confidence: float) -> str:
-    """A confidence in per cent."""
+    """Format a confidence level in per cent."""
     return f"{confidence * 100:.6g} %"
 
 
 def count_text(count: int | None) -> str:
-    """A count with its thousands apart."""
+    """Format a count with thousands separators."""
     return NONE if count is None else f"{count:,}"
 
 
 def clusters_text(cluster_by: str | None) -> str:
-    """By what rows go together, to be put behind something."""
+    """Return a suffix that names what rows are clustered by."""
     return "" if cluster_by is None else f", with rows of one {printable(cluster_by)!r} taken together"
 
 
 def left_out_text(one: MetricComparison) -> str:
-    """How many rows a comparison leaves out because they lack a value, and where; empty when there are none."""
+    """Return how many rows a comparison leaves out for lack of a value, and on which side; "" if none."""
     lacking = {"baseline": one.only_candidate, "candidate": one.only_baseline, "both": one.neither}
-    told = [f"{count_text(count)} in {'the ' * (name != 'both')}{name}" for name, count in lacking.items() if count]
-    return f"rows without a value: {', '.join(told)}" if told else ""
+    counts = [f"{count_text(count)} in {'the ' * (name != 'both')}{name}" for name, count in lacking.items() if count]
+    return f"rows without a value: {', '.join(counts)}" if counts else ""
 
 
 def seconds_text(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def money_text(amount: Decimal | None) -> str:
-    """USD, to the last digit."""
+    """Format an amount in USD, to the last digit."""
     return NONE if amount is None else f"${amount.normalize():f}"

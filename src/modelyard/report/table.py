@@ -1,4 +1,4 @@
-"""A table of text, for terminals."""
+"""Tables of text, for terminals."""
 
 from collections.abc import Collection, Sequence
 
@@ -6,12 +6,12 @@ _CONTROL = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 
 def printable(value: object) -> str:
-    """The value as text that cannot steer a terminal."""
+    """Return the value as text without control characters, which could control a terminal."""
     return str(value).translate(_CONTROL)
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Collection[str] = ()) -> str:
-    """Columns as wide as their widest cell; numbers, and the columns named in `right`, to the right."""
+    """Format columns as wide as their widest cell; numbers, and the columns named in `right`, are right-aligned."""
     cells = [list(headers), *([printable(value) for value in row] for row in rows)]
     widths = [max(len(line[at]) for line in cells) for at in range(len(headers))]
     to_the_right = [
@@ -33,7 +33,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One bar a value, the smallest lowest."""
+    """Draw one bar for each value."""
     if not values:
         return ""
     least, most = min(values), max(values)
@@ -42,7 +42,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def means(values: Sequence[float], buckets: int) -> list[float]:
-    """The means of about `buckets` equal stretches: a long series made short enough to draw."""
+    """Return the means of about `buckets` equal stretches, to make a long series short enough to draw."""
     size = max(1, -(-len(values) // buckets))
     stretches = [values[at : at + size] for at in range(0, len(values), size)]
     return [sum(stretch) / len(stretch) for stretch in stretches]

@@ -28,8 +28,8 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
 from modelyard.report.numbers import ref_text
-from modelyard.report.progress import Show, progress_bar
 from modelyard.report.table import printable
+from modelyard.report.terminal import Show, progress_bar
 
 _FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 

@@ -19,7 +19,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.lookup import SHOWN, found_job, job_plot, shown, shown_job
 from modelyard.protocols import Tx
 from modelyard.report.line_plot import Plot
-from modelyard.report.progress import Show, progress_bar
+from modelyard.report.terminal import Show, progress_bar
 
 
 class JobHandle:

@@ -1,7 +1,7 @@
-"""The file of a cassette: a header, then in JSON Lines what each model can do and each answer that was recorded.
+"""The file of a cassette: a header, then in JSON Lines the offered models and the recorded answers.
 
-A line is written whole, by one write behind the last, under a lock that other processes heed, so that two of them may
-record into one file and a review shows lines that were added.
+A line is appended by a single write, under a lock that other processes respect, so that two of them may record into one
+file and a review shows the added lines.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ _HEADER = {"modelyard_cassette": VERSION}
 
 @attrs.frozen
 class Timed:
-    """A delta, and how many seconds behind the request it came."""
+    """A delta, and the seconds between the request and its arrival."""
 
     at: float
     delta: Delta
@@ -41,10 +41,10 @@ class Offer:
 
 @attrs.frozen
 class Recording:
-    """A request (`testing.asked`) and its answer. `step` is that of the checkpoint of a trained model.
+    """A request (`testing.cassette.request_key`) and its answer. `step` is that of a trained model's checkpoint.
 
-    `left_early` says that the reader went away before the answer was complete. `line` is where it stands in the file, 0
-    for one that was just made.
+    `left_early` means that the reader disconnected before the answer was complete. `line` is its line in the file, 0 if
+    it was just made.
     """
 
     asked: Mapping[str, Any]
@@ -56,9 +56,9 @@ class Recording:
 
 
 class CassetteFile:
-    """A cassette's file. Whoever opens it anew empties it; what is read stays as it is in the file.
+    """A cassette file. Opening it with `truncate` empties it; recordings that were read are never rewritten.
 
-    Raises FileNotFoundError, `StoreCorrupt` naming the line that cannot be read, `StoreTooNew`.
+    Raises FileNotFoundError, `StoreCorrupt` naming the line that cannot be read, or `StoreTooNew`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,20 +69,20 @@ class CassetteFile:
             self._read(number, line)
 
     @classmethod
-    def opened(cls, path: Path, anew: bool) -> "CassetteFile":
-        """The tape of a file that need not be there yet, without what it holds when it is recorded anew."""
+    def opened(cls, path: Path, truncate: bool) -> "CassetteFile":
+        """Open a file, creating it if needed, and emptying it if `truncate` is true."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
-            if anew:
+            if truncate:
                 file.truncate(0)
         return cls(path)
 
     def add(self, recording: Recording) -> None:
-        """Keep a recording. Raises `StoreCorrupt`, OSError."""
+        """Append a recording. Raises `StoreCorrupt` or OSError."""
         _append(self.path, [_recording_json(recording)])
 
     def offer(self, offers: Mapping[str, Offer]) -> None:
-        """Keep of these what the file does not say yet. Raises `StoreCorrupt`, OSError."""
+        """Append those offers that the file does not contain yet. Raises `StoreCorrupt` or OSError."""
         new = {model: offer for model, offer in offers.items() if self.offers.get(model) != offer}
         self.offers |= new
         if new:
@@ -100,7 +100,7 @@ class CassetteFile:
                 self.recordings.append(_recording(data, number))
         except (InvalidInput, ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreCorrupt(
-                f"{self.path}, line {number}, is no line of a cassette: {error}; restore it or delete it"
+                f"{self.path}, line {number}, is not a line of a cassette: {error}; restore it or delete it"
             ) from None
 
     def _check_version(self, data: Any) -> None:
@@ -111,7 +111,7 @@ class CassetteFile:
 
 
 def _recording_json(recording: Recording) -> dict[str, Any]:
-    """With the request first, so that a person finds it, and each delta beside its time."""
+    """Return a recording as JSON, with the request first, for human readers, and each delta with its time."""
     data: dict[str, Any] = unstructure(attrs.evolve(recording, deltas=(), line=0))
     return data | {"deltas": [{"at": timed.at, **unstructure(timed.delta)} for timed in recording.deltas]}
 
@@ -155,7 +155,7 @@ def _check_whole(path: Path, file: int, size: int) -> None:
 
 
 def _line(data: Mapping[str, Any]) -> bytes:
-    """In UTF-8, for people; a text that has no UTF-8 is escaped."""
+    """Encode a line in UTF-8, for human readers; escape it if it contains lone surrogates."""
     try:
         return f"{json.dumps(data, ensure_ascii=False)}\n".encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Which recording answers a request, and what differs from the nearest where none does."""
+"""Matching of requests to recordings, and the differences from the nearest recording if none matches."""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,9 +16,9 @@ _COMPARED = 4000
 
 
 class Match:
-    """What of requests is compared: everything, all but the fields to `ignore`, or what `match` makes of a request.
+    """The compared part of requests: everything, all but the fields to `ignore`, or what `match` returns.
 
-    Raises `InvalidInput` for a field that no request has, and for both at once.
+    Raises `InvalidInput` for a field that no request has, and if both are given.
     """
 
     def __init__(self, match: Callable[[CompletionRequest], object] | None, ignore: Collection[str]) -> None:
@@ -26,30 +26,32 @@ class Match:
         if unknown:
             raise InvalidInput.at("ignore", msg=f"{unknown[0]!r} is none of {', '.join(sorted(FIELDS))}")
         if match is not None and ignore:
-            raise InvalidInput.at("ignore", msg="cannot be given beside match, which says all that is compared")
+            raise InvalidInput.at("ignore", msg="cannot be combined with match, which returns all that is compared")
         self._match, self._ignored = match, frozenset(ignore)
 
     def compared(self, asked: RequestKey) -> Any:
-        """JSON data: requests that agree in it are the same."""
+        """Return JSON data: requests match if it is equal."""
         if self._match is None:
             return {name: value for name, value in asked.items() if name not in self._ignored}
         return unstructure(self._match(request_of(asked)))
 
     def key(self, asked: RequestKey) -> str:
-        """One text for everything that is compared. Raises `InvalidInput` for a match that is no JSON data."""
+        """Return the compared part as one string. Raises `InvalidInput` if `match` returns something other than JSON
+        data.
+        """
         try:
             return json.dumps(self.compared(asked), sort_keys=True)
         except TypeError as error:
             raise InvalidInput.at(
-                "match", msg=f"must return texts, numbers, lists, dicts or messages: {error}"
+                "match", msg=f"must return strings, numbers, lists, dicts or messages: {error}"
             ) from None
 
     def prompt_key(self, asked: RequestKey) -> str:
-        """The same for what tells how long the prompt is."""
+        """Return the key of the part that determines the prompt's length."""
         return self.key(prompt_part(asked))
 
     def nearest(self, recorded: Sequence[RequestKey], asked: RequestKey) -> tuple[int, list[str]]:
-        """The place of the recorded request that comes nearest, and what differs from it, a sentence each."""
+        """Return the index of the most similar recorded request, and its differences, one sentence each."""
         wanted, text = self.compared(asked), self.key(asked)
         return min(
             ((at, list(differences(self.compared(one), wanted))) for at, one in enumerate(recorded)),
@@ -62,7 +64,7 @@ def _likeness(one: str, other: str) -> float:
 
 
 def differences(recorded: Any, asked: Any, *loc: str | int) -> Iterator[str]:
-    """Every place where two JSON values differ."""
+    """Yield every place where two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(asked, dict):
         for name in [*recorded, *(name for name in asked if name not in recorded)]:
             yield from _member(recorded, asked, name, loc)
@@ -85,18 +87,18 @@ def _where(loc: tuple[str | int, ...]) -> str:
     return f"{'.'.join(map(str, loc))}: " if loc else ""
 
 
-def _shown(value: Any, beside: Any = None) -> str:
-    """A value in short; of a long text the part where it begins to differ from the one beside it."""
+def _shown(value: Any, other: Any = None) -> str:
+    """Shorten a value; of a long string, show the part where it begins to differ from `other`."""
     text = value if isinstance(value, str) else json.dumps(value)
     start = 0
-    if isinstance(value, str) and isinstance(beside, str):
-        start = max(0, _agree(value, beside) - _WIDTH // 2)
+    if isinstance(value, str) and isinstance(other, str):
+        start = max(0, _common_length(value, other) - _WIDTH // 2)
     cut = f"{'...' if start else ''}{text[start : start + _WIDTH]}{'...' if len(text) > start + _WIDTH else ''}"
     return repr(cut) if isinstance(value, str) else cut
 
 
-def _agree(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning."""
+def _common_length(one: str, other: str) -> int:
+    """Return the length of the common prefix of two strings."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return at
@@ -104,6 +106,6 @@ def _agree(one: str, other: str) -> int:
 
 
 def in_words(differing: Sequence[str]) -> str:
-    """The differences as one sentence, the first few of many."""
+    """Join the differences to one sentence, with the first few of many."""
     more = f"; and {len(differing) - _MOST_SHOWN} more" if len(differing) > _MOST_SHOWN else ""
     return "; ".join(differing[:_MOST_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""A cassette being played: which recording is next, and what is recorded where there is none."""
+"""A cassette being played: which recording is next, and recording what is missing."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,36 +17,36 @@ from modelyard.testing.cassette.redaction import Redactor, without_prompt_ids
 from modelyard.testing.cassette.request_key import RequestKey, request_key
 
 Mode = Literal["none", "new", "all"]
-"""Replay and never touch the backend; record what is missing; record everything anew."""
+"""Replay and never use the backend; record what is missing; record everything again."""
 
 _DECIMALS = 4
 
 
 class Player:
-    """The tape with what was played of it. Thread-safe."""
+    """A cassette file and what was played of it. Thread-safe."""
 
-    def __init__(self, tape: CassetteFile, mode: Mode, match: Match, redactor: Redactor, clock: Clock | None) -> None:
-        self.tape, self.mode, self.clock = tape, mode, clock
+    def __init__(self, file: CassetteFile, mode: Mode, match: Match, redactor: Redactor, clock: Clock | None) -> None:
+        self.file, self.mode, self.clock = file, mode, clock
         self._match, self._redactor = match, redactor
-        self._keys = [match.key(recording.asked) for recording in tape.recordings]
-        self._prompts = {match.prompt_key(one.asked): one.prompt_tokens for one in tape.recordings}
+        self._keys = [match.key(recording.asked) for recording in file.recordings]
+        self._prompts = {match.prompt_key(one.asked): one.prompt_tokens for one in file.recordings}
         self._played: set[int] = set()
         self._listed: Sequence[CatalogueEntry] = ()
         self._lock = threading.Lock()
 
     def entries(self, real: Any) -> Sequence[CatalogueEntry]:
-        """What the real backend offers, which is recorded, or what it offered."""
+        """Return the entries of the real backend, recording them, or those that were recorded."""
         if real is None:
-            return tuple(offer.entry for offer in self.tape.offers.values())
+            return tuple(offer.entry for offer in self.file.offers.values())
         entries: Sequence[CatalogueEntry] = real.entries()
         with self._lock:
             if entries != self._listed:
-                self.tape.offer({entry.id: Offer(entry, real.capabilities(entry.id)) for entry in entries})
+                self.file.offer({entry.id: Offer(entry, real.capabilities(entry.id)) for entry in entries})
                 self._listed = entries
         return entries
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel, real: Any) -> int | None:
-        """As recorded, else as the real backend counts them."""
+        """Return the recorded count, else that of the real backend."""
         key = self._match.prompt_key(self._redacted(request_key(request, model.entry, None)))
         if self.mode != "all" and key in self._prompts:
             return self._prompts[key]
@@ -54,7 +54,7 @@ class Player:
         return counted
 
     def find(self, request: CompletionRequest, model: ServedModel, real: Any) -> "Recording | RecordingSession":
-        """The recording that answers, or the take of one to be made. Raises `NoAnswerPrepared`."""
+        """Return the recording that answers, or a session that records one. Raises `NoAnswerPrepared`."""
         prompt_tokens = self.prompt_tokens(request, model, real)
         plain = request_key(request, model.entry, prompt_tokens)
         asked = self._redacted(plain)
@@ -66,23 +66,26 @@ class Player:
             raise NoAnswerPrepared.at("messages", msg=self._missing(asked, step))
         return RecordingSession(self, request.n, Recording(asked, prompt_tokens, (), step), asked != plain)
 
-    def keep(self, take: "RecordingSession", left_early: bool) -> None:
-        """Write a take down, as one that was played."""
-        deltas = self._redactor.deltas([timed.delta for timed in take.taken])
-        if take.secretive:
+    def keep(self, session: "RecordingSession", left_early: bool) -> None:
+        """Write the answer of a session to the file, and count it as played."""
+        deltas = self._redactor.deltas([timed.delta for timed in session.received])
+        if session.secretive:
             deltas = [without_prompt_ids(delta) for delta in deltas]
-        timed = tuple(Timed(one.at, delta) for one, delta in zip(take.taken, deltas, strict=True))
-        recording = attrs.evolve(take.recording, deltas=timed, left_early=left_early)
+        timed = tuple(Timed(one.at, delta) for one, delta in zip(session.received, deltas, strict=True))
+        recording = attrs.evolve(session.recording, deltas=timed, left_early=left_early)
         with self._lock:
-            self.tape.add(recording)
+            self.file.add(recording)
 
     def replayed(self, recording: Recording) -> Iterator[tuple[float, Delta]]:
-        """Each delta and the seconds to wait before it. Raises `NoAnswerPrepared` where the reader had gone away."""
+        """Yield each delta and the seconds to wait before it.
+
+        Raises `NoAnswerPrepared` if the reader had disconnected.
+        """
         began = self.clock.monotonic() if self.clock else 0.0
         for timed in recording.deltas:
             yield (max(0.0, timed.at - (self.clock.monotonic() - began)) if self.clock else 0.0), timed.delta
         if recording.left_early:
-            gone = f"the recording in line {recording.line} ends here, because its reader went away; record it again"
+            gone = f"the recording in line {recording.line} ends here, because its reader disconnected; record it again"
             raise NoAnswerPrepared.at("messages", msg=gone)
 
     def _redacted(self, asked: RequestKey) -> RequestKey:
@@ -91,51 +94,51 @@ class Player:
 
     def _next(self, key: str, step: int | None) -> Recording | None:
         with self._lock:
-            for at, recording in enumerate(self.tape.recordings):
+            for at, recording in enumerate(self.file.recordings):
                 if at not in self._played and self._keys[at] == key and recording.step == step:
                     self._played.add(at)
                     return recording
         return None
 
     def _missing(self, asked: RequestKey, step: int | None) -> str:
-        recorded = [one for one in self.tape.recordings if one.step == step]
+        recorded = [one for one in self.file.recordings if one.step == step]
         if not recorded:
-            return f"{self.tape.path} holds no recording{'' if step is None else f' of step {step}'}; {_ADVICE}"
+            return f"{self.file.path} holds no recording{'' if step is None else f' of step {step}'}; {_ADVICE}"
         times = [self._match.key(one.asked) for one in recorded].count(self._match.key(asked))
         if times:
-            return f"{self.tape.path} answers this request {times} times, and it is asked once more; {_ADVICE}"
+            return f"{self.file.path} answers this request {times} times, and it is requested once more; {_ADVICE}"
         at, differing = self._match.nearest([one.asked for one in recorded], asked)
         near = f"the nearest, in line {recorded[at].line}, differs: {in_words(differing)}"
-        return f"nothing in {self.tape.path} answers this request; {near}; {_ADVICE}"
+        return f"nothing in {self.file.path} answers this request; {near}; {_ADVICE}"
 
 
 _ADVICE = "record it with mode='new', or compare less with ignore= or match="
 
 
 class RecordingSession:
-    """An answer while it is recorded. What comes when it is complete is `held` until it is written down."""
+    """An answer while it is recorded. The end of a complete answer is `held` until it has been written."""
 
-    def __init__(self, deck: Player, choices: int, recording: Recording, secretive: bool) -> None:
+    def __init__(self, player: Player, choices: int, recording: Recording, secretive: bool) -> None:
         self.recording, self.secretive = recording, secretive
-        self.taken: list[Timed] = []
+        self.received: list[Timed] = []
         self.held: list[Delta] = []
-        self._deck, self._open = deck, choices
-        self._clock = deck.clock or SystemClock()
+        self._player, self._open = player, choices
+        self._clock = player.clock or SystemClock()
         self._began = self._clock.monotonic()
 
     def add(self, delta: Delta) -> bool:
-        """RecordingSession a delta; returns whether the reader may have it now."""
-        self.taken.append(Timed(round(self._clock.monotonic() - self._began, _DECIMALS), delta))
+        """Record a delta; return whether the reader may have it now."""
+        self.received.append(Timed(round(self._clock.monotonic() - self._began, _DECIMALS), delta))
         self._open -= delta.finish_reason is not None
         if self._open <= 0:
             self.held.append(delta)
         return self._open > 0
 
     def keep(self) -> None:
-        """Write the whole answer down."""
-        self._deck.keep(self, left_early=False)
+        """Write the whole answer."""
+        self._player.keep(self, left_early=False)
 
     def keep_so_far(self) -> None:
-        """Write down what came before the reader went away."""
-        if self.taken:
-            self._deck.keep(self, left_early=True)
+        """Write what came before the reader disconnected."""
+        if self.received:
+            self._player.keep(self, left_early=True)

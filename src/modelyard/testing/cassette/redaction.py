@@ -1,6 +1,6 @@
-"""Taking secrets out of what is recorded: known shapes of keys, and what the host names.
+"""Removal of secrets from recordings: known shapes of keys, and what the host names.
 
-A secret is found across the pieces of a stream too: pieces are searched as the text that they make together.
+A secret is also found across the pieces of a stream: they are searched as one text.
 """
 
 import json
@@ -18,7 +18,7 @@ MARK = "[redacted]"
 
 KNOWN_SHAPES: Mapping[str, str] = {
     "modelyard": r"\bmy_[0-9A-Za-z]{8}_[0-9A-Za-z]{43}",
-    "OpenAI, Anthropic, OpenRouter and alike": r"\bsk-[0-9A-Za-z_-]{16,}",
+    "OpenAI, Anthropic, OpenRouter and similar": r"\bsk-[0-9A-Za-z_-]{16,}",
     "Groq": r"\bgsk_[0-9A-Za-z]{20,}",
     "xAI": r"\bxai-[0-9A-Za-z]{20,}",
     "Hugging Face": r"\bhf_[0-9A-Za-z]{20,}",
@@ -33,12 +33,11 @@ KNOWN_SHAPES: Mapping[str, str] = {
     "bearer token": r"(?i:(?<=\bbearer ))[0-9A-Za-z._~+/=-]{16,}",
     "password in a URL": r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",
 }
-"""What the keys of well-known services look like."""
+"""The shapes of keys of well-known services."""
 
 
 class Redactor:
-    """Puts `[redacted]` in the place of every secret: of each known shape, and of `patterns`, texts or regular
-    expressions of the host's.
+    """Replaces every secret by `[redacted]`: known shapes, and the host's `patterns` (strings or regular expressions).
 
     >>> Redactor(["hunter2"]).text("log in with hunter2")
     'log in with [redacted]'
@@ -49,11 +48,11 @@ class Redactor:
         self._patterns += [_literal(given) if isinstance(given, str) else given for given in patterns]
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         return self.pieces([text])[0]
 
     def value(self, value: Any) -> Any:
-        """JSON data whose texts and names hold no secrets."""
+        """Return JSON data without secrets in its strings and names."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -61,7 +60,7 @@ class Redactor:
         return [self.value(part) for part in value] if isinstance(value, list) else value
 
     def pieces(self, pieces: Sequence[str]) -> Sequence[str]:
-        """The pieces of one text without its secrets; the mark stands in the piece where a secret began."""
+        """Return the pieces of one text without its secrets; the mark is in the piece where a secret began."""
         spans = self._spans("".join(pieces))
         if not spans:
             return pieces
@@ -72,7 +71,7 @@ class Redactor:
         return kept
 
     def deltas(self, deltas: Sequence[Delta]) -> list[Delta]:
-        """The deltas of an answer without secrets in text, arguments of calls, or tokens.
+        """Return the deltas of an answer without secrets in text, arguments of calls, or tokens.
 
         A token of a secret keeps its log-probability and loses its alternatives; the ids of its delta become 0.
         """
@@ -104,7 +103,7 @@ class Redactor:
             deltas[at] = _with_tokens(deltas[at], tuple(entry for _, entry in group))
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where secrets stand, in order, none within or beside another."""
+        """Return the spans of secrets in order, merging those that touch or overlap."""
         found = sorted(match.span() for pattern in self._patterns for match in pattern.finditer(text) if match[0])
         merged: list[tuple[int, int]] = []
         for start, end in found:
@@ -116,12 +115,12 @@ class Redactor:
 
 
 def _literal(secret: str) -> re.Pattern[str]:
-    """A text as it stands, and as it stands within JSON."""
+    """Match a string literally, and in its JSON form."""
     return re.compile(f"{re.escape(secret)}|{re.escape(json.dumps(secret)[1:-1])}")
 
 
 def _outside(piece: str, at: int, spans: list[tuple[int, int]]) -> Iterator[str]:
-    """What of a piece that begins at `at` is no secret, and a mark for each secret that begins in it."""
+    """Yield the parts of a piece that begins at `at` without secrets, and a mark for each secret that begins in it."""
     here, end = at, at + len(piece)
     for first, last in spans:
         if last <= at or first >= end:
@@ -136,7 +135,7 @@ def _outside(piece: str, at: int, spans: list[tuple[int, int]]) -> Iterator[str]
 
 
 def without_prompt_ids(delta: Delta) -> Delta:
-    """The delta with 0 for each token of the prompt, which held a secret."""
+    """Replace each token id of the prompt, which contains a secret, by 0."""
     return attrs.evolve(delta, prompt_token_ids=(0,) * len(delta.prompt_token_ids))
 
 

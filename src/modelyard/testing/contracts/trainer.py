@@ -74,7 +74,7 @@ def context_of(
     resume: tuple[int, Files] | None = None,
     reference: Files | None = None,
 ) -> TrainContext:
-    """A context over files in memory."""
+    """Create a context over files in memory."""
     step, saved = resume or (0, {})
     parent, reference = parent or {}, reference or {}
     return TrainContext(
@@ -95,24 +95,24 @@ def _opener(files: Files) -> Callable[[str], BinaryIO]:
 
 
 def conversation_about(word: str, answer: str) -> Example:
-    """A question and its answer."""
+    """Create a question and its answer."""
     return Example((Message(Role.USER, f"What colour is the {word}?"), Message(Role.ASSISTANT, answer)))
 
 
 def preferred(example: Example) -> Preference:
-    """An example's answer before one that says nothing."""
+    """Create a preference of an example's answer over an empty one."""
     *prompt, answer = example.messages
     return Preference(tuple(prompt), answer, Message(Role.ASSISTANT, "I do not know."), example.tools)
 
 
 def sampled(answer: str, logprobs: bool = True) -> SampledChoice:
-    """A choice as a sampler that finds each of its words half likely returns it."""
+    """Create a sampled choice in which each word has probability 1/2."""
     words = tuple(TokenLogprob(word, math.log(0.5), tuple(word.encode())) for word in answer.split(" ") if word)
     return SampledChoice(Message(Role.ASSISTANT, answer), logprobs=words if logprobs else None)
 
 
 def rewarded(word: str, rewards: Sequence[float], logprobs: bool = True) -> TrajectoryGroup:
-    """A group of as many answers to one question as there are rewards."""
+    """Create a group of answers to one question, one for each reward."""
     question = Message(Role.USER, f"What colour is the {word}?")
     pairs = zip(ANSWERS, rewards, strict=False)
     return TrajectoryGroup(

@@ -15,11 +15,11 @@ from modelyard.testing.faults.schedule import FaultPlan
 STEP, SUBMIT = "step", "submit"
 
 MOST_CRASHES = 1_000_000
-"""A job that is taken over as scheduled does not fail for it."""
+"""Attempts lost to a scheduled takeover are not counted, so that the job does not fail."""
 
 
 class FaultyTrainer:
-    """A trainer whose runs are disturbed when they reach a step, before that step is recorded.
+    """A trainer whose runs fail as scheduled when they reach a step, before that step is recorded.
 
     `store` is where the jobs are, which it takes away from whom they are taken.
     """
@@ -28,11 +28,11 @@ class FaultyTrainer:
         self._plan, self._inner, self._store, self._ids = plan, inner, store, ids
 
     def methods(self, base_model: str) -> Collection[str]:
-        """The methods of the trainer inside."""
+        """Return the methods of the wrapped trainer."""
         return self._inner.methods(base_model)
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
-        """The trainer's run, disturbed."""
+        """Run the wrapped trainer, with faults."""
         return self._disturbed(self._inner.train(method, config, data, context), context)
 
     def _disturbed(self, items: Iterator[TrainItem], context: TrainContext) -> Iterator[TrainItem]:
@@ -60,7 +60,7 @@ class FaultyTrainer:
             self._take_away(seed)
 
     def _fence_off(self, seed: int) -> None:
-        """The job is held on by a claim that nobody has: whoever runs it writes nothing more."""
+        """Move the job to a claim without a holder, so that its worker can write nothing more."""
         store = self._store()
         held = store.read(lambda snapshot: _held(snapshot, seed))
         store.transact(lambda tx: adopt(tx, held.job_id))
@@ -72,13 +72,13 @@ class FaultyTrainer:
 
 
 def _held(snapshot: Snapshot, seed: int) -> JobProgress:
-    """The running job of this seed, which is all that a trainer knows of it."""
+    """Return the running job of this seed, the only thing that a trainer knows of it."""
     running = iter_index(snapshot, JobProgress, "by_held", True)
     return next(one for one in running if snapshot.get(Job, one.job_id).spec.get("seed") == seed)
 
 
 class FaultyExecutor:
-    """An executor that refuses jobs as scheduled, or loses them: their process has died before it began."""
+    """An executor that refuses jobs as scheduled, or loses them: their process dies before it begins."""
 
     def __init__(self, plan: FaultPlan, inner: Executor) -> None:
         self._plan, self._inner = plan, inner
@@ -86,7 +86,7 @@ class FaultyExecutor:
         self._lost: set[str] = set()
 
     def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
-        """Begin, or not."""
+        """Submit a job, or fail."""
         struck = self._plan.struck(SUBMIT)
         if struck is None:
             return self._inner.submit(claim, run)
@@ -98,15 +98,15 @@ class FaultyExecutor:
         return handle
 
     def poll(self, handle: str) -> str | None:
-        """How a job stands."""
+        """Return the outcome of a job, or None."""
         return "its process was killed" if handle in self._lost else self._inner.poll(handle)
 
     def cancel(self, handle: str) -> None:
-        """End a job by force."""
+        """Kill a job."""
         self._inner.cancel(handle)
 
     def reattach(self, handle: str) -> bool:
-        """Whether a job is to be watched from here, as a lost one is."""
+        """Return whether this executor watches a job; it does watch a lost one."""
         return handle in self._lost or self._inner.reattach(handle)
 
     def close(self) -> None:
