@@ -166,14 +166,14 @@ def test_an_alias_that_moves_while_its_promotion_is_judged_is_not_moved_again(
 ) -> None:
     judged(trained, 1, GOOD)
     judged(trained, 2, GOOD)
-    judge = service.verdict
+    judge = service.promotion_evidence
 
     def slow(*arguments: Any) -> Any:
         numbers = judge(*arguments)
         trained.models.promote("p/m", 0)
         return numbers
 
-    monkeypatch.setattr(service, "verdict", slow)
+    monkeypatch.setattr(service, "promotion_evidence", slow)
     with pytest.raises(Conflict, match="was moved while"):
         promote(trained)
     assert step_of(trained) == 0

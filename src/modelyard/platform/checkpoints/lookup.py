@@ -4,7 +4,6 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.errors import NotFound
 from modelyard.platform.paging import get_or_none
-from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 
@@ -41,13 +40,3 @@ def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
 def id_of(model: Model | str) -> str:
     """The id of a model that is given by value or by id."""
     return model.id if isinstance(model, Model) else model
-
-
-class ModelView:
-    """What every use case of models begins with."""
-
-    def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal = runtime, principal
-
-    def _named(self, snapshot: Snapshot, model: Model | str) -> Model:
-        return named_model(snapshot, self._principal, model)

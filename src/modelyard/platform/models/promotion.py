@@ -1,4 +1,4 @@
-"""Promoting checkpoints: letting an alias such as `prod` point to one, and taking that back."""
+"""Promoting checkpoints: pointing an alias such as `prod` at one, if a requirement is met."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,8 +17,8 @@ from modelyard.domain.paging import Order
 from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns, check_alias
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound, PromotionRefused
-from modelyard.platform.checkpoints.aliases import aliases_of, promote, remove_alias, roll_back
-from modelyard.platform.checkpoints.lookup import ModelView, found_checkpoint
+from modelyard.platform.checkpoints.aliases import aliases_of, promote
+from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.evaluations.compare import compare_runs
 from modelyard.platform.evaluations.references import evaluation_ref, pinned, versions_of
 from modelyard.platform.evaluations.runs import find_run
@@ -29,6 +29,9 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.evaluations.comparison import ComparisonReport, regression_text
 
+PROD = "prod"
+"""The alias that is used where none is named."""
+
 FEW = 10
 """How many things a refusal names at most of each kind."""
 
@@ -36,12 +39,12 @@ Pair = tuple[EvaluationRun, EvaluationRun]
 """The run of the candidate and that of what the alias points to."""
 
 
-def verdict(
+def promotion_evidence(
     runtime: Runtime, principal: Principal, model: Model, step: int, current: int | None, require: NotWorse
 ) -> Mapping[str, Any]:
     """Return the evidence that the checkpoint of a step meets a requirement, compared with that of the step `current`.
 
-    Raises `PromotionRefused` where it does not, or where there is nothing to judge by; `NotFound`, `InvalidInput`.
+    Raises `PromotionRefused` where it does not, or where there is nothing to decide by; `NotFound`, `InvalidInput`.
     """
     if current is None:
         return {"outcome": "there was nothing to compare with"}
@@ -150,105 +153,83 @@ def _metric(one: MetricComparison) -> Mapping[str, Any]:
     }
 
 
-PROD = "prod"
-"""The alias that is meant where none is named."""
+# ---- aliases
 
 
-class _Judged(NamedTuple):
-    """A step that is to be promoted: where the alias pointed when it was judged, and the numbers of that."""
+class _Evidence(NamedTuple):
+    """The step to promote, where the alias pointed when the requirement was checked, and the numbers of that check."""
 
     step: int | None = None
     current: int | None = None
-    verdict: Mapping[str, Any] = EMPTY
+    numbers: Mapping[str, Any] = EMPTY
 
 
-class Promotions(ModelView):
-    """The part of `platform.models` that is about aliases.
+def promote_step(
+    runtime: Runtime, principal: Principal, model: Model | str, step: int, alias: str, require: NotWorse | None
+) -> Promotion:
+    """Point an alias at the checkpoint of a step, if the requirement is met."""
+    check_alias(alias)
+    evidence = _evidence(runtime, principal, model, step, alias, require)
+    return change_alias(
+        runtime, principal, model, alias, Change.PROMOTED, lambda tx, new, _: promote(tx, new), evidence
+    )
 
-    platform.models.promote("bots/support", step=3)
-    platform.chat.complete(model="acme/bots/support:prod", messages="hello")
-    platform.models.rollback("bots/support")
 
-    A model is given by value, by its id or by its name ("project/name", "entity/project/name").
-    """
+def change_alias(
+    runtime: Runtime,
+    principal: Principal,
+    model: Model | str,
+    alias: str,
+    change: Change,
+    make: Callable[[Tx, Promotion, Model], Promotion],
+    evidence: _Evidence | None = None,
+) -> Promotion:
+    """Change where an alias points, by `make`, and record the change."""
+    check_alias(alias)
+    id_, now, by = runtime.ids(), runtime.clock.now(), principal.key_id or principal.name
 
-    def promote(
-        self, model: Model | str, step: int, alias: str = PROD, *, require: NotWorse | None = None
-    ) -> Promotion:
-        """Let an alias point to the checkpoint of a step; it is served as `<entity>/<project>/<name>:<alias>`.
+    def step(tx: Tx) -> Promotion:
+        found = named_model(tx, principal, model)
+        key = (found.id, found.entity, found.project, alias)
+        at, current, numbers = evidence or _Evidence()
+        return make(tx, Promotion(id_, *key, 0, change, at, current, by, now, verdict=numbers), found)
 
-        The change is kept: who made it, when, from which step, and the numbers with which it met what was required.
-        Doing it again changes nothing. Raises `NotFound`, `InvalidInput`, `PromotionRefused`, and `Conflict` where the
-        alias was moved while that was judged.
-        """
-        check_alias(alias)
-        judged = self._judged(model, step, alias, require)
-        return self._changed(model, alias, Change.PROMOTED, lambda tx, _, asked: promote(tx, asked), judged)
+    return runtime.store.transact(step)
 
-    def rollback(self, model: Model | str, alias: str = PROD) -> Promotion:
-        """Let an alias point to where it pointed before its last promotion; again, to where before that.
 
-        The history grows by this change. Raises `NotFound`, and `Conflict` where nothing was before.
-        """
-        return self._changed(model, alias, Change.ROLLED_BACK, lambda tx, model, asked: roll_back(tx, asked, model))
+def list_aliases(runtime: Runtime, model_id: str) -> Listing[Alias]:
+    """List the aliases of a model by name."""
+    read = runtime.store.read
+    return short_listing(lambda: read(lambda snapshot: [*aliases_of(snapshot, model_id)]), attrgetter("name"))
 
-    def remove_alias(self, model: Model | str, alias: str) -> Promotion:
-        """Let an alias point to nothing; its history stays. Raises `NotFound`."""
-        return self._changed(model, alias, Change.REMOVED, lambda tx, model, asked: remove_alias(tx, asked, model))
 
-    def aliases(self, model: Model | str) -> Listing[Alias]:
-        """List the aliases of a model by name, with the steps that they point to. Raises `NotFound`."""
-        read = self._runtime.store.read
-        model_id = read(lambda snapshot: self._named(snapshot, model)).id
-        return short_listing(lambda: read(lambda snapshot: [*aliases_of(snapshot, model_id)]), attrgetter("name"))
+def list_promotions(runtime: Runtime, model_id: str, alias: str, order: Order) -> Listing[Promotion]:
+    """List every change of an alias in order."""
+    place = partial(_place, model_id, alias)
+    return index_listing(runtime, Promotion, "by_alias", model_id, alias, place=place, order=order)
 
-    def promotions(
-        self,
-        model: Model | str,
-        alias: str = PROD,
-        *,
-        order: Order = "asc",
-    ) -> Listing[Promotion]:
-        """List every change of an alias in order, also of one that was removed. Raises `NotFound`."""
-        found = self._runtime.store.read(lambda snapshot: self._named(snapshot, model))
-        place = partial(_place, found.id, alias)
-        return index_listing(self._runtime, Promotion, "by_alias", found.id, alias, place=place, order=order)
 
-    def _judged(self, model: Model | str, step: int, alias: str, require: NotWorse | None) -> "_Judged":
-        """Check the requirement for promoting `step`. Returns the evidence that is stored with the promotion."""
-        if require is None:
-            return _Judged(step)
-        if not isinstance(require, NotWorse):
-            raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
-        found, now = self._runtime.store.read(lambda snapshot: self._pointed(snapshot, model, step, alias))
-        if now is not None and now.step == step:
-            return _Judged(step)
-        current = None if now is None else now.step
-        return _Judged(step, current, verdict(self._runtime, self._principal, found, step, current, require))
+def _evidence(
+    runtime: Runtime, principal: Principal, model: Model | str, step: int, alias: str, require: NotWorse | None
+) -> _Evidence:
+    """Check the requirement for promoting `step`. Returns the evidence that is stored with the promotion."""
+    if require is None:
+        return _Evidence(step)
+    if not isinstance(require, NotWorse):
+        raise InvalidInput.at("require", msg='must be NotWorse("<evaluation>"), or nothing')
+    found, now = runtime.store.read(lambda snapshot: _pointed(snapshot, principal, model, step, alias))
+    if now is not None and now.step == step:
+        return _Evidence(step)
+    current = None if now is None else now.step
+    return _Evidence(step, current, promotion_evidence(runtime, principal, found, step, current, require))
 
-    def _pointed(self, snapshot: Snapshot, model: Model | str, step: int, alias: str) -> tuple[Model, Alias | None]:
-        found = self._named(snapshot, model)
-        found_checkpoint(snapshot, found, step)
-        return found, get_or_none(snapshot, Alias, found.id, alias)
 
-    def _changed(
-        self,
-        model: Model | str,
-        alias: str,
-        change: Change,
-        make: Callable[[Tx, Model, Promotion], Promotion],
-        judged: "_Judged | None" = None,
-    ) -> Promotion:
-        check_alias(alias)
-        id_, now, by = self._runtime.ids(), self._runtime.clock.now(), self._principal.key_id or self._principal.name
-
-        def act(tx: Tx) -> Promotion:
-            found = self._named(tx, model)
-            step, current, numbers = judged or _Judged()
-            place = (found.id, found.entity, found.project, alias)
-            return make(tx, found, Promotion(id_, *place, 0, change, step, current, by, now, verdict=numbers))
-
-        return self._runtime.store.transact(act)
+def _pointed(
+    snapshot: Snapshot, principal: Principal, model: Model | str, step: int, alias: str
+) -> tuple[Model, Alias | None]:
+    found = named_model(snapshot, principal, model)
+    found_checkpoint(snapshot, found, step)
+    return found, get_or_none(snapshot, Alias, found.id, alias)
 
 
 def _place(model_id: str, alias: str, promotion_id: str, snapshot: Snapshot) -> Cursor:

@@ -7,20 +7,19 @@ from typing import BinaryIO
 
 import attrs
 
-from modelyard.domain.identity import check_name
+from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.lineage import CheckpointLineage
 from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
 from modelyard.domain.paging import Order
+from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion
 from modelyard.domain.retention import Retention
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.training_data import GROUPS, read_groups
-from modelyard.platform.artifacts import remove_unless_recorded
-from modelyard.platform.checkpoints.lookup import found_checkpoint
+from modelyard.platform.checkpoints.aliases import remove_alias, roll_back
+from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.checkpoints.retention import enforce, set_retention
 from modelyard.platform.checkpoints.transactions import (
     DeletedPart,
-    add_log,
     artifacts_of,
     checkpoint_place,
     create,
@@ -32,9 +31,17 @@ from modelyard.platform.checkpoints.transactions import (
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.lineage import checkpoint_lineage
 from modelyard.platform.listing import Listing, accept_all, short_listing
-from modelyard.platform.models.promotion import Promotions
+from modelyard.platform.models.promotion import (
+    PROD,
+    change_alias,
+    list_aliases,
+    list_promotions,
+    promote_step,
+)
+from modelyard.platform.models.trajectory_logs import read_log, store_log
 from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place
-from modelyard.platform.training.data import GroupData, Means, rows_of, store_rows
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.data import GroupData
 from modelyard.platform.training.lookup import model_plot
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.report.line_plot import Plot
@@ -61,13 +68,16 @@ class DeletedCheckpoints:
     not_found_steps: tuple[int, ...]
 
 
-class Models(Promotions):
+class Models:
     """The trainable models that a principal may see.
 
     Operations take a model by value, by id, or by name: "project/name" or "entity/project/name".
 
     model = platform.models.create("support", project="bots", base_model="tabular-mini")
     """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
 
     # ---- models
 
@@ -187,6 +197,38 @@ class Models(Promotions):
             raise NotFound("File", name)
         return self._runtime.artifacts.open(files[name]["artifact"])
 
+    # ---- aliases
+
+    def promote(
+        self, model: Model | str, step: int, alias: str = PROD, *, require: NotWorse | None = None
+    ) -> Promotion:
+        """Point an alias at the checkpoint of a step, which is then served as `<entity>/<project>/<name>:<alias>`.
+
+        The change is recorded: who made it, when, from which step, and the evidence that met the requirement.
+        Repeating it changes nothing. Raises `NotFound`, `InvalidInput`, `PromotionRefused`, and `Conflict` where the
+        alias was moved meanwhile.
+        """
+        return promote_step(self._runtime, self._principal, model, step, alias, require)
+
+    def rollback(self, model: Model | str, alias: str = PROD) -> Promotion:
+        """Point an alias back to where it pointed before its last promotion; repeated, to where before that.
+
+        The history grows by this change. Raises `NotFound`, and `Conflict` where it pointed to nothing before.
+        """
+        return change_alias(self._runtime, self._principal, model, alias, Change.ROLLED_BACK, roll_back)
+
+    def remove_alias(self, model: Model | str, alias: str) -> Promotion:
+        """Let an alias point to nothing; its history stays. Raises `NotFound`."""
+        return change_alias(self._runtime, self._principal, model, alias, Change.REMOVED, remove_alias)
+
+    def aliases(self, model: Model | str) -> Listing[Alias]:
+        """List the aliases of a model by name, with the steps that they point to. Raises `NotFound`."""
+        return list_aliases(self._runtime, self.get(model).id)
+
+    def promotions(self, model: Model | str, alias: str = PROD, *, order: Order = "asc") -> Listing[Promotion]:
+        """List every change of an alias in order, also of one that was removed. Raises `NotFound`."""
+        return list_promotions(self._runtime, self.get(model).id, alias, order)
+
     # ---- retention
 
     def set_retention(
@@ -237,20 +279,12 @@ class Models(Promotions):
     def log_trajectories(
         self, model: Model | str, groups: GroupData | StoredArtifact, split: str = "train"
     ) -> TrajectoryLog:
-        """Keep trajectory groups of a split, such as "val", with their mean reward and metrics.
+        """Store trajectory groups of a split, such as "val", with their mean reward and metrics.
 
         Groups are values or plain dicts in the wire's shape, read as they come; or an artifact that holds them as
         `formats.training` writes them, which belongs to the log unless this raises. Raises `NotFound`, `InvalidInput`.
         """
-        found, means = self.get(model), Means()
-        check_name(split, "split")
-        if isinstance(groups, StoredArtifact):
-            with self._runtime.artifacts.open(groups.name) as file:
-                count = sum(1 for _ in means.over(read_groups(file)))
-            return self._log(found, split, groups, count, means)
-        stored, count = store_rows(self._runtime.artifacts, GROUPS, means.over(rows_of(GROUPS, groups)))
-        with remove_unless_recorded(self._runtime.artifacts, stored):
-            return self._log(found, split, stored, count, means)
+        return store_log(self._runtime, self._principal, self.get(model), groups, split)
 
     def trajectory_logs(
         self,
@@ -266,14 +300,13 @@ class Models(Promotions):
         return index_listing(self._runtime, TrajectoryLog, index, *where, place=place, order=order)
 
     def logged_trajectories(self, log_id: str) -> Iterator[TrajectoryGroup]:
-        """The groups of one log, read as they are asked for. Raises `NotFound`."""
-        log = self._runtime.store.read(lambda snapshot: get_or_none(snapshot, TrajectoryLog, log_id))
-        if log is None or not self._principal.scope.covers(log.entity, log.project):
-            raise NotFound("Log", log_id)
-        with self._runtime.artifacts.open(log.artifact) as file:
-            yield from read_groups(file)
+        """Yield the groups of one log. Raises `NotFound`."""
+        return read_log(self._runtime, self._principal, log_id)
 
     # ---- steps
+
+    def _named(self, snapshot: Snapshot, model: Model | str) -> Model:
+        return named_model(snapshot, self._principal, model)
 
     def _lineage(self, snapshot: Snapshot, model: Model, step: int) -> CheckpointLineage:
         return checkpoint_lineage(snapshot, self._principal, model, found_checkpoint(snapshot, model, step))
@@ -293,23 +326,6 @@ class Models(Promotions):
         checkpoint = attrs.evolve(found_checkpoint(tx, self._named(tx, model), step), pinned=pinned)
         tx.replace(checkpoint)
         return checkpoint
-
-    def _log(self, model: Model, split: str, stored: StoredArtifact, groups: int, means: Means) -> TrajectoryLog:
-        log = TrajectoryLog(
-            self._runtime.ids(),
-            model.id,
-            model.entity,
-            model.project,
-            split,
-            model.last_step,
-            stored.name,
-            groups,
-            means.trajectories,
-            means.reward,
-            means.metrics,
-            self._runtime.clock.now(),
-        )
-        return self._runtime.store.transact(lambda tx: add_log(tx, self._named(tx, model), log))
 
     def _delete_some(self, model_id: str) -> DeletedPart:
         event_ids, now = [self._runtime.ids() for _ in range(JOBS_AT_ONCE)], self._runtime.clock.now()
