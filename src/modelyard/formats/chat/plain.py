@@ -108,7 +108,7 @@ def plain_messages(raw: Any) -> tuple[Message, ...] | None:
         content, role = given.get("content"), given.get("role")
         if len(given) != 2 or type(content) is not str or type(role) is not str or role not in _PLAIN_ROLES:
             return None
-        if not is_unicode(content):
+        if not (content.isascii() or is_unicode(content)):
             return None
         messages.append(Message(_PLAIN_ROLES[role], content))
     return tuple(messages)
