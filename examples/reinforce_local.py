@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from modelyard import History, Message, Role, SampledChoice, Trajectory, TrajectoryGroup, open_platform
+from modelyard import Message, Role, Trajectory, TrajectoryGroup, open_platform
 from modelyard.testing import build_tiny_model
 
 QUESTIONS = ["How many?", "How far is it?", "When was that?", "What does it cost?"]
@@ -40,9 +40,7 @@ def attempts(platform, question, round_):
     )
     return TrajectoryGroup(
         tuple(
-            Trajectory(
-                (History((Message(Role.USER, question), SampledChoice.of(choice))),), reward(choice.message.text)
-            )
+            Trajectory.of([Message(Role.USER, question)], choice, reward(choice.message.text))
             for choice in answer.choices
         )
     )

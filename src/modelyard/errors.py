@@ -5,8 +5,9 @@ classes to each interface's status and body. A message says what is wrong and wh
 repeats a secret.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import ClassVar, Self
 
 import attrs
@@ -333,3 +334,13 @@ class ArtifactMissing(StoreError):
     """An artifact's bytes are gone or no longer match their digest."""
 
     code = "artifact_missing"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Word the hint at the known names that are most like this one, or nothing.
+
+    >>> nearest("learning_rat", ["learning_rate", "batch_size"])
+    "; did you mean 'learning_rate'?"
+    """
+    found = get_close_matches(name, sorted(known), n=2)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

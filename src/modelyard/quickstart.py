@@ -9,7 +9,7 @@ import click
 
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
-from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training import Trajectory, TrajectoryGroup
 from modelyard.platform.platform import Platform
 from modelyard.report.table import means, sparkline, text_table
 
@@ -151,10 +151,7 @@ def _roll_out(
         )
         prompt = tuple(Message(Role(message["role"]), message["content"]) for message in asked)
         yield TrajectoryGroup(
-            tuple(
-                Trajectory((History((*prompt, SampledChoice.of(choice))),), reward=overlap(choice.message.text, row))
-                for choice in answer.choices
-            )
+            tuple(Trajectory.of(prompt, choice, reward=overlap(choice.message.text, row)) for choice in answer.choices)
         )
 
 

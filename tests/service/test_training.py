@@ -98,7 +98,6 @@ def test_a_wrong_sft_configuration_is_refused_and_nothing_is_kept(
     ("options", "loc"),
     [
         ({"epsilon": -1.0}, "epsilon"),
-        ({"nonsense": 1}, "nonsense"),
         ({"ppo": True, "loss_fn": "cispo"}, "loss_fn"),
         ({"kl_penalty_reference_step": 7}, "kl_penalty_reference_step"),
     ],
@@ -107,6 +106,12 @@ def test_a_wrong_rl_configuration_is_refused_and_nothing_is_kept(yard: Any, opti
     with pytest.raises(InvalidInput) as refused:
         yard.training.rl(yard.model(), yard.groups(1.0), **options)
     assert refused.value.problems[0].loc == (loc,)
+    assert yard.files() == set()
+
+
+def test_an_option_that_rl_does_not_have_is_refused_and_nothing_is_kept(yard: Any) -> None:
+    with pytest.raises(TypeError, match="no option 'nonsense'"):
+        yard.training.rl(yard.model(), yard.groups(1.0), nonsense=1)
     assert yard.files() == set()
 
 

@@ -1,7 +1,7 @@
 """Trainable models, their checkpoints, and what training reads and writes (specification 4.3)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -114,6 +114,13 @@ class Trajectory:
     logs: tuple[str, ...] = ()
     initial_policy_version: int | None = None
     final_policy_version: int | None = None
+
+    @classmethod
+    def of(
+        cls, messages: Sequence[Message], choice: Choice, reward: float, tools: tuple[Tool, ...] = ()
+    ) -> "Trajectory":
+        """Make the trajectory of one sampled answer to a conversation."""
+        return cls((History((*messages, SampledChoice.of(choice)), tools),), reward)
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypedDict, get_args
 
 import attrs
 
@@ -205,3 +205,26 @@ class SFTConfig(BatchedConfig):
     def _problems(self) -> list[Problem]:
         fits = self.assistant_turns in get_args(AssistantTurns)
         return [*super()._problems(), *([] if fits else [Problem(("assistant_turns",), "must be 'all' or 'last'")])]
+
+
+class RLOptions(TypedDict, total=False):
+    """The fields of `RLConfig` as keywords; None means the default. `loss_fn` is another word for `ppo`."""
+
+    learning_rate: float | None
+    loss_fn: Literal["cispo", "ppo"] | None
+    ppo: bool | None
+    epsilon: float | None
+    epsilon_high: float | None
+    importance_sampling_level: ImportanceSamplingLevel | None
+    max_negative_advantage_importance_sampling_weight: float | None
+    mask_prob_ratio: bool | None
+    kimi_k2_tau: float | None
+    advantage_balance: float | None
+    scale_rewards: bool | None
+    normalize_advantages: bool | None
+    precalculate_logprobs: bool | None
+    truncated_importance_sampling: float | None
+    kl_penalty_coef: float | None
+    kl_penalty_reference_step: int | None
+    packed_sequence_length: int | None
+    allow_training_without_logprobs: bool | None

@@ -9,7 +9,7 @@ from modelyard.domain import promotion as alias
 from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, RegisteredEntry, check_entry
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
-from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound
+from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound, nearest
 from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel, Snapshot, Tx
@@ -114,14 +114,14 @@ def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, prin
     found = _catalogued(snapshot, offers, name)
     if found is not None:
         return found
-    parts = models.ModelName.parse(name)
+    parts = models.ModelName.parse(name) or models.ModelName.parse(f"{principal.entity}/{name}")
     if parts is None:
-        raise _missing(name)
+        raise _missing(name, _near(snapshot, offers, name, principal))
     principal.require(parts.entity, parts.project)
     model = snapshot.find(models.Model, "name", parts.entity, parts.project, parts.name)
     base = None if model is None else _catalogued(snapshot, offers, model.base_model)
     if model is None or base is None:
-        raise _missing(name)
+        raise _missing(name, _near(snapshot, offers, name, principal))
     checkpoint = checkpoint_named(snapshot, model, parts)
     if checkpoint is None:
         if parts.step or parts.alias:
@@ -162,8 +162,18 @@ def _opener(runtime: Runtime, checkpoint: "models.Checkpoint") -> Callable[[str]
     return open_file
 
 
-def _missing(name: str) -> ModelNotFound:
-    return ModelNotFound("model", name[:_SHOWN], "the catalogue lists what can be asked for")
+def _missing(name: str, hint: str = "") -> ModelNotFound:
+    return ModelNotFound("model", name[:_SHOWN], f"the catalogue lists what can be asked for{hint}")
+
+
+def _near(snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> str:
+    """Hint at names like this one among those that the principal may use."""
+    trained = snapshot.page(models.Model, "by_entity", principal.entity, limit=_PAGE)
+    seen = [model for model in trained if principal.scope.covers(model.entity, model.project)]
+    registered = [record.id for record in snapshot.page(RegisteredEntry, "listed", _OFFER, limit=_PAGE)]
+    known = {*offers, *registered, *(f"{one.project}/{one.name}" for one in seen)}
+    known |= {f"{one.entity}/{one.project}/{one.name}" for one in seen}
+    return nearest(name[:_SHOWN], known)
 
 
 def _registered(snapshot: Snapshot) -> Iterator[RegisteredEntry]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, Tool, ToolChoice
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat import request as chat_request
 from modelyard.formats.chat.plain import plain_request
@@ -53,7 +54,7 @@ class GenerationOptions(TypedDict, total=False):
 class CompletionOptions(GenerationOptions, total=False):
     """The keywords of a completion. None means the default, as leaving it out does."""
 
-    model: str
+    model: "str | Model | Checkpoint"
     messages: Messages
 
 

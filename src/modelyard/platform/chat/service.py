@@ -9,8 +9,10 @@ import attrs
 from modelyard.domain import lineage as domain_lineage
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion
 from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
-from modelyard.errors import NotFound, RecordNotFound
+from modelyard.domain.record import KEY
+from modelyard.errors import ModelNotFound, NotFound, RecordNotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
@@ -126,12 +128,23 @@ class Chat:
         streamed: bool,
     ) -> Flow[CompletionResult]:
         if request is None:
-            request = build_request(options, streamed)
+            request = build_request(self._named(options), streamed)
         elif options:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:
             request = attrs.evolve(request, streamed=streamed)
         return self._pipeline(request, self._principal.attribution(entity, project))
+
+    def _named(self, options: CompletionOptions) -> CompletionOptions:
+        """Put its name in the place of a model or checkpoint that is given as a value."""
+        given = options.get("model")
+        if not isinstance(given, Model | Checkpoint):
+            return options
+        model_id, step = (given.id, "") if isinstance(given, Model) else (given.model_id, f":step{given.step}")
+        model = self._runtime.store.read(lambda snapshot: snapshot.find(Model, KEY, model_id))
+        if model is None:
+            raise ModelNotFound("model", model_id, "it was deleted")
+        return {**options, "model": f"{model.entity}/{model.project}/{model.name}{step}"}
 
 
 class CompletionStream:

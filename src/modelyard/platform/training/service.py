@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, cast
 
 import attrs
 
@@ -14,8 +14,8 @@ from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import AssistantTurns, BatchSize, TrainingConfig
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.domain.training_config import AssistantTurns, BatchSize, RLOptions, TrainingConfig
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, GROUPS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
@@ -89,7 +89,7 @@ class Training:
         groups: GroupData | StoredArtifact,
         *,
         idempotency_key: str | None = None,
-        **options: Any,
+        **options: Unpack[RLOptions],
     ) -> JobHandle:
         """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
 
@@ -97,7 +97,11 @@ class Training:
         writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
         `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`, `StorageFull`.
         """
-        request = self._request(JobKind.RL, model, options, idempotency_key)
+        known = RLOptions.__annotations__
+        for name in options:
+            if name not in known:
+                raise TypeError(f"rl() has no option {name!r}{nearest(name, known)}")
+        request = self._request(JobKind.RL, model, cast("Mapping[str, Any]", options), idempotency_key)
         if isinstance(groups, StoredArtifact):
             return self._submit(request, _own(groups))
         stored, _ = store_rows(self._runtime.artifacts, GROUPS, rows_of(GROUPS, groups))
