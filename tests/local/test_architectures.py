@@ -296,7 +296,7 @@ def test_an_adapter_finds_the_layers_of_a_family_and_is_served_as_it_was_trained
     folder, adapter = made(family, options), tmp_path_factory.mktemp("adapter")
     network, serving = Network(folder), Network(folder)
     trained = attach_adapter(network.model, LoraShape(rank=4, alpha=8), 0, "base")
-    shape = LoraShape.from_config(trained.beside[CONFIG_FILE])
+    shape = LoraShape.from_config(trained.other_files[CONFIG_FILE])
     assert set(shape.targets) == targets
     row = Row(tuple(prompts(1)[0]) * 3, (9, 30), (None,) * 2)
     untouched, _ = Scorer(network).logprobs([row])

@@ -181,7 +181,7 @@ def test_a_row_that_cannot_be_told_apart_is_refused_before_the_first_step() -> N
         "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
     )
     two_turns = Example((*EXAMPLES[0].messages, *EXAMPLES[1].messages))
-    with pytest.raises(InvalidInput, match=r"cannot be told apart.*assistant_turns='last'"):
+    with pytest.raises(InvalidInput, match=r"cannot be located.*assistant_turns='last'"):
         learner.imitated(two_turns, "all")
 
 

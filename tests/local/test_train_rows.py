@@ -111,7 +111,7 @@ def test_a_template_that_writes_longer_conversations_otherwise_is_refused_unless
     )
     turns = tuple(Message(role, text) for text in ("one", "two") for role in (Role.USER, Role.ASSISTANT))
     plain = chat_of(shortening.replace("ENDMARK", "").replace("MARK", ""))
-    with pytest.raises(InvalidInput, match=r"messages\.1: cannot be told apart"):
+    with pytest.raises(InvalidInput, match=r"messages\.1: cannot be located"):
         example_rows(plain, Example(turns), "all")
     assert example_rows(plain, Example(turns), "last")
     marked = shortening.replace("ENDMARK", "{%- endgeneration -%}").replace("MARK", "{%- generation -%}")

@@ -278,7 +278,7 @@ def _not_loaded(folder: Path, fault: Exception) -> BackendError:
 
 def _stored(folder: Path, dtype: torch.dtype) -> Any:
     """Load the model. Raises ValueError if weights are missing or misshapen: transformers would draw them at random."""
-    model, told = AutoModelForCausalLM.from_pretrained(
+    model, loading = AutoModelForCausalLM.from_pretrained(
         folder,
         local_files_only=True,
         trust_remote_code=False,
@@ -287,7 +287,7 @@ def _stored(folder: Path, dtype: torch.dtype) -> Any:
         output_loading_info=True,
         dtype=dtype,
     )
-    odd = sorted({*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])})
+    odd = sorted({*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])})
     if odd:
         raise ValueError(f"its weights are not those that config.json describes (for one, {odd[0]})")
     return model

@@ -92,10 +92,10 @@ def until(condition: Callable[[], object]) -> None:
 def outcome(executor: Executor, handle: str) -> str:
     """Wait for the end of a job; return its outcome."""
     deadline = time.monotonic() + PATIENCE
-    while (told := executor.poll(handle)) is None:
+    while (outcome_text := executor.poll(handle)) is None:
         assert time.monotonic() < deadline, "the job does not end"
         threading.Event().wait(BETWEEN_LOOKS)
-    return told
+    return outcome_text
 
 
 class ExecutorContract:

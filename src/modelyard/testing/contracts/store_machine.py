@@ -96,8 +96,8 @@ class Window:
         group = [i for i in model.values() if [getattr(i, n) for n in ITEM.indexes[self.index].where] == self.where]
         ranked = sorted_items([*group, self.after], self.index, self.descending)
         cursor = ITEM.cursor(self.index, self.after)
-        behind = ranked[ranked.index(self.after) :]
-        return [item for item in behind if ITEM.cursor(self.index, item) != cursor][: self.limit]
+        following = ranked[ranked.index(self.after) :]
+        return [item for item in following if ITEM.cursor(self.index, item) != cursor][: self.limit]
 
 
 windows = st.builds(

@@ -268,11 +268,11 @@ class TrainerContract:
     ) -> None:
         require_method(trainer, base_model, "rl")
         parent = followed(trainer.train("rl", RLConfig(learning_rate=1e-6), groups, context_of(base_model))).files
-        alike = [
+        equal_rewards = [
             attrs.evolve(group, trajectories=tuple(attrs.evolve(one, reward=1.0) for one in group.trajectories))
             for group in groups
         ]
-        for data in (alike, [TrajectoryGroup(())], []):
+        for data in (equal_rewards, [TrajectoryGroup(())], []):
             run = followed(trainer.train("rl", RLConfig(), data, context_of(base_model, parent=parent)))
             assert run.started == (Started(0),)
             assert run.steps == ()

@@ -135,10 +135,7 @@ class Engine:
                     self._notify()
 
     def _try_to_lead_tasks(self) -> None:
-        """Step as long as there are waiting callers, unless another leads by now.
-
-        Tasks return for the next step while it runs, so one step is run even if no task waits for it yet.
-        """
+        """Step while there are waiting callers and no other leader: one step ahead, as tasks return meanwhile."""
         if self._lead.take():
             with self._leading():
                 wanted = True
@@ -197,10 +194,7 @@ class Engine:
             self._end(sequence)
 
     def _fail_one(self, fault: Exception) -> None:
-        """Fail the sequence that came last, after an error of a shared pass; the others continue.
-
-        Sequences that were read in one batch are first read again one by one, which shows which of them fails.
-        """
+        """Fail the last sequence after an error of a pass; first read those of a shared pass again one by one."""
         unread = self._unread()
         if len(unread) > 1 and not all(one.alone for one in unread):
             for one in unread:
@@ -230,17 +224,12 @@ class Engine:
     # ---- prompts
 
     def _make_room(self) -> None:
-        """Make room for one more token in each row. If memory is short, some wait, to be read again with their
-        answers.
-        """
+        """Make room for one more token in each row; without memory for all, put some back to be read again."""
         self._put_back(self.rows.crowded())
         self.rows.lengthen()
 
     def _read_prompts(self) -> None:
-        """Admit what waits, in order, and read it, a common prefix once.
-
-        Sequences that an error kept from being read come first.
-        """
+        """Admit and read what waits, in order, after what an error kept from being read; a common prefix once."""
         self._put_back(self._unread())
         while new := self._admitted():
             self._prefill(new)

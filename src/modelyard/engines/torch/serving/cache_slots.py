@@ -169,10 +169,10 @@ class CacheSlots:
                 yield row, (tokens,), len(tokens)
 
     def _keep(self, sequence: Sequence, row: int) -> None:
-        behind = range(self._count(self.cache.length), self._all(self.cache.length))
-        if not behind or not sequence.cached:
+        spare = range(self._count(self.cache.length), self._all(self.cache.length))
+        if not spare or not sequence.cached:
             return
-        free = [target for target in behind if target not in self._kept]
+        free = [target for target in spare if target not in self._kept]
         target = free[0] if free else next(iter(self._kept))
         self.cache.copy(row, target, sequence.cached)
         self._kept[target] = (sequence.slot, sequence.tokens[: sequence.cached])
@@ -195,9 +195,9 @@ def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:
     """Return the length of the common prefix of a prompt and these parts, joined."""
     whole = 0
     for part in parts:
-        alike = _common_length(prompt, whole, part)
-        whole += alike
-        if alike < len(part):
+        common = _common_length(prompt, whole, part)
+        whole += common
+        if common < len(part):
             break
     return whole
 

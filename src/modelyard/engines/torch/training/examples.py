@@ -75,7 +75,7 @@ def _span(chat: Chat, example: Example, turn: int, whole: Sequence[int]) -> rang
         raise InvalidInput.at(
             "messages",
             turn,
-            msg="cannot be told apart: this model's chat template writes a longer conversation otherwise from its "
+            msg="cannot be located: this model's chat template writes a longer conversation differently from its "
             "beginning; send one row for each assistant turn with assistant_turns='last', or choices with token_ids",
         )
     return range(len(before), _end_of_turn(chat, through, len(before)))
@@ -84,7 +84,7 @@ def _span(chat: Chat, example: Example, turn: int, whole: Sequence[int]) -> rang
 def _prompt(chat: Chat, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
     if not messages:
         raise InvalidInput.at(
-            "messages", 0, msg="is an assistant's: where it begins cannot be told; begin with a system or user message"
+            "messages", 0, msg="is an assistant's: its beginning cannot be located; begin with a system or user message"
         )
     return chat.prompt(messages, tools)
 

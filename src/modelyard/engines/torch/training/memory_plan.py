@@ -43,8 +43,8 @@ def free_memory(device: str) -> int | None:
     if torch.device(device).type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    told = [found for found in (_available(Path("/proc/meminfo")), _allowed(Path("/sys/fs/cgroup"))) if found]
-    return max(0, min(told) - UNSEEN) if told else None
+    limits = [found for found in (_available(Path("/proc/meminfo")), _allowed(Path("/sys/fs/cgroup"))) if found]
+    return max(0, min(limits) - UNSEEN) if limits else None
 
 
 def _available(path: Path) -> int | None:

@@ -23,7 +23,7 @@ class Trained:
 
     named: Mapping[str, nn.Parameter]
     file: str
-    beside: Mapping[str, bytes]
+    other_files: Mapping[str, bytes]
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -67,8 +67,8 @@ class Trained:
 
     def files(self) -> dict[str, list[bytes]]:
         """Return the files of a checkpoint."""
-        beside = {name: [content] for name, content in self.beside.items()}
-        return {**beside, self.file: [tensor_bytes(self.named)]}
+        other_files = {name: [content] for name, content in self.other_files.items()}
+        return {**other_files, self.file: [tensor_bytes(self.named)]}
 
 
 # ---- all weights -------------------------------------------------------------------------------------------------
