@@ -77,6 +77,19 @@ def test_no_row_in_common_is_nothing_to_compare() -> None:
         found.metric("exact")
 
 
+def test_a_check_names_the_metrics_that_are_worse_by_more_than_the_margin() -> None:
+    found = compare(listed([1.0] * 20), listed([0.5, 0.6] * 10))
+    check = found.check_not_worse()
+    assert (check.passed, [one.metric for one in check.regressions]) == (False, list(found.metrics))
+    assert found.check_not_worse(margin=0.6).passed
+    assert compare(listed([0.5, 0.6] * 10), listed([1.0] * 20)).check_not_worse().passed
+
+
+def test_a_check_without_rows_to_compare_does_not_pass() -> None:
+    check = compare(run_of({1: 1.0}), run_of({2: 1.0})).check_not_worse()
+    assert (check.passed, check.not_compared) == (False, ("no metric has a value in both runs",))
+
+
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=30))
 def test_the_paired_difference_agrees_with_the_library(pairs: list[tuple[float, float]]) -> None:
     found = compared([a for a, _ in pairs], [b for _, b in pairs])

@@ -56,6 +56,20 @@ def test_rows_are_asked_together_on_the_callers_loop() -> None:
     assert together == 9
 
 
+def test_several_models_are_evaluated_on_the_callers_loop_each_in_a_run_of_its_own() -> None:
+    async def main() -> list[float | None]:
+        async def model(row: Mapping[str, Any]) -> str:
+            await asyncio.sleep(0)
+            return str(row["expected"])
+
+        with open_platform() as platform:
+            results = await platform.evaluations.arun_each("e", [model, lambda row: "no"], iter(ROWS), project="red")
+            assert [result.run.id for result in results] == [run.id for run in runs(platform)]
+            return [result.score for result in results]
+
+    assert asyncio.run(main()) == [1.0, 0.0]
+
+
 def test_functions_that_block_do_not_block_the_loop() -> None:
     async def main() -> float | None:
         free = threading.Event()
