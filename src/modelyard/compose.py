@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Literal
 
 from modelyard.artifacts import folder, memory
@@ -9,7 +10,6 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.clock import SystemClock, uuid7_ids
 from modelyard.domain import base_model
-from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
 from modelyard.engines.tabular import backend as tabular
@@ -121,9 +121,8 @@ def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness)
 
 
 def _tabular_backend() -> Backend:
-    """With its entries at hand: the router lists them when it is made."""
-    entries = tabular_entries()
-    return deferred(lambda: tabular.TabularBackend(), entries=lambda: entries)
+    """With its entries at hand: every request compares them with those of the last one."""
+    return deferred(lambda: tabular.TabularBackend(), entries=cache(tabular_entries))
 
 
 def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
@@ -141,17 +140,14 @@ def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, 
     offer = LocalOffer(base_models)
 
     def make() -> Backend:
-        made.append(local.LocalBackend(base_models))
+        made.append(local.LocalBackend(offer))
         return made[0]
-
-    def entries() -> Sequence[CatalogueEntry]:
-        return (made[0] if made else offer).entries()
 
     def close() -> None:
         for backend in made:
             backend.close()
 
-    return deferred(make, entries=entries), close
+    return deferred(make, entries=offer.entries), close
 
 
 def _trainers(base_models: "list[base_model.BaseModel]") -> tuple[Trainer, ...]:

@@ -11,6 +11,7 @@ from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Feature, Quantization, check_entry
 from modelyard.engines.torch import entries as local_offer
 from modelyard.engines.torch.entries import LocalOffer, capabilities
+from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.errors import InvalidInput, ModelNotFound
 from modelyard.protocols import Capabilities
 
@@ -78,6 +79,14 @@ def test_entries_are_the_same_tuple_until_there_are_more() -> None:
     assert [entry.id for entry in offer.entries()] == ["tiny", "other"]
     with pytest.raises(ModelNotFound):
         offer.base_model("third")
+
+
+def test_an_offer_that_a_backend_shares_lists_what_the_backend_finds() -> None:
+    offer = LocalOffer([BASE])
+    backend = LocalBackend(offer)
+    assert backend.entries() is offer.entries()
+    backend._offer.limit("tiny", 100)
+    assert [entry.context_length for entry in offer.entries()] == [100]
 
 
 def test_a_router_follows_members_that_grow() -> None:

@@ -22,7 +22,8 @@ class Router:
 
     def __init__(self, backends: Sequence[AnyBackend] | Mapping[str, AnyBackend]) -> None:
         self._given = backends
-        self._members = tuple(backends.values() if isinstance(backends, Mapping) else backends)
+        members = backends.values() if isinstance(backends, Mapping) else backends
+        self._list = tuple(backend.entries for backend in members)
         self._listings: list[Sequence[CatalogueEntry]] = []
         self._entries: tuple[CatalogueEntry, ...] = ()
         self._backends: dict[str, AnyBackend] = {}
@@ -42,7 +43,7 @@ class Router:
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """Return the entries of all backends, in the given order."""
-        listings = [backend.entries() for backend in self._members]
+        listings = [entries() for entries in self._list]
         if any(map(is_not, listings, self._listings)) or not self._listings:
             given = self._given
             offers = _named(given) if isinstance(given, Mapping) else _all(given)

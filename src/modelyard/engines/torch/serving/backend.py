@@ -20,7 +20,7 @@ from modelyard.protocols import Capabilities, ServedModel
 
 
 class LocalBackend:
-    """Serves the base models in `base_models`, a list that may grow.
+    """Serves the base models in `base_models`: a list that may grow, or an offer that is shared with the caller.
 
     A model is loaded by its first request, on `device` (by default a graphics card if there is one), and takes the
     memory that `room` allows (by default `Room.usual`). Log-probabilities are the model's own, before any sampling
@@ -30,13 +30,17 @@ class LocalBackend:
     blocking = True
 
     def __init__(
-        self, base_models: Sequence[BaseModel], *, device: str | None = None, room: "networks.Room | None" = None
+        self,
+        base_models: Sequence[BaseModel] | LocalOffer,
+        *,
+        device: str | None = None,
+        room: "networks.Room | None" = None,
     ) -> None:
         self._room, self._device = room, device
         self._lock = threading.Lock()
         self._loaded: dict[str, loaded.LoadedModel] = {}
         self._closed = False
-        self._offer = LocalOffer(base_models)
+        self._offer = base_models if isinstance(base_models, LocalOffer) else LocalOffer(base_models)
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """Return one entry per base model; once it is loaded, with the context that its memory allows."""
