@@ -89,7 +89,7 @@ def test_a_replay_needs_no_backend_and_tells_everything_that_was_told(path: Path
 
     def converse(platform: Platform) -> Any:
         completion = platform.chat.complete(**options)
-        return completion.choices, completion.usage, platform.catalogue.list()
+        return completion.choices, completion.usage, [*platform.catalogue.list()]
 
     with open_platform(backend=use_cassette(path, EchoBackend(), mode="new")) as platform:
         recorded = converse(platform)
