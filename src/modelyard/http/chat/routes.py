@@ -62,15 +62,17 @@ class Events:
 
     def on_emit(self, item: object) -> object:
         """Add an item of the answer. Returns what is to be sent now: the response, joined events, or None."""
-        if item is None:
-            return self.take() if self._size else None
-        if isinstance(item, StreamStarted):
+        if isinstance(item, Delta):
+            assert self._chunks is not None
+            self._add(self._chunks.of(item))
+        elif isinstance(item, Completion):
+            assert self._chunks is not None
+            self._add(self._chunks.usage(item.usage) + DONE)
+        elif isinstance(item, StreamStarted):
             return self._open(item)
-        if not isinstance(item, Delta | Completion):
+        elif item is not None:
             return item
-        assert self._chunks is not None
-        self._add(self._chunks.of(item) if isinstance(item, Delta) else self._chunks.usage(item.usage) + DONE)
-        return self.take() if self._size >= JOINED else None
+        return self.take() if self._size >= (1 if item is None else JOINED) else None
 
     def _open(self, started: StreamStarted) -> Response:
         parsed, self._id = self._parsed, started.id
