@@ -5,10 +5,10 @@ process takes it over under a claim of its own. So starting it twice does no har
 
 Where JOB_ID is `-`, the process waits for it as a spare: lines of its standard input tell what to import until then
 (`import MODULE`), and then the job. `python -m modelyard.worker fork [MODULE...]` imports the modules, and forks a
-process for each job that it is told on a socket.
+process for each job that it receives on a socket.
 
 It gives the job back after the current item when it gets SIGTERM, or when its standard input, if that is a pipe, is
-closed: then whoever started it is gone, or asks it to leave. Within the lease it is gone in any case.
+closed: then the process that started it is gone, or requests it to leave. Within the lease it has left in any case.
 """
 
 import io
@@ -52,7 +52,7 @@ class Departure:
         self._held: tuple[Runner, ClaimedJob] | None = None
 
     def begin(self, runner: Runner, job_id: str) -> ClaimedJob | None:
-        """Take the job up, which has to be given back from now on; None where nobody holds it any more."""
+        """Adopt the job, which has to be given back from now on; None where no worker has claimed it any more."""
         with self._lock:
             claimed = runner.adopt(job_id)
             self._held = None if claimed is None else (runner, claimed)
@@ -71,11 +71,11 @@ class Departure:
         os._exit(0)
 
     def leave_soon(self, *_: object) -> None:
-        """The same from a thread, which need not return."""
+        """Leave from a thread, which need not return."""
         threading.Thread(target=self.leave, name="modelyard-leave", daemon=True).start()
 
 
-def heed(departure: Departure) -> None:
+def leave_on_signals(departure: Departure) -> None:
     """Leave on SIGTERM, and when the pipe ends on which this process hangs. The job's code finds an empty input."""
     signal.signal(signal.SIGTERM, departure.leave_soon)
     if sys.stdin is None or not stat.S_ISFIFO(os.fstat(0).st_mode):
@@ -93,7 +93,7 @@ def heed(departure: Departure) -> None:
 
 
 class _Unheard(io.FileIO):
-    """An output that drops what nobody reads any more: a job must not fail because its parent is dead."""
+    """An output that drops what no process reads any more: a job must not fail because its parent is dead."""
 
     def write(self, data: Any) -> int:
         """Write, or pretend to."""
@@ -108,7 +108,7 @@ def _output(descriptor: int) -> io.TextIOWrapper:
 
 
 def awaited(lines: TextIO) -> str:
-    """The job that a spare is told, after it has imported what it is told to; nothing when it is not needed."""
+    """Import the modules that a spare is sent, and return the job that follows; nothing when it is not needed."""
     while line := lines.readline().strip():
         word, _, module = line.partition(" ")
         if word != "import":
@@ -129,7 +129,7 @@ def main(words: Sequence[str]) -> int:
     if job_id == "-" and not (job_id := awaited(sys.stdin)):
         return 0
     departure = Departure()
-    heed(departure)
+    leave_on_signals(departure)
     with platform_of(factory, arguments) as platform:
         runner = Runner(platform._runtime)
         try:

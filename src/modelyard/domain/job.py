@@ -1,6 +1,6 @@
-"""Work in the background: one mechanism for every kind of job (queue, claim, epoch, events).
+"""Jobs, the values of the queue: what was requested, where it stands, who has claimed it, what happened.
 
-The rules here are functions of `tx`, written once for every store; `service.job` sequences them.
+The rules by which they change are functions of a transaction in `platform.jobs`.
 """
 
 import re
@@ -64,11 +64,11 @@ class QueueState(StrEnum):
 
 @attrs.frozen
 class Job:
-    """A piece of work: what was asked for, where it stands in the queue, and what came of it.
+    """A piece of work: what was requested, where it stands in the queue, and its result.
 
-    `lane` is what jobs queue up on (a model's id). `attempts` counts claims. `spec` is what was asked for, resolved;
-    `result` what came of it. `fingerprint` tells equal requests; `idempotency_key` is the caller's own name for this
-    one, unique in its project. `resume` names the saved state to go on from (its artifact files) at step `resume_step`.
+    `lane` is what jobs queue up on (a model's id). `attempts` counts claims. `spec` is what was requested, resolved;
+    `result` its outcome. `fingerprint` identifies equal requests; `idempotency_key` is the caller's own name for this
+    one, unique in its project. `resume` names the files of the saved state to resume from, at step `resume_step`.
     `handle` names what runs the job outside of its worker's process, if anything does (`protocols.Executor`). What
     changes with every write of its worker is its `JobProgress`.
     """
@@ -103,7 +103,7 @@ _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 
 
 def check_idempotency_key(key: str | None) -> str | None:
-    """Refuse what is no idempotency key: 1 to 255 visible ASCII characters; None is none. Raises `InvalidInput`."""
+    """Refuse what is not 1 to 255 visible ASCII characters; None means no key. Raises `InvalidInput`."""
     if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
         raise InvalidInput.at("idempotency_key", msg="must be 1 to 255 visible ASCII characters")
     return key
@@ -111,12 +111,12 @@ def check_idempotency_key(key: str | None) -> str | None:
 
 @attrs.frozen
 class JobProgress:
-    """Who holds a job and how far it has come: all that a worker's write reads and changes, kept small and apart.
+    """Who has claimed a job and how far it has come: all that a worker's write reads and changes, kept small and apart.
 
     `epoch` grows with each claim and fences the worker's writes while the job is `held`; `beat` grows with each
     heartbeat. `step` is the last optimizer step (or row) that is recorded, of `total`. `crashes` counts the claims that
     were lost since the last new step. `updated_at` is the latest time that anything of the job bears: no later time is
-    before it, whatever the wall clock does.
+    before it, even if the wall clock goes back.
     """
 
     job_id: str
@@ -132,7 +132,7 @@ class JobProgress:
     cancelled_by: str = ""
 
     def time(self, now: datetime) -> datetime:
-        """`now`, or the job's latest time where the wall clock has gone back behind it."""
+        """`now`, or the job's latest time where the wall clock has gone back."""
         return max(now, self.updated_at)
 
 
@@ -158,7 +158,7 @@ class JobSummary:
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress) -> "JobSummary":
-        """What there is to say of every kind."""
+        """Return what is known of a job of any kind."""
         return cls(
             job.id,
             job.kind,
@@ -177,7 +177,7 @@ class JobSummary:
 
 
 def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
-    """When a running job will end if it goes on as fast as since its first start; None while nobody can tell."""
+    """When a running job will end at the rate since its first start; None while that is unknown."""
     if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
         return None
     now = progress.time(now)
@@ -190,7 +190,7 @@ def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | 
 
 @attrs.frozen
 class Claim:
-    """A worker's hold on a job. Every write of the worker carries it; a newer epoch makes it worthless."""
+    """A worker's claim of a job. Every write of the worker carries it; a newer epoch makes it worthless."""
 
     job_id: str
     epoch: int
@@ -200,7 +200,7 @@ class Claim:
 @attrs.frozen
 class JobEvent:
     """Something that happened to a job. `seq` is dense from 1. (job, type, step) is its identity: a step that runs
-    again after a crash keeps the event's id and place, and replaces its data. `step` is 0 for events that are no step.
+    again after a crash keeps the event's id and place, and replaces its data. `step` is 0 for other events.
     """
 
     job_id: str
@@ -215,7 +215,7 @@ class JobEvent:
 
 @attrs.frozen
 class NewEvent:
-    """An event that is still to be given its place. `step` is 0 for events that are no step."""
+    """An event that is still to be given its place. `step` is 0 for events that are not steps."""
 
     id: str
     type: str

@@ -50,7 +50,7 @@ class Checkpoint:
 
 @attrs.frozen
 class Tombstone:
-    """What is left of a model or checkpoint that was deleted: its place in listings, so that a cursor goes on from it.
+    """What is left of a deleted model or checkpoint: its place in listings, so that a cursor continues from it.
 
     `parent` is the model of a checkpoint, "" for a model.
     """
@@ -107,7 +107,7 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> "ModelName | None":
-        """The name's parts, or None when it is no name of a trained model."""
+        """Return the parts of the name, or None when it is not the name of a trained model."""
         found = ARTIFACT_NAME.fullmatch(text)
         if found is None:
             return None

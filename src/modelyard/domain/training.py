@@ -1,4 +1,4 @@
-"""Trainable models, their checkpoints, and what training reads and writes (specification 4.3)."""
+"""What training reads and writes: datasets, rows, jobs and their events (specification 4.3)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ class SampledChoice:
 
     @classmethod
     def of(cls, choice: Choice) -> "SampledChoice":
-        """A choice of a completion, as a rollout carries it back."""
+        """Return the choice of a completion as a rollout returns it."""
         return cls(choice.message, choice.finish_reason, choice.logprobs, choice.token_ids, choice.prompt_token_ids)
 
 
@@ -166,8 +166,8 @@ class TrainingEvent:
 class TrainingJob:
     """A job of kind sft or rl, as it is read. `step` is the checkpoint that it made.
 
-    `queue_position` tells how many jobs wait ahead of it, while it waits itself; counting ends at 100.
-    `last_heartbeat` is its worker's last sign of life, while one holds it; `estimated_end` is told from its first step
+    `queue_position` is how many jobs wait ahead of it, while it waits itself; counting ends at 100.
+    `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
     on, while it runs.
     """
 
@@ -193,7 +193,7 @@ class TrainingJob:
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress, now: datetime, queue_position: int | None) -> "TrainingJob":
-        """The training face of a job."""
+        """Return a job with what belongs to training."""
         return cls(
             id=job.id,
             kind=job.kind,
@@ -231,7 +231,7 @@ class DatasetName:
 
     @classmethod
     def parse(cls, url: str) -> "DatasetName | None":
-        """The URL's parts, or None when it is no artifact URL."""
+        """Return the parts of the URL, or None when it is not the URL of an artifact."""
         found = ARTIFACT_NAME.fullmatch(url)
         if found is None or "://" not in url:
             return None

@@ -179,7 +179,7 @@ class BatchedConfig(TrainingConfig):
 
 @attrs.frozen(kw_only=True)
 class DPOConfig(BatchedConfig):
-    """How a DPO job trains. `beta` says how strongly the model is held to the checkpoint that it starts from.
+    """How a DPO job trains. `beta` is how strongly the model is kept near the checkpoint that it starts from.
 
     `label_smoothing` is the share of pairs that are assumed to be labelled the wrong way round.
     """

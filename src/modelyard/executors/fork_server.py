@@ -1,7 +1,7 @@
 """Processes forked from one that has imported what takes long: both ends of the socket between it and an executor.
 
 One message on the socket asks for one process. It holds, as JSON, the words that the process is to work on, and comes
-with three descriptors: its standard input, its outputs, and a pipe on which its number is told and, at its end, its
+with three descriptors: its standard input, its outputs, and a pipe on which its number is sent and, at its end, its
 exit status, a line each. Linux alone has the descriptors of processes (pidfd_open(2)) that this waits on.
 """
 
@@ -39,17 +39,17 @@ class Process(Protocol):
     stdout: IO[str] | None
 
     def poll(self) -> int | None:
-        """The exit status, minus the signal that ended it; None while it lives."""
+        """Return the exit status, minus the signal that ended it; None while it lives."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same, once it has ended. Raises `subprocess.TimeoutExpired` after so many seconds."""
+        """Wait for the exit status. Raises `subprocess.TimeoutExpired` after so many seconds."""
         ...
 
 
 @attrs.define(eq=False)
 class Forked:
-    """A process that was forked elsewhere; `told` is where its end is told."""
+    """A process that was forked elsewhere; `told` is where its end is reported."""
 
     pid: int
     stdin: IO[str] | None
@@ -58,7 +58,7 @@ class Forked:
     status: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status; None while it lives."""
+        """Return the exit status; None while it lives."""
         with suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
@@ -94,7 +94,7 @@ class ForkServer:
         return self._process.poll() is None
 
     def fork(self, words: Sequence[str]) -> Forked | None:
-        """A process for these words; None while nothing can be forked, as modules are still imported."""
+        """Fork a process for these words; None while nothing can be forked, as modules are still imported."""
         if not self.ready or not self.lives:
             return None
         (stdin, ours), (output, their_output), (told, tells) = os.pipe(), os.pipe(), os.pipe()
@@ -127,7 +127,7 @@ def _opened(descriptor: int, mode: str) -> IO[str]:
 def serve_forks(modules: Sequence[str]) -> list[str]:
     """Import the modules; then fork for each message on the socket that is the standard input.
 
-    Returns in each forked process, with the words for it; and with none where nobody asks any more.
+    Returns in each forked process, with the words for it; and with none when the requester is gone.
     """
     for module in modules:
         import_module(module)
@@ -139,7 +139,7 @@ def serve_forks(modules: Sequence[str]) -> list[str]:
 
 @attrs.define
 class _Forks:
-    """What was forked: by the descriptor of a process, its number and where its end is to be told."""
+    """What was forked: by the descriptor of a process, its number and where its end is to be reported."""
 
     orders: socket.socket
     alive: dict[int, tuple[int, int]] = attrs.field(factory=dict)
@@ -156,7 +156,7 @@ class _Forks:
                     return words
 
     def _order(self) -> tuple[list[str], list[int]]:
-        """The words for a process, and its descriptors; nothing when whoever asked is gone."""
+        """Receive the words for a process, and its descriptors; nothing when the requester is gone."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self.orders, LONGEST, 3)
         except ConnectionResetError:
@@ -190,5 +190,5 @@ class _Forks:
 
 
 def _tell(where: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # whoever asked is gone
+    with suppress(BrokenPipeError):  # the requester is gone
         os.write(where, b"%d\n" % number)

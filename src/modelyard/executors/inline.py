@@ -32,7 +32,7 @@ class InlineExecutor:
         """Nothing is left to end."""
 
     def reattach(self, handle: str) -> bool:
-        """False: nothing outlives its call."""
+        """Return False: nothing outlives its call."""
         return False
 
     def close(self) -> None:

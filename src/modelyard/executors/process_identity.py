@@ -1,6 +1,6 @@
 """Which process is meant, also when its number has been given to another since: names that can be kept.
 
-They are read from Linux's `/proc`. Elsewhere a name tells nothing to another process, and names nobody there.
+They are read from Linux's `/proc`. Elsewhere a name means nothing to another process.
 """
 
 import os
@@ -13,7 +13,7 @@ PROC = Path("/proc")
 
 
 def machine() -> str:
-    """Where process numbers mean the same: this boot of this machine, this container. Empty where that is not told."""
+    """Where process numbers mean the same: this boot of this machine, this container. Empty where that is unknown."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}-{(PROC / 'self/ns/pid').stat().st_ino}"
@@ -30,12 +30,12 @@ class ProcessName:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """The name of a process that runs, or of a child that was not waited for yet."""
+        """Return the name of a process that runs, or of a child that was not waited for yet."""
         return cls(pid, (_stat(pid) or ("", ""))[1])
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read what `str` wrote; None where the text is no name."""
+        """Read what `str` wrote; None where the string is not a name."""
         pid, _, started = text.partition("-")
         return cls(int(pid), started) if pid.isdecimal() and started.isdecimal() else None
 
@@ -50,7 +50,7 @@ class ProcessName:
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
-    """The state of a process and its start, fields 3 and 22 of proc_pid_stat(5); None where there is none."""
+    """Read the state of a process and its start, fields 3 and 22 of proc_pid_stat(5); None where there is none."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -60,5 +60,5 @@ def _stat(pid: int) -> tuple[str, str] | None:
 
 
 def this_process() -> ProcessName:
-    """The name of the process that calls."""
+    """Return the name of the calling process."""
     return ProcessName.of(os.getpid())

@@ -19,7 +19,7 @@ from modelyard.protocols import Executor
 
 WORKER = "modelyard.worker"
 LAST_WORDS = 1024
-"""How many characters of what a process said last are told when it dies."""
+"""How many characters of a process's last output are reported when it dies."""
 LISTENING = 5.0
 """How many seconds to wait for the last words of a process that is dead."""
 GONE = "its process is gone"
@@ -34,14 +34,14 @@ class SubprocessExecutor:
 
     With `preload`, names of modules, a spare process has imported them by the time that the next job comes, and waits
     for it: what takes long to import, such as torch, is waited for by the first job alone. With `fork` they are
-    imported once: the process that did so forks itself for each job. It does nothing else, and is no copy of this one,
+    imported once: the process that did so forks itself for each job. It does nothing else, and does not copy this one,
     so neither the threads of this process nor its main module matter; but modules that start threads of their own, or
     touch a graphics card, when they are imported cannot be preloaded so.
 
-    Unless the environment says otherwise, threads do not spin while they wait (OMP_WAIT_POLICY), and nothing is looked
+    Unless the environment sets it, threads do not spin while they wait (OMP_WAIT_POLICY), and nothing is looked
     for on a model hub (HF_HUB_OFFLINE).
 
-    A process leaves when its standard input is closed, so none outlives this one. What it says, on either output, goes
+    A process leaves when its standard input is closed, so none outlives this one. What it writes on either output goes
     to this process's standard error. `close` gives the processes `grace` seconds to give their jobs back.
 
         executor = SubprocessExecutor("modelyard.compose:open_platform", ["yard.db"])
@@ -88,7 +88,7 @@ class SubprocessExecutor:
             self._spare.tell([f"import {module}" for module in self._preload])
 
     def _from_fork(self, words: Sequence[str]) -> "_Child | None":
-        """A forked process; None where none can be forked yet, or no more."""
+        """Fork a process; None where none can be forked yet, or no longer."""
         forked = self._forks and self._forks.fork(words)
         if self._forks and not self._forks.lives:
             self._forks.close()
@@ -96,7 +96,7 @@ class SubprocessExecutor:
         return _Child.of(forked) if forked else None
 
     def _from_spare(self, job_id: str) -> "_Child | None":
-        """The spare, with the job; None where there is none, or it has died."""
+        """Give the job to the spare; None where there is none, or it has died."""
         child, self._spare = self._spare, None
         if child is None or (child.poll() is None and child.tell([job_id])):
             return child
@@ -163,7 +163,7 @@ def _parse(handle: str) -> tuple[ProcessName | None, ProcessName | None]:
 
 
 def _left_alive(handle: str) -> ProcessName | None:
-    """The process that a parent which is dead has left alive here."""
+    """Return the process that a dead parent has left alive here."""
     parent, child = _parse(handle)
     return child if parent is not None and child is not None and not parent.lives and child.lives else None
 
@@ -175,7 +175,7 @@ def _kill_group(pid: int) -> None:
 
 @attrs.define(eq=False)
 class _Child:
-    """A process, the leader of a group of its own, and the last that it said."""
+    """A process, the leader of a group of its own, and its last output."""
 
     process: Process
     words: str = ""
@@ -217,7 +217,7 @@ class _Child:
                     sys.stderr.write(piece)
 
     def poll(self) -> str | None:
-        """None while it lives; then the fault, or nothing. What it has left behind is ended with it."""
+        """None while it lives; then the fault, or nothing. What it has left running is ended with it."""
         status = self.process.poll()
         if status is None:
             return None

@@ -16,7 +16,7 @@ class ThreadExecutor:
     """Runs up to `threads` jobs at a time, each in a daemon thread of its own.
 
     `submit` waits for a free thread. `close` waits for what runs, `grace` seconds at most: a thread cannot be ended by
-    force, so one that hangs is left behind, and ends with the process.
+    force, so one that hangs is left running, and ends with the process.
 
         with contextlib.closing(ThreadExecutor(4)) as executor:
             executor.submit(claim, run)
@@ -46,10 +46,10 @@ class ThreadExecutor:
         return None if handle in self._running else ""
 
     def cancel(self, handle: str) -> None:
-        """Changes nothing: a thread cannot be ended by force. The job's own cancellation ends it at its next step."""
+        """Do nothing: a thread cannot be ended by force. The job's own cancellation ends it at its next step."""
 
     def reattach(self, handle: str) -> bool:
-        """False: nothing outlives its process."""
+        """Return False: nothing outlives its process."""
         return False
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ def group_advantages(rewards: Sequence[float], scale_rewards: bool = True) -> li
 
 
 def trajectory_weights(tokens: Sequence[int]) -> list[float]:
-    """The weight of each trajectory's tokens: 1 / its trainable tokens, scaled to a mean of 1 over all of them.
+    """Weigh each trajectory's tokens: 1 / its trainable tokens, scaled to a mean of 1 over all of them.
 
     >>> trajectory_weights([1, 3])
     [2.0, 0.6666666666666666]
@@ -53,7 +53,7 @@ def balanced(advantage: float, balance: float) -> float:
 
 
 def credit_trajectories(groups: Sequence[Sequence[tuple[float, int]]], config: RLConfig) -> list[Credit]:
-    """What every trajectory worth training on is worth, in order; `groups` hold (reward, trainable tokens) pairs.
+    """Credit every trajectory that is worth training on, in order; `groups` hold (reward, trainable tokens) pairs.
 
     Trajectories without trainable tokens count in their group's mean and are then dropped, like those of advantage 0.
     Weights and advantages are normalised over the whole job; `normalize_advantages=False` leaves advantages as they
@@ -87,7 +87,7 @@ def _with_mean_size_one(advantages: list[float], weights: list[float], tokens: l
 
 
 def packed(lengths: Sequence[int], capacity: int) -> list[range]:
-    """Runs of places, in order, each as long as its lengths fit `capacity`; a longer one stands alone.
+    """Return runs of places, in order, each as long as its lengths fit `capacity`; a longer one stands alone.
 
     >>> packed([3, 3, 9, 2], capacity=6)
     [range(0, 2), range(2, 3), range(3, 4)]

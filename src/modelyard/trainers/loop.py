@@ -49,7 +49,7 @@ class Sampled:
 @attrs.frozen
 class Objective:
     """What a step lessens. `of` takes the log-probability of each token of the step, turn by turn, and its derivatives
-    come in the same rows; those of a `linear` one are the same whatever it is given.
+    come in the same rows; those of a `linear` one are the same for any rows.
     """
 
     of: Callable[[Rows], Loss]
@@ -60,11 +60,11 @@ class Learner(Protocol):
     """A model in training."""
 
     def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
-        """The assistant turns of an example. Raises `InvalidInput`."""
+        """Return the assistant turns of an example. Raises `InvalidInput`."""
         ...
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> Sampled:
-        """The sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none.
+        """Return the sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none.
 
         All data are shown to this and to `imitated` before the first step: a learner refuses here what it can never
         train. Raises `InvalidInput`, `TrainingError`.
@@ -72,7 +72,7 @@ class Learner(Protocol):
         ...
 
     def scores(self, model: object, turns: Sequence[Turn]) -> Rows:
-        """The log-probability (nats) of each token of the turns, under a model that this learner knows."""
+        """Return the log-probability (nats) of each token of the turns, under a model that this learner knows."""
         ...
 
     def step(self, turns: Sequence[Turn], loss: Objective, learning_rate: float, number: int) -> Metrics:
@@ -84,11 +84,11 @@ class Learner(Protocol):
         ...
 
     def files(self) -> Files:
-        """The files of a checkpoint."""
+        """Return the files of a checkpoint."""
         ...
 
     def state(self) -> Files:
-        """All that is needed to go on from here, bit for bit."""
+        """Return all that is needed to resume from here, bit for bit."""
         ...
 
 

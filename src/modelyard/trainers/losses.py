@@ -125,12 +125,12 @@ def _clamped(log_ratio: float) -> float:
 
 
 def _within(least: float, value: float, most: float) -> float:
-    """`value`, or the bound that it is beyond; most often it is beyond none, and this is asked for each token."""
+    """`value`, or the bound that it is beyond; most often it is beyond none, and this is called for each token."""
     return value if least <= value <= most else max(least, min(most, value))
 
 
 def importance_ratios(log_ratios: Sequence[float], level: ImportanceSamplingLevel) -> list[float]:
-    """The ratio of each token of one sequence at this level, from its log ratios (new - old).
+    """Return the ratio of each token of one sequence at this level, from its log ratios (new - old).
 
     >>> importance_ratios([0.0, 0.0], "sequence")
     [1.0, 1.0]
@@ -145,7 +145,7 @@ def _ratios(log_ratios: Sequence[float], level: ImportanceSamplingLevel) -> list
 
 
 def _limited(ratio: _Ratio, config: RLConfig) -> _Ratio:
-    """The ratio under its cap, and 0 outside the trusted range; where a limit bites, nothing is differentiated."""
+    """Limit the ratio to its cap, and to 0 outside the trusted range; a limited one is not differentiated."""
     cap = config.max_negative_advantage_importance_sampling_weight
     if cap and ratio.value > cap:
         ratio = _Ratio(cap, 0.0, 0.0)
@@ -180,7 +180,7 @@ def _clipped(ratio: float, config: RLConfig) -> float:
 
 
 def _advantages(sequence: TrainedSequence, config: RLConfig, mean_gap: float) -> list[float]:
-    """The advantage of each token: the trajectory's, shifted by Kimi K2's regulariser and by the KL penalty."""
+    """Return the advantage of each token: the trajectory's, shifted by Kimi K2's regulariser and by the KL penalty."""
     tau, coefficient = config.kimi_k2_tau or 0.0, config.kl_penalty_coef
     return [
         sequence.credit.advantage - tau * drift + coefficient * (mean_gap - gap)
@@ -199,7 +199,7 @@ def _reference_gaps(sequence: TrainedSequence) -> list[float]:
 
 
 def _corrections(sequence: TrainedSequence, config: RLConfig) -> list[float]:
-    """Truncated importance sampling: min(old / sampled, cap) for each token, detached; 1 where there is no cap."""
+    """Return min(old / sampled, cap) for each token, detached: truncated importance sampling; 1 without a cap."""
     cap = config.truncated_importance_sampling
     if not cap or sequence.sampled is None:
         return [1.0] * len(sequence.new)
@@ -226,7 +226,7 @@ def policy_loss(sequences: Sequence[TrainedSequence], config: RLConfig) -> Loss:
 def _sequence_loss(
     sequence: TrainedSequence, config: RLConfig, mean_gap: float, tokens: int
 ) -> tuple[float, tuple[float, ...]]:
-    """This sequence's share of the loss and its derivatives, chained through the mean log ratio of the sequence."""
+    """Return a sequence's share of the loss and its derivatives, chained through the sequence's mean log ratio."""
     gaps = _log_ratios(sequence)
     ratios = [_limited(ratio, config) for ratio in _ratios(gaps, config.importance_sampling_level)]
     advantages = _advantages(sequence, config, mean_gap)

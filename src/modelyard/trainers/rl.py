@@ -60,7 +60,7 @@ class _Survey:
     without_logprobs: bool
 
     def batches(self, learner: Learner, data: Iterable[TrajectoryGroup]) -> Iterator[_Batch]:
-        """The packed sequences, in order."""
+        """Yield the packed sequences, in order."""
         kept = self._kept(data)
         for run in self.runs:
             trajectories = islice(kept, len(run))
@@ -106,7 +106,7 @@ def _refuse_lack_of_logprobs(groups: Sequence[Sequence[tuple[float, int]]]) -> N
 
 
 def _reward_metrics(groups: Sequence[Sequence[tuple[float, int]]]) -> Metrics:
-    """The mean reward, and the mean over groups of the standard deviation within each."""
+    """Return the mean reward, and the mean over groups of the standard deviation within each."""
     rewards = [[reward for reward, _ in group] for group in groups if group]
     deviations = [math.sqrt(mean([(reward - mean(group)) ** 2 for reward in group])) for group in rewards]
     return {"reward": mean(list(chain.from_iterable(rewards))), "reward_std_dev": mean(deviations)}
@@ -135,7 +135,7 @@ def _scored(learner: Learner, model: object | None, turns: Sequence[Turn]) -> Ro
 
 
 def _by_trajectory(rows: Rows | None, batch: _Batch) -> Sequence[Sequence[float] | None]:
-    """The rows of a trajectory's turns, one after the other."""
+    """Return the rows of a trajectory's turns, one after the other."""
     if rows is None:
         return [None] * len(batch.turns)
     waiting = iter(rows)

@@ -74,7 +74,7 @@ class SFTJobCreate:
 
 @attrs.frozen
 class DPOOptions:
-    """How a DPO job trains: `beta` holds it to the checkpoint that it starts from, `label_smoothing` doubts labels."""
+    """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
 
     learning_rate: float | tuple[float, ...] | None = None
     batch_size: int | Literal["auto"] | None = None

@@ -12,64 +12,66 @@ from modelyard.protocols import Snapshot, Tx
 
 
 def aliases_of(snapshot: Snapshot, model_id: str) -> list[Alias]:
-    """The aliases of a model, by name."""
+    """Return the aliases of a model, by name."""
     return snapshot.page(Alias, "by_model", model_id, limit=MAX_ALIASES)
 
 
 def found_alias(snapshot: Snapshot, model: Model, name: str) -> Alias:
-    """The alias of this name. Raises `NotFound`."""
+    """Return the alias of this name. Raises `NotFound`."""
     alias = get_or_none(snapshot, Alias, model.id, name)
     if alias is None:
         raise NotFound("Alias", f"{model.name}:{name}")
     return alias
 
 
-def promote(tx: Tx, asked: Promotion) -> Promotion:
+def promote(tx: Tx, requested: Promotion) -> Promotion:
     """Let an alias point to a checkpoint. Where it does so already, nothing changes: the change in force is answered.
 
-    `asked` has the step, and as `from_step` the one that its requirement was judged against; its number and place in
+    `requested` has the step, and as `from_step` the one that its requirement was judged by; its number and place in
     the history are found here. Raises `Conflict` where the alias has moved since, `NotFound`.
     """
-    if tx.find(Checkpoint, "step", asked.model_id, asked.step) is None:
-        raise NotFound("Checkpoint", f"step{asked.step}")
-    now = get_or_none(tx, Alias, asked.model_id, asked.alias)
-    if now is not None and now.step == asked.step:
+    if tx.find(Checkpoint, "step", requested.model_id, requested.step) is None:
+        raise NotFound("Checkpoint", f"step{requested.step}")
+    now = get_or_none(tx, Alias, requested.model_id, requested.alias)
+    if now is not None and now.step == requested.step:
         return _numbered(tx, now, now.number)
-    _refuse_moved(asked, now)
+    _refuse_moved(requested, now)
     below = None if now is None else now.number
-    return _change(tx, attrs.evolve(asked, below=below), now)
+    return _change(tx, attrs.evolve(requested, below=below), now)
 
 
-def _refuse_moved(asked: Promotion, now: Alias | None) -> None:
+def _refuse_moved(requested: Promotion, now: Alias | None) -> None:
     pointed = None if now is None else now.step
-    if asked.verdict and asked.from_step != pointed:
-        raise Conflict(f"{asked.alias!r} was moved while the promotion was being judged; promote again")
+    if requested.verdict and requested.from_step != pointed:
+        raise Conflict(f"{requested.alias!r} was moved while the promotion was being judged; promote again")
 
 
-def roll_back(tx: Tx, asked: Promotion, model: Model) -> Promotion:
+def roll_back(tx: Tx, requested: Promotion, model: Model) -> Promotion:
     """Let an alias point to where it pointed before. Raises `NotFound`, and `Conflict` where that is not possible."""
-    now = found_alias(tx, model, asked.alias)
+    now = found_alias(tx, model, requested.alias)
     below = _numbered(tx, now, now.number).below
     if below is None:
-        raise Conflict(f"{asked.alias!r} has pointed to step {now.step} from the beginning; there is nothing before it")
+        raise Conflict(
+            f"{requested.alias!r} has pointed to step {now.step} from the beginning; there is nothing before it"
+        )
     target = _numbered(tx, now, below)
     if tx.find(Checkpoint, "step", model.id, target.step) is None:
         raise Conflict(f"step {target.step}, to which the rollback would lead, was deleted; promote another step")
-    return _change(tx, attrs.evolve(asked, step=target.step, below=target.below), now)
+    return _change(tx, attrs.evolve(requested, step=target.step, below=target.below), now)
 
 
-def remove_alias(tx: Tx, asked: Promotion, model: Model) -> Promotion:
+def remove_alias(tx: Tx, requested: Promotion, model: Model) -> Promotion:
     """Let an alias point to nothing; its history stays. Raises `NotFound`."""
-    now = found_alias(tx, model, asked.alias)
-    return _change(tx, asked, now)
+    now = found_alias(tx, model, requested.alias)
+    return _change(tx, requested, now)
 
 
-def _change(tx: Tx, asked: Promotion, now: Alias | None) -> Promotion:
+def _change(tx: Tx, requested: Promotion, now: Alias | None) -> Promotion:
     """Record a change and make it."""
-    last = tx.page(Promotion, "by_alias", asked.model_id, asked.alias, limit=1, descending=True)
+    last = tx.page(Promotion, "by_alias", requested.model_id, requested.alias, limit=1, descending=True)
     number = last[0].number + 1 if last else 1
-    at = max([asked.created_at, *(one.created_at for one in last)])
-    made = attrs.evolve(asked, number=number, from_step=None if now is None else now.step, created_at=at)
+    at = max([requested.created_at, *(one.created_at for one in last)])
+    made = attrs.evolve(requested, number=number, from_step=None if now is None else now.step, created_at=at)
     tx.add(made)
     _point(tx, made, now)
     return made
@@ -100,12 +102,12 @@ def _numbered(snapshot: Snapshot, alias: Alias, number: int) -> Promotion:
 
 
 def aliased(snapshot: Snapshot, model_id: str) -> Mapping[int, str]:
-    """The steps that aliases of a model point to, and an alias of each."""
+    """Return the steps that aliases of a model point to, and an alias of each."""
     return {alias.step: alias.name for alias in aliases_of(snapshot, model_id)}
 
 
 def steps_kept(snapshot: Snapshot, model_id: str) -> set[int | None]:
-    """The steps that retention keeps for aliases: where they point, and where a rollback would lead."""
+    """Return the steps that retention keeps for aliases: where they point, and where a rollback would lead."""
     return {step for alias in aliases_of(snapshot, model_id) for step in (alias.step, alias.previous_step)}
 
 

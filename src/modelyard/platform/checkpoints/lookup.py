@@ -8,7 +8,7 @@ from modelyard.protocols import Snapshot
 
 
 def found_model(snapshot: Snapshot, principal: Principal, model_id: str) -> Model:
-    """The model of this id. Raises `NotFound`."""
+    """Return the model of this id. Raises `NotFound`."""
     model = get_or_none(snapshot, Model, model_id)
     if model is None or not principal.scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
@@ -16,7 +16,7 @@ def found_model(snapshot: Snapshot, principal: Principal, model_id: str) -> Mode
 
 
 def named_model(snapshot: Snapshot, principal: Principal, model: Model | str) -> Model:
-    """A model by value, id or name: "project/name", "entity/project/name". Raises `NotFound`, `Forbidden`."""
+    """Find a model by value, id or name: "project/name", "entity/project/name". Raises `NotFound`, `Forbidden`."""
     if isinstance(model, Model) or "/" not in model:
         return found_model(snapshot, principal, id_of(model))
     named = ModelName.parse(model if model.count("/") > 1 else f"{principal.entity}/{model}")
@@ -30,7 +30,7 @@ def named_model(snapshot: Snapshot, principal: Principal, model: Model | str) ->
 
 
 def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
-    """The checkpoint of a step. Raises `NotFound`."""
+    """Return the checkpoint of a step. Raises `NotFound`."""
     checkpoint = snapshot.find(Checkpoint, "step", model.id, step)
     if checkpoint is None:
         raise NotFound("Checkpoint", f"{model.name}:step{step}")
@@ -38,5 +38,5 @@ def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
 
 
 def id_of(model: Model | str) -> str:
-    """The id of a model that is given by value or by id."""
+    """Return the id of a model that is given by value or by id."""
     return model.id if isinstance(model, Model) else model

@@ -28,7 +28,7 @@ def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
 
 
 def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
-    """The steps that jobs of the model which have not begun will refer to."""
+    """Return the steps that jobs of the model which have not begun will refer to."""
     return {
         job.spec["config"].get("kl_penalty_reference_step")
         for place in (QueueState.CLAIMED, QueueState.READY, QueueState.WAITING)

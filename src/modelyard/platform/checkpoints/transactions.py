@@ -40,23 +40,23 @@ def create(tx: Tx, model: Model, checkpoint_id: str, return_existing: bool) -> M
     return model
 
 
-def _agreeing(existing: Model, asked: Model, return_existing: bool) -> Model:
+def _agreeing(existing: Model, requested: Model, return_existing: bool) -> Model:
     name = f"{existing.entity}/{existing.project}/{existing.name}"
-    if existing.base_model != asked.base_model:
+    if existing.base_model != requested.base_model:
         raise Conflict(
-            f"model {name} exists with the base model {existing.base_model!r}, not {asked.base_model!r}; "
+            f"model {name} exists with the base model {existing.base_model!r}, not {requested.base_model!r}; "
             "choose another name, or delete the model first"
         )
     if not return_existing:
         raise Conflict(
-            f"model {name} exists already with the base model {existing.base_model!r} that was asked for; "
+            f"model {name} exists already with the base model {existing.base_model!r} that was requested; "
             "set return_existing to use it, or choose another name"
         )
     return existing
 
 
 def add_log(tx: Tx, model: Model, log: TrajectoryLog) -> TrajectoryLog:
-    """Keep a log of a model, behind those before it."""
+    """Store a log of a model, after those before it."""
     newest = tx.page(TrajectoryLog, "by_model", model.id, limit=1, descending=True)
     log = attrs.evolve(log, created_at=later(log.created_at, newest))
     tx.add(log)
@@ -119,7 +119,7 @@ def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
 
 
 def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
-    """The names of the checkpoints' files in the artifact store."""
+    """Yield the names of the checkpoints' files in the artifact store."""
     return (file["artifact"] for checkpoint in checkpoints for file in checkpoint.files.values())
 
 
@@ -144,7 +144,7 @@ def delete_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
 
 
 def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
-    """The ids of the checkpoints that a job of the model has begun from or refers to, and the job."""
+    """Return the ids of the checkpoints that a job of the model has begun from or refers to, and the job."""
     job = first_in_lane(snapshot, model.id)
     names = ("parent_id", "reference_id")
     return {} if job is None else {job.result[name]: job for name in names if job.result.get(name) is not None}
@@ -163,11 +163,11 @@ def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> Non
             raise Conflict(f"step {checkpoint.step} is pinned; unpin it first")
 
 
-# ---- where a listing goes on -------------------------------------------------------------------------------------
+# ---- where a listing continues -----------------------------------------------------------------------------------
 
 
 def model_place(index: str, scope: Scope, entity: str | None, model_id: str, snapshot: Snapshot) -> Cursor:
-    """The cursor behind a model of an entity, or of any, which may have been deleted. Raises `NotFound`."""
+    """Return the cursor after a model of an entity, or of any, which may have been deleted. Raises `NotFound`."""
     model = get_or_none(snapshot, Model, model_id) or get_or_none(snapshot, Tombstone, model_id)
     if model is None or entity not in (None, model.entity) or not scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
@@ -177,7 +177,7 @@ def model_place(index: str, scope: Scope, entity: str | None, model_id: str, sna
 
 
 def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> Cursor:
-    """The cursor behind a checkpoint of a model, which may have been deleted. Raises `NotFound`."""
+    """Return the cursor after a checkpoint of a model, which may have been deleted. Raises `NotFound`."""
     checkpoint = get_or_none(snapshot, Checkpoint, checkpoint_id) or get_or_none(snapshot, Tombstone, checkpoint_id)
     parent = checkpoint.parent if isinstance(checkpoint, Tombstone) else checkpoint and checkpoint.model_id
     if parent != model_id:
@@ -186,7 +186,7 @@ def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> C
 
 
 def log_place(index: str, model_id: str, log_id: str, snapshot: Snapshot) -> Cursor:
-    """The cursor behind a log of a model. Raises `NotFound`."""
+    """Return the cursor after a log of a model. Raises `NotFound`."""
     log = get_or_none(snapshot, TrajectoryLog, log_id)
     if log is None or log.model_id != model_id:
         raise NotFound("Log", log_id)

@@ -23,7 +23,7 @@ def forget_dead(runtime: Runtime) -> None:
 
 
 def _workers(runtime: Runtime) -> list[tuple[WorkerRecord, float]]:
-    """The announced workers, and for how many seconds each has stood still."""
+    """Return the announced workers, and for how many seconds each was idle."""
     found = runtime.store.read(lambda snapshot: snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS))
     beats = {worker.id: worker.beat for worker in found}
     still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())

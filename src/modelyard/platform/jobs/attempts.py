@@ -21,7 +21,7 @@ from modelyard.protocols import Tx
 
 
 def adopt(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
-    """The job, held anew in the same attempt: what held it before is fenced off. None unless it is held.
+    """Claim a job again in the same attempt, which fences off the claim before. None unless it is claimed.
 
     Raises `RecordNotFound`.
     """
@@ -39,12 +39,12 @@ def is_current(job: Job | None, attempt: Job) -> bool:
 
 
 def is_adopted(progress: JobProgress, claim: Claim) -> bool:
-    """Whether a process holds the job that a worker had claimed."""
+    """Whether a process has adopted the job that a worker had claimed."""
     return progress.epoch > claim.epoch
 
 
 def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
-    """Keep the handle under which the attempt runs, while it goes on."""
+    """Store the handle under which the attempt runs, while it lasts."""
     job = get_or_none(tx, Job, attempt.id)
     if job is not None and is_current(job, attempt):
         tx.replace(attrs.evolve(job, handle=handle))

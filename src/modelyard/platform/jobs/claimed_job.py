@@ -1,4 +1,4 @@
-"""A worker's hold on one job: what the code that does the job's work may do to its record."""
+"""A job that a worker has claimed: what the code that does the job's work may do to its record."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ class ClaimedJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has asked for the job's end, as far as its last write has seen."""
+        """Whether the job's cancellation was requested, as of its last write."""
         return bool(self.progress.cancelled_by) and not self.job.ended
 
     def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
@@ -41,7 +41,7 @@ class ClaimedJob:
             self.runtime.observe(JobEventRecorded(progress.job_id, kind, seq))
 
     def _seq_of(self, kind: str, step: int) -> int:
-        """The place of a step that ran again: that of its first recording."""
+        """Return the place of a step that ran again: that of its first recording."""
         found = self.runtime.store.read(lambda snapshot: snapshot.find(JobEvent, "identity", self.job.id, kind, step))
         assert found is not None
         return found.seq

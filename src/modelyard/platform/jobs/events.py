@@ -40,7 +40,7 @@ def record(
     total: int | None = None,
     held: bool = True,
 ) -> JobProgress:
-    """Keep events and the progress that they are. A new step forgives earlier crashes."""
+    """Store events and the progress that they make. A new step resets the count of crashes."""
     seq, step, time = progress.last_seq, progress.step, progress.time(now)
     for event in events:
         if not _superseded(tx, progress, event):
@@ -89,7 +89,7 @@ def event_listing(runtime: Runtime, job_id: str, order: Order = "asc") -> Listin
 
 
 def iter_events(runtime: Runtime, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
-    """The same, all that there are now, read as they are asked for."""
+    """Yield all events that there are now after the one with the id `after`, a page at a time."""
     while True:
         page = event_listing(runtime, job_id).page(EVENTS_AT_ONCE, after)
         yield from page

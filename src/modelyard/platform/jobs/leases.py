@@ -15,11 +15,11 @@ from modelyard.errors import LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
-# ---- a worker's hold ---------------------------------------------------------------------------------------------
+# ---- a worker's claim --------------------------------------------------------------------------------------------
 
 
 def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
-    """The oldest job, of one lane or of all, that a worker may claim."""
+    """Return the oldest job, of one lane or of all, that a worker may claim."""
     where = ("by_place",) if lane is None else ("by_lane", lane)
     found = snapshot.page(Job, *where, QueueState.READY, limit=1)
     return found[0] if found else None
@@ -47,12 +47,12 @@ def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> tup
 
 
 def claim_of(progress: JobProgress) -> Claim:
-    """The token of a job that has just been claimed."""
+    """Return the token of a job that has just been claimed."""
     return Claim(progress.job_id, progress.epoch, progress.worker_id)
 
 
 def fenced(tx: Tx, claim: Claim) -> JobProgress:
-    """The job's progress, if the claim still holds. Raises `LeaseLost`."""
+    """Return the job's progress, if the claim is still valid. Raises `LeaseLost`."""
     progress = get_or_none(tx, JobProgress, claim.job_id)
     if progress is None:
         raise LeaseLost(f"job {claim.job_id} is gone")
@@ -62,7 +62,7 @@ def fenced(tx: Tx, claim: Claim) -> JobProgress:
 
 
 def require_claim(tx: Tx, claim: Claim) -> Job:
-    """The job, if the claim still holds. Raises `LeaseLost`."""
+    """Return the job, if the claim is still valid. Raises `LeaseLost`."""
     return tx.get(Job, fenced(tx, claim).job_id)
 
 

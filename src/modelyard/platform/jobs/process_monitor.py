@@ -20,7 +20,7 @@ LEASES_TO_BEGIN = 10
 
 @attrs.define(eq=False)
 class MonitoredProcess:
-    """One attempt under watch. `hold` is this worker's own claim, which began it; None for another worker's.
+    """One attempt under watch. `claimed` is this worker's own claim, which began it; None for another worker's.
 
     `unneeded_since` is since when the job has needed its process no more, `fault` how that has ended.
     """

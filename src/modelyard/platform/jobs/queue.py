@@ -1,7 +1,7 @@
 """The rules of the queue, as functions of a transaction: they hold on every store.
 
 Ids and times are drawn before the step and passed in. At most one job of a lane is ready or claimed; while others of
-the lane wait there is exactly one, so a claim is one index probe. A job's status and the event that tells it commit
+the lane wait there is exactly one, so a claim is one index probe. A job's status and the event that records it commit
 together, and every write of a worker is refused once its claim is worthless. What a worker writes most, an event or a
 heartbeat, reads and writes the small `JobProgress` and not the job: the fence, `seq` and progress are one record.
 """
@@ -61,12 +61,12 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
 
 
 def later(now: datetime, previous: Sequence[Any]) -> datetime:
-    """A time of creation behind that of the newest record of a listing, so that no cursor ever skips a new one."""
+    """Return a time of creation after that of the newest record of a listing, so that no cursor skips a new one."""
     return max(now, previous[0].created_at + TICK) if previous else now
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
-    """The job that is the answer to this request already, or None.
+    """Return the job that an earlier, equal request has made, or None.
 
     With an idempotency key it is the one that was made under the key, for ever; without one it is the last with the
     same fingerprint, until it has ended. Raises `Conflict` when the key was used for another request.
@@ -90,12 +90,12 @@ def _keyed(snapshot: Snapshot, job: Job, key: str) -> Job | None:
 
 
 def _request(job: Job) -> str:
-    """What was asked for, as a digest: without what we drew for it (a seed, the name of an artifact)."""
+    """Return the digest of a request, without what was drawn for it (a seed, the name of an artifact)."""
     return digest([job.kind, job.lane, {name: job.spec[name] for name in job.spec.keys() - _DRAWN}])
 
 
 def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
-    """The lane's job that is claimed or ready: None when no job of the lane is left to do."""
+    """Return the lane's job that is claimed or ready; None when no job of the lane is left to do."""
     for place in (QueueState.CLAIMED, QueueState.READY):
         if found := snapshot.page(Job, "by_lane", lane, place, limit=1):
             return found[0]
@@ -103,7 +103,7 @@ def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
 
 
 def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
-    """The last job that came to a lane, ended or not; None for a lane that never had any."""
+    """Return the last job that came to a lane, ended or not; None for a lane that never had any."""
     found = snapshot.page(Job, "of_lane", lane, limit=1, descending=True)
     return found[0] if found else None
 
@@ -112,7 +112,7 @@ def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
 
 
 def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: datetime) -> JobProgress:
-    """Make these files the state to go on from behind a step. A later state than before forgives earlier crashes."""
+    """Make these files the state to resume from after a step. A later state than before resets the count of crashes."""
     progress = fenced(tx, claim)
     job = tx.get(Job, claim.job_id)
     crashes = 0 if step > job.resume_step else progress.crashes
@@ -128,7 +128,7 @@ def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: 
 def end(
     tx: Tx, types: JobTypes, job: Job, status: JobStatus, event: NewEvent, now: datetime, message: str | None = None
 ) -> Job:
-    """End a job: its status, the event that tells it and the next of its lane, all at once. Raises `Conflict`."""
+    """End a job: its status, the event that records it and the next of its lane, all at once. Raises `Conflict`."""
     check_transition(job.status, status)
     progress = record(tx, tx.get(JobProgress, job.id), [event], now, held=False)
     done = attrs.evolve(job, status=status, place=QueueState.DONE, ended_at=progress.updated_at, error_message=message)
@@ -150,7 +150,7 @@ def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
 
 
 def fail(tx: Tx, types: JobTypes, job: Job, event_id: str, message: str, now: datetime) -> Job:
-    """End a job as failed, for a reason that says what to do; or as cancelled, if that was asked for before."""
+    """End a job as failed, for a reason that names a remedy; or as cancelled, if that was requested before."""
     if by := tx.get(JobProgress, job.id).cancelled_by:
         return cancel(tx, types, job, event_id, by, now)
     event = NewEvent(event_id, types[job.kind].failed, {"error_message": message})
@@ -158,7 +158,7 @@ def fail(tx: Tx, types: JobTypes, job: Job, event_id: str, message: str, now: da
 
 
 def cancel(tx: Tx, types: JobTypes, job: Job, event_id: str, by: str, now: datetime) -> Job:
-    """End a job as cancelled, at once: whatever its worker still writes is refused."""
+    """End a job as cancelled, at once: later writes of its worker are refused."""
     message = f"cancelled by {by}"
     event = NewEvent(event_id, types[job.kind].failed, {"error_message": message})
     return end(tx, types, job, JobStatus.CANCELLED, event, now, message)
@@ -181,7 +181,7 @@ def request_cancel(tx: Tx, types: JobTypes, job_id: str, event_id: str, by: str,
 
 
 def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    """A running job goes back to the head of its lane; or ends, if it was to be cancelled."""
+    """Put a running job back at the front of its lane; or end it, if it was to be cancelled."""
     progress = tx.get(JobProgress, job.id)
     if progress.cancelled_by:
         return cancel(tx, types, job, event_id, progress.cancelled_by, now)
@@ -193,9 +193,9 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
 
 
 def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_crashes: int, reason: str = "") -> Job:
-    """A running job has lost its worker. One that does so `max_crashes` times without progress in between fails.
+    """Record that a running job has lost its worker. After `max_crashes` losses without progress in between it fails.
 
-    `reason` says how it was lost this time, where that is known.
+    `reason` is how it was lost this time, where that is known.
     """
     progress = tx.get(JobProgress, job.id)
     crashes = progress.crashes + 1
@@ -214,7 +214,7 @@ def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_c
 
 
 def files_of(job: Job) -> list[str]:
-    """The artifacts that belong to a job alone: its own data and its saved state. Of no use once it has ended."""
+    """Return the artifacts that belong to a job alone: its own data and its saved state, useless after its end."""
     own = [job.spec["artifact"]] if "artifact" in job.spec else []
     return [*own, *(file["artifact"] for file in job.resume.values())]
 

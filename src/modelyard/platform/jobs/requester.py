@@ -1,4 +1,4 @@
-"""Who asked for a job, as its record keeps it: a worker acts for them when they are long gone."""
+"""Who requested a job, as its record keeps it: a worker acts for them later."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from modelyard.platform.runtime import Runtime
 
 
 def requester_spec(runtime: Runtime, principal: Principal) -> Mapping[str, Any]:
-    """What a job keeps of its asker: of an API key the id, to look it up again at work; of others all that they may."""
+    """Return what a job keeps of its requester: the id of an API key, to look it up again, or else all permissions."""
     if principal.key_id and _api_key(runtime, principal.key_id) is not None:
         return {"key_id": principal.key_id}
     scope = principal.scope
@@ -27,7 +27,7 @@ def requester_spec(runtime: Runtime, principal: Principal) -> Mapping[str, Any]:
 
 
 def requester_principal(runtime: Runtime, job: Job) -> Principal:
-    """For whom to do a job: whoever holds the API key now, or whoever asked as they were. Raises `EvaluationError`."""
+    """Return the principal that a job runs as: the key's current holder, or as recorded. Raises `EvaluationError`."""
     asker = job.spec["asker"]
     if "scope" not in asker:
         return _holder(runtime, asker["key_id"])

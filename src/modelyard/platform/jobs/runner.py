@@ -1,4 +1,4 @@
-"""Claiming jobs and running them in whatever thread calls; showing that one lives; taking over from who does not."""
+"""Claiming jobs and running them in the calling thread; heartbeats; reclaiming the jobs of dead workers."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -54,7 +54,7 @@ class Runner:
     # ---- claiming and running
 
     def claim(self, lane: str | None = None) -> ClaimedJob | None:
-        """A hold on the oldest ready job, of one lane or of all; None when there is none."""
+        """Claim the oldest ready job, of one lane or of all; None when there is none."""
         store, now = self.runtime.store, self.runtime.clock.now()
         if store.read(lambda snapshot: ready(snapshot, lane)) is None:
             return None
@@ -66,7 +66,7 @@ class Runner:
         return claimed
 
     def adopt(self, job_id: str) -> ClaimedJob | None:
-        """A hold on a job that a worker has claimed and handed to this process; None where no worker holds it now.
+        """Adopt a job that a worker has claimed and handed to this process; None where no worker has claimed it.
 
         Whoever held it before writes nothing more. Raises `RecordNotFound`.
         """
@@ -74,7 +74,7 @@ class Runner:
         return None if taken is None else self.track(*taken)
 
     def track(self, job: Job, progress: JobProgress) -> ClaimedJob:
-        """A hold on a job that was claimed under this runner's id."""
+        """Track a job that was claimed under this runner's id."""
         claimed = ClaimedJob(self.runtime, job, progress)
         with self._lock:
             self._claimed[claimed.claim] = claimed
@@ -86,7 +86,7 @@ class Runner:
             pass
 
     def steps(self, claimed: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
-        """The same, yielding whenever something was stored. Closing the iterator gives the job back."""
+        """Run a claimed job, yielding after each write. Closing the iterator gives the job back."""
         try:
             with closing(self._job_type(claimed.job.kind).run(claimed)) as items:
                 for item in items:
@@ -147,14 +147,14 @@ class Runner:
     # ---- showing that one lives
 
     def beat(self) -> None:
-        """Show that the jobs of this runner are alive; end those that do not heed a cancellation within the lease."""
+        """Record heartbeats of its jobs; end those that do not stop within the lease after a cancellation."""
         claims, now = {claimed.claim: claimed for claimed in self.claimed_jobs}, self.runtime.clock.now()
         for progress in self.runtime.store.transact(lambda tx: _beats(tx, tuple(claims), now), durable=False):
             claimed = claims[claim_of(progress)]
-            if progress.cancelled_by and self._unheeded(claimed):
+            if progress.cancelled_by and self._ignores_cancellation(claimed):
                 self._settle(claimed, requeue)
 
-    def _unheeded(self, claimed: ClaimedJob) -> bool:
+    def _ignores_cancellation(self, claimed: ClaimedJob) -> bool:
         now = self.runtime.clock.monotonic()
         if claimed.cancel_seen is None:
             claimed.cancel_seen = now
@@ -189,7 +189,7 @@ class Runner:
 
 
 def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress]:
-    """The progress of the jobs that are still held, a beat further."""
+    """Record a heartbeat of the jobs that are still claimed, and return their progress."""
     alive = []
     for token in claims:
         try:
@@ -200,7 +200,7 @@ def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress
 
 
 def sentence(error: Exception) -> str:
-    """What the job's owner is told: our own errors as they are, others by their class; storable and bounded."""
+    """Return the message for the job's owner: our own errors as they are, others by their class; bounded in length."""
     text = str(error) or type(error).__name__
     if not isinstance(error, ModelyardError):
         text = f"the job failed with {type(error).__name__}: {text}; look into the worker's log, then start a new job"

@@ -1,4 +1,4 @@
-"""The queue as a principal may see it: jobs of every kind, trainings and evaluations alike."""
+"""The queue as a principal may see it: jobs of every kind, trainings and evaluations."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +16,7 @@ from modelyard.protocols import Snapshot, Tx
 
 
 class Jobs:
-    """The jobs that a principal may see. What a training or an evaluation says of itself is told by its own resource.
+    """The jobs that a principal may see. The resource of a training or an evaluation shows more.
 
     [(job.kind, job.status) for job in platform.jobs.list()]
     """
@@ -25,7 +25,7 @@ class Jobs:
         self._runtime, self._principal = runtime, principal
 
     def get(self, id: str) -> JobSummary:
-        """A job by its id; or, by the id of an evaluation run, the last job on it. Raises `NotFound`."""
+        """Return a job by its id; or, by the id of an evaluation run, the last job on it. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: _summary(snapshot, self._found(snapshot, id)))
 
     def list(
@@ -90,5 +90,5 @@ def _summaries(snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[JobSummary]:
 
 
 def _summary(snapshot: Snapshot, job: Job) -> JobSummary:
-    """A job in short; one that was read just before its entity was erased looks untouched."""
+    """Summarize a job; one that was read just before its entity was erased looks untouched."""
     return JobSummary.of(job, get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))

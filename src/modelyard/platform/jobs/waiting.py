@@ -12,7 +12,7 @@ FIRST_PAUSE = 0.005
 
 
 def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[None, None, None]:
-    """Yields whenever something may have happened to the job that `look` finds, for the last time after its end.
+    """Yield after every poll of the job that `look` finds, for the last time after its end.
 
     Closing it gives a job that it runs back to the queue.
     """
@@ -34,6 +34,6 @@ def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[None, N
 
 
 def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | None:
-    """What this thread is to run: the job or one ahead of it, unless a worker is there for that."""
+    """Claim what this thread is to run: the job or one ahead of it, unless a worker is alive."""
     runner.reclaim_expired()
     return None if alive(runtime) else runner.claim(lane)

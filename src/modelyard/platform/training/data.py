@@ -65,7 +65,7 @@ class Means:
         self._counts: defaultdict[str, int] = defaultdict(int)
 
     def over(self, groups: Iterable[TrajectoryGroup]) -> Iterator[TrajectoryGroup]:
-        """The same groups, counted."""
+        """Yield the groups, and count them."""
         for group in groups:
             for trajectory in group.trajectories:
                 self._count(trajectory)
@@ -94,7 +94,7 @@ class Means:
 
 
 def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
-    """The version of a dataset that is named, or its latest."""
+    """Return the version of a dataset that is named, or its latest."""
     place = (named.entity, named.project, named.name)
     if named.version is not None:
         return snapshot.find(Dataset, "version", *place, named.version)
@@ -102,13 +102,13 @@ def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
     return latest[0] if latest else None
 
 
-def add_version(tx: Tx, asked: Dataset) -> Dataset:
+def add_version(tx: Tx, requested: Dataset) -> Dataset:
     """Add the next version of a dataset, unless one has the same digest already: then that one. A step."""
-    place = (asked.entity, asked.project, asked.name)
-    same = tx.page(Dataset, "by_digest", *place, asked.digest, limit=1, descending=True)
+    place = (requested.entity, requested.project, requested.name)
+    same = tx.page(Dataset, "by_digest", *place, requested.digest, limit=1, descending=True)
     if same:
         return same[0]
     latest = tx.page(Dataset, "by_name", *place, limit=1, descending=True)
-    dataset = attrs.evolve(asked, version=latest[0].version + 1 if latest else 0)
+    dataset = attrs.evolve(requested, version=latest[0].version + 1 if latest else 0)
     tx.add(dataset)
     return dataset

@@ -1,4 +1,4 @@
-"""A training job in the hands of the program that asked for it: wait for it, watch it, cancel it."""
+"""A training job in the hands of the program that requested it: wait for it, watch it, cancel it."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ class JobHandle:
         return f"<JobHandle {self.id}>"
 
     def refresh(self) -> TrainingJob:
-        """The job as it is now. Raises `NotFound`."""
+        """Return the job as it is now. Raises `NotFound`."""
         return shown_job(self._runtime, self._principal, self.id)
 
     @property
@@ -61,7 +61,7 @@ class JobHandle:
     # ---- waiting
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> TrainingJob:
-        """The job, when it has succeeded. `progress` shows a bar, in a terminal or a notebook, meanwhile.
+        """Wait until the job has succeeded, and return it. `progress` shows a bar, in a terminal or a notebook.
 
         Raises `JobFailed`; and TimeoutError after `timeout` seconds.
         """
@@ -106,14 +106,14 @@ class JobHandle:
     # ---- watching
 
     def events(self, after: str | None = None) -> Iterator[TrainingEvent]:
-        """Its events, live, until it has ended; from the one behind the id `after` on, or from the first.
+        """Yield its events, live, until it has ended; those after the id `after`, or all.
 
         Where this runs the job itself, leaving the loop gives the job back to the queue.
         """
         return self._events(after, never)
 
     async def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
-        """The same on an event loop, which it never blocks: the work is done in the loop's executor."""
+        """Yield its events on an event loop, which it never blocks: the work is done in the loop's executor."""
         gone, lock = threading.Event(), threading.Lock()
         events = self._events(after, gone.is_set)
 
@@ -144,7 +144,7 @@ class JobHandle:
                     return
 
     def _turns(self) -> Generator[None, None, None]:
-        """Yields whenever something may have happened, for the last time after the job's end."""
+        """Yield after every poll of the job, for the last time after its end."""
         return wait_for_end(
             self._runtime, lambda: self._runtime.store.read(lambda tx: found_job(tx, self._principal, self.id))
         )

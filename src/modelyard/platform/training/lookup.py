@@ -24,7 +24,7 @@ def visible(principal: Principal) -> Callable[[Job], bool]:
 
 
 def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
-    """The training job. Raises `NotFound`."""
+    """Return the training job. Raises `NotFound`."""
     job = get_or_none(snapshot, Job, job_id)
     if job is None or not visible(principal)(job):
         raise NotFound("Training job", job_id)
@@ -47,7 +47,7 @@ def shown(snapshot: Snapshot, jobs: Iterable[Job], now: datetime) -> tuple[Train
 
 
 def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
-    """The places of the first `MAX_AHEAD` jobs that wait, in the order in which one worker would run them."""
+    """Return the places of the first `MAX_AHEAD` jobs that wait, in the order in which one worker would run them."""
     places = [
         cursor_at(Job, "by_place", job)
         for place in (QueueState.READY, QueueState.WAITING)
@@ -62,7 +62,7 @@ def _position(head: Sequence[Cursor], job: Job) -> int | None:
 
 
 def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
-    """The training job as it is now. Raises `NotFound`."""
+    """Return the training job as it is now. Raises `NotFound`."""
     now = runtime.clock.now()
     return runtime.store.read(lambda snapshot: shown(snapshot, [found_job(snapshot, principal, job_id)], now)[0])
 
@@ -101,7 +101,7 @@ def _points(runtime: Runtime, job_ids: Iterable[str], name: str) -> Iterator[Poi
 
 
 def _steps(runtime: Runtime, job_id: str) -> Iterator[JobEvent]:
-    """The gradient steps of a job, a page at a time."""
+    """Yield the gradient steps of a job, a page at a time."""
     seq = 0
     while page := runtime.store.read(lambda snapshot, seq=seq: _behind(snapshot, job_id, seq)):  # type: ignore[misc]
         yield from (event for event in page if event.type == GRADIENT_STEP)
@@ -113,7 +113,7 @@ def _behind(snapshot: Snapshot, job_id: str, seq: int) -> list[JobEvent]:
 
 
 def _jobs_behind(runtime: Runtime, model_id: str) -> list[str]:
-    """The jobs of a model that have made a step of theirs, oldest first."""
+    """Return the jobs of a model that have made a checkpoint, oldest first."""
     found: list[str] = []
     after = None
     while page := runtime.store.read(

@@ -15,7 +15,7 @@ T = TypeVar("T")
 class Rollout:
     """A conversation with one model that remembers what was sampled, exactly, so that it can be trained on.
 
-    `options` are those of `chat.complete` and hold for every turn. Log-probabilities and token ids are asked for
+    `options` are those of `chat.complete` and hold for every turn. Log-probabilities and token ids are requested
     wherever the backend has them.
 
         rollout = Rollout(platform.chat, model="local/desk/support", project="desk", max_tokens=60)
@@ -32,26 +32,26 @@ class Rollout:
         self._base = self._build((Message(Role.USER, ""),), options)
 
     def ask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
-        """The model's next turn, after what is said to it: a text of the user's, or messages, such as a tool's answer.
+        """Return the model's next turn, after a string of the user or messages, such as a tool's answer.
 
-        `options` hold for this turn alone. Raises as `chat.complete` does; then nothing was said.
+        `options` hold for this turn alone. Raises as `chat.complete` does; then the conversation is unchanged.
         """
-        said = build_messages(messages) if messages else ()
-        answer = run(self._chat._pipeline(self._request(said, options), self._attribution, details=True))
-        return self._keep(said, answer.completion.choices[0])
+        turn = build_messages(messages) if messages else ()
+        answer = run(self._chat._pipeline(self._request(turn, options), self._attribution, details=True))
+        return self._keep(turn, answer.completion.choices[0])
 
     async def aask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
-        """The same, without blocking the event loop."""
-        said = build_messages(messages) if messages else ()
-        answer = await arun(self._chat._pipeline(self._request(said, options), self._attribution, details=True))
-        return self._keep(said, answer.completion.choices[0])
+        """Return the model's next turn without blocking the event loop; see `ask`."""
+        turn = build_messages(messages) if messages else ()
+        answer = await arun(self._chat._pipeline(self._request(turn, options), self._attribution, details=True))
+        return self._keep(turn, answer.completion.choices[0])
 
     def trajectory(self, reward: float, metrics: Mapping[str, Any] | None = None) -> Trajectory:
-        """The conversation so far, and what it was worth."""
+        """Return the conversation so far, with its reward."""
         return Trajectory((History(tuple(self._items), self._base.tools),), reward, metrics or {})
 
-    def _request(self, said: tuple[Message, ...], options: CompletionOptions) -> CompletionRequest:
-        messages = (*[_spoken(item) for item in self._items], *said)
+    def _request(self, turn: tuple[Message, ...], options: CompletionOptions) -> CompletionRequest:
+        messages = (*[_spoken(item) for item in self._items], *turn)
         if options:
             return self._build(messages, {**self._options, **options})
         return self._base.asking(messages, self._base.sampling, self._base.max_tokens)
@@ -60,8 +60,8 @@ class Rollout:
         keywords = cast("CompletionOptions", {**options, "messages": messages, "n": 1})
         return build_request(keywords, streamed=False, details=True)
 
-    def _keep(self, said: tuple[Message, ...], choice: Choice) -> Choice:
-        self._items += [*said, SampledChoice.of(choice)]
+    def _keep(self, turn: tuple[Message, ...], choice: Choice) -> Choice:
+        self._items += [*turn, SampledChoice.of(choice)]
         return choice
 
 
@@ -70,7 +70,7 @@ def _spoken(item: Message | SampledChoice) -> Message:
 
 
 def gather(attempt: Callable[[T], Trajectory], over: Iterable[T]) -> TrajectoryGroup:
-    """A group of attempts at the same task, one for each item, such as a seed. Attempts that raise are kept as such.
+    """Group attempts at one task, one for each item, such as a seed. Attempts that raise are kept as failures.
 
     group = gather(lambda seed: attempt_at(question, seed), range(8))
     """

@@ -102,7 +102,7 @@ def _checkpoint(tx: Tx, checkpoint_id: str | None) -> Checkpoint | None:
 
 
 def _data_of(tx: Tx, job: Job) -> str:
-    """The artifact of the training data: the job's own, or a dataset's."""
+    """Return the artifact of the training data: the job's own, or a dataset's."""
     if "artifact" in job.spec:
         return str(job.spec["artifact"])
     try:
@@ -128,7 +128,7 @@ class _Run:
         self._context = _context(self.runtime, start, resume, self._last_step)
 
     def items(self) -> Iterator[TrainItem]:
-        """The trainer at work. Raises `TrainingError`."""
+        """Start the trainer. Raises `TrainingError`."""
         spec, artifacts, name = self.start.job.spec, self.runtime.artifacts, self.start.artifact
         method = METHODS[self.start.job.kind]
         trainer = _trainer_for(self.runtime, self.start.model.base_model, method.kind)
@@ -226,12 +226,12 @@ def _new_checkpoint(
 
 
 def _finite(metrics: Mapping[str, Any], where: str) -> Mapping[str, float]:
-    """The metrics as plain numbers. Raises `TrainingError`: one that is not finite means that training went astray."""
+    """Return the metrics as plain numbers. Raises `TrainingError` for one that is not finite: training went astray."""
     plain: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise TrainingError(
-                f"{where} has {name} = {value!r}, which is no finite number: the training went astray; "
+                f"{where} has {name} = {value!r}, which is not a finite number: the training went astray; "
                 "try a lower learning_rate, and look for extreme values in the data"
             )
         plain[name] = int(value) if isinstance(value, Integral) else float(value)
@@ -267,7 +267,7 @@ def _context(runtime: Runtime, start: _Start, resume: Files, resume_step: int) -
 
 
 def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
-    """Opens files by the names under which a record knows them. It raises `ArtifactMissing`."""
+    """Return what opens files by the names under which a record knows them. It raises `ArtifactMissing`."""
 
     def open_file(name: str) -> BinaryIO:
         if name not in files:
@@ -278,7 +278,7 @@ def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
 
 
 def _intact(runtime: Runtime, files: Files) -> Files:
-    """The saved state, or nothing where a file of it is gone or altered: then the job begins anew."""
+    """Return the saved state, or nothing where a file of it is gone or altered: then the job begins again."""
     try:
         whole = all(_digest_of(runtime.artifacts, file["artifact"]) == file["digest"] for file in files.values())
     except ArtifactMissing:

@@ -1,4 +1,4 @@
-"""SFT and RL jobs: asking for them, and reading what came of them (specification 4.3)."""
+"""Training jobs: requesting them, and reading their progress and results (specification 4.3)."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ class Training:
 
         `model` is a model, its id or its name ("project/name", "entity/project/name"). `data` are examples, as values
         or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
-        now. The same model, URL and configuration asked for again while the first job has not ended is that job. With
+        now. The same model, URL and configuration requested again while the first job has not ended is that job. With
         an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
         has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
         `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
@@ -154,18 +154,18 @@ class Training:
         with remove_unless_recorded(self._runtime.artifacts, stored):
             _check_not_empty(rows)
             place = (entity, project, name)
-            asked = Dataset(
+            requested = Dataset(
                 self._runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self._runtime.clock.now()
             )
-            dataset = self._runtime.store.transact(lambda tx: add_version(tx, asked))
-        if dataset.id != asked.id:
+            dataset = self._runtime.store.transact(lambda tx: add_version(tx, requested))
+        if dataset.id != requested.id:
             self._runtime.artifacts.remove(stored.name)
         return dataset
 
     # ---- reading and cancelling
 
     def job(self, job_id: str) -> JobHandle:
-        """The handle of a job. Raises `NotFound`."""
+        """Return the handle of a job. Raises `NotFound`."""
         self.get(job_id)
         return JobHandle(self._runtime, self._principal, job_id)
 
@@ -251,7 +251,7 @@ class Training:
             return store_rows(self._runtime.artifacts, rows, rows.read(file))
 
     def _dataset_named(self, request: "_Request", url: str) -> tuple[Mapping[str, Any], str]:
-        """The data of a job on a dataset, and the fingerprint of its request."""
+        """Return the data of a job on a dataset, and the fingerprint of its request."""
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
         rows = self._readable_rows(dataset, request.method.rows)
         _check_rows(request.config, rows)
@@ -286,12 +286,14 @@ class Training:
         spec = {"config": attrs.asdict(request.config), "seed": seed, **data}
         place = (request.model.entity, request.model.project, request.model.id)
         now = self._runtime.clock.now()
-        asked = Job(self._runtime.ids(), request.method.kind, *place, now, spec, fingerprint, request.idempotency_key)
-        job = self._runtime.store.transact(lambda tx: self._enqueue(tx, asked))
-        if job.id == asked.id:
+        requested = Job(
+            self._runtime.ids(), request.method.kind, *place, now, spec, fingerprint, request.idempotency_key
+        )
+        job = self._runtime.store.transact(lambda tx: self._enqueue(tx, requested))
+        if job.id == requested.id:
             announce(self._runtime, job)
         else:
-            for name in files_of(asked):
+            for name in files_of(requested):
                 self._runtime.artifacts.remove(name)
         return JobHandle(self._runtime, self._principal, job.id)
 
@@ -338,7 +340,7 @@ def _rates(given: float | Sequence[float] | None) -> float | tuple[float, ...] |
 
 
 def _own(stored: StoredArtifact) -> Mapping[str, Any]:
-    """Data that belong to one job, as its spec names them."""
+    """Return how a spec names data that belong to one job."""
     return {"artifact": stored.name, "digest": stored.digest}
 
 
@@ -353,7 +355,7 @@ def _check_rows(config: TrainingConfig, rows: int) -> None:
 
 
 def _index(entity: str | None, project: str | None, lane: str | None, status: JobStatus | None) -> tuple[str, ...]:
-    """The narrowest index for a listing, and the values to look up in it."""
+    """Return the narrowest index for a listing, and the values to look up in it."""
     if lane is not None:
         return "of_lane", lane
     if status is not None and entity is not None:
