@@ -2,6 +2,7 @@
 
 import pytest
 
+from backends import OnLoops
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.json_schema.instances import forced_call, structured_text
 from modelyard.backends.router import Router
@@ -10,7 +11,6 @@ from modelyard.domain.completion import CompletionRequest, Message, Role, ToolMo
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.protocols import AsyncBackend, Backend
 from modelyard.testing import BackendContract
-from one_face import OnLoops
 
 
 class TestEcho(BackendContract):

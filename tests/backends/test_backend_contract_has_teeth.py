@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
+from backends import OnLoops
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 from modelyard.testing import BackendContract
-from one_face import OnLoops
 
 Change = Callable[[Iterator[Delta], CompletionRequest], Iterator[Delta]]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from backends import AsynchronousFace, Failing, OnLoops
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.fallback import Fallback
@@ -18,27 +19,8 @@ from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound, Overloaded
 from modelyard.protocols import Capabilities, ServedModel
 from modelyard.testing.contracts.backend import BackendContract
-from one_face import AsynchronousFace, OnLoops
 
 REQUEST = CompletionRequest("echo", (Message(Role.USER, "hi there"),), max_tokens=10, streamed=True)
-
-
-class Failing(EchoBackend):
-    """Says so many words of the echo, and fails."""
-
-    def __init__(self, error: Exception, after: int = 0, blocking: bool = False) -> None:
-        super().__init__()
-        self.error, self.after, self.asked, self.closed, self.blocking = error, after, 0, 0, blocking
-
-    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        self.asked += 1
-        try:
-            for at, delta in enumerate(super().stream(request, model)):
-                if at == self.after:
-                    raise self.error
-                yield delta
-        finally:
-            self.closed += 1
 
 
 def served(backend: Any, model: str = "echo") -> ServedModel:

@@ -2,13 +2,13 @@
 
 import pytest
 
+from backends import OnLoops
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.protocols import ServedModel
-from one_face import OnLoops
 
 REQUEST = CompletionRequest("any", (Message(Role.USER, "hi there"),), max_tokens=10)
 

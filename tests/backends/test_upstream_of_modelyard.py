@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from backends import AsynchronousFace
 from modelyard import Platform, Pricing, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.backends import VLLM, UpstreamBackend, UpstreamModel
@@ -20,7 +21,6 @@ from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.protocols import AsyncBackend
 from modelyard.testing.clients.server import asgi_server
 from modelyard.testing.contracts.backend import BackendContract
-from one_face import AsynchronousFace
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "found", "schema": {"type": "integer", "minimum": 3}}}

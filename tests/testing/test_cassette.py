@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from backends import OnLoops
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
@@ -22,7 +23,6 @@ from modelyard.protocols import AsyncBackend, Backend, ServedModel
 from modelyard.testing.cassette.cassette import use_cassette
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.backend import BackendContract
-from one_face import OnLoops
 
 
 @pytest.fixture

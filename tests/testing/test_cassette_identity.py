@@ -3,7 +3,6 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends import FixedAnswer
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import (
     CompletionRequest,
@@ -104,21 +104,6 @@ deltas = st.builds(
 )
 
 
-class Given(EchoBackend):
-    """Answers with deltas that it was given, either way."""
-
-    def __init__(self, deltas: Sequence[Delta]) -> None:
-        super().__init__()
-        self.deltas = deltas
-
-    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        yield from self.deltas
-
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        for delta in self.deltas:
-            yield delta
-
-
 def ask(backend: Any, request: CompletionRequest) -> list[Delta]:
     backend.entries()
     return list(backend.stream(request, SERVED))
@@ -136,7 +121,7 @@ def aask(backend: Any, request: CompletionRequest) -> list[Delta]:
 def test_record_then_replay_is_the_identity(request: CompletionRequest, answer: list[Delta]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "c.jsonl")
-        assert ask(use_cassette(path, Given(answer), mode="new"), request) == answer
+        assert ask(use_cassette(path, FixedAnswer(answer), mode="new"), request) == answer
         replay = use_cassette(path)
         assert replay.entries() == ECHO.entries()
         assert replay.capabilities("echo") == ECHO.capabilities("echo")
@@ -149,7 +134,7 @@ def test_record_then_replay_is_the_identity(request: CompletionRequest, answer: 
 def test_record_then_replay_is_the_identity_on_an_event_loop(request: CompletionRequest, answer: list[Delta]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "c.jsonl")
-        assert aask(use_cassette(path, Given(answer), mode="new"), request) == answer
+        assert aask(use_cassette(path, FixedAnswer(answer), mode="new"), request) == answer
         assert aask(use_cassette(path), request) == answer
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends import OnLoops
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
@@ -29,7 +30,6 @@ from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.faults.faults import Cut, Disconnect, Faults, Malformed, Slow, Timeout
-from one_face import OnLoops
 
 WORDS = "one two three four five six"
 

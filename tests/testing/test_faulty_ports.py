@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from backends import OnLoops
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
@@ -24,7 +25,6 @@ from modelyard.testing.contracts.executor import ExecutorContract
 from modelyard.testing.contracts.store import CONTRACT_RECORDS, StoreContract
 from modelyard.testing.contracts.trainer import TrainerContract
 from modelyard.testing.faults.faults import Faults
-from one_face import OnLoops
 
 
 class TestFaultyEcho(BackendContract):
