@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from modelyard.domain.models import Checkpoint, Model
     from modelyard.domain.paging import Page
     from modelyard.domain.promotion import NotWorse
-    from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
+    from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
     from modelyard.domain.usage import Budget
     from modelyard.platform.evaluations.result import EvaluationResult
     from modelyard.platform.platform import Platform
@@ -79,7 +79,7 @@ else:
             "domain.models": ("Checkpoint", "Model"),
             "domain.paging": ("Page",),
             "domain.promotion": ("NotWorse",),
-            "domain.training": ("Example", "History", "SampledChoice", "Trajectory", "TrajectoryGroup"),
+            "domain.training": ("Example", "History", "Preference", "SampledChoice", "Trajectory", "TrajectoryGroup"),
             "domain.usage": ("Budget",),
             "errors": ("errors",),
             "platform.evaluations.result": ("EvaluationResult",),
@@ -116,6 +116,7 @@ __all__ = [
     "NotWorse",
     "Page",
     "Platform",
+    "Preference",
     "Pricing",
     "Principal",
     "Role",

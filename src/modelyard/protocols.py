@@ -387,6 +387,7 @@ class Trainer(Protocol):
 
         "sft" takes an `SFTConfig` and `Example`s, which it imitates in file order, one optimizer step per batch.
         "rl" takes an `RLConfig` and `TrajectoryGroup`s, one optimizer step per packed sequence.
+        "dpo" takes a `DPOConfig` and `Preference`s, one optimizer step per batch, against the parent's probabilities.
         """
         ...
 

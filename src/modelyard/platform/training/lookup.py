@@ -9,7 +9,7 @@ from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus, QueueSta
 from modelyard.domain.training import GRADIENT_STEP, TrainingJob
 from modelyard.errors import NotFound
 from modelyard.platform.listing import Cursor
-from modelyard.platform.paging import cursor_at, get_or_none
+from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import METHODS
 from modelyard.protocols import Snapshot
@@ -65,6 +65,17 @@ def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJo
     """Return the training job as it is now. Raises `NotFound`."""
     now = runtime.clock.now()
     return runtime.store.read(lambda snapshot: shown(snapshot, [found_job(snapshot, principal, job_id)], now)[0])
+
+
+def narrowest_index(
+    entity: str | None, project: str | None, lane: str | None, status: JobStatus | None
+) -> tuple[str, ...]:
+    """Return the narrowest index for a listing, and the values to look up in it."""
+    if lane is not None:
+        return "of_lane", lane
+    if status is not None and entity is not None:
+        return "by_status", entity, status
+    return listed_index(entity, project)
 
 
 SHOWN = tuple(dict.fromkeys(name for method in METHODS.values() for name in method.plotted))

@@ -22,7 +22,7 @@ from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files_of
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_place
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import (
     DatasetRows,
@@ -35,8 +35,8 @@ from modelyard.platform.training.data import (
     version_of,
 )
 from modelyard.platform.training.handle import JobHandle, cancel_job
-from modelyard.platform.training.lookup import found_job, shown, shown_job, visible
-from modelyard.platform.training.methods import METHODS, Method
+from modelyard.platform.training.lookup import found_job, narrowest_index, shown, shown_job, visible
+from modelyard.platform.training.methods import METHODS, Method, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ class Training:
                 and status in (None, job.status)
             )
 
-        index, *where = _index(entity, project, lane, status)
+        index, *where = narrowest_index(entity, project, lane, status)
         place = partial(self._place, index)
 
         def show(snapshot: Snapshot, found: Sequence[Job]) -> Sequence[TrainingJob]:
@@ -225,7 +225,7 @@ class Training:
         self._runtime.require_room()
         key = check_idempotency_key(idempotency_key)
         config, target = METHODS[kind].config.resolve(options), self._model(model)
-        _check_offered(self._runtime, target.base_model, kind)
+        require_offered(self._runtime, target.base_model, kind)
         return _Request(METHODS[kind], target, config, key)
 
     def _submit_rows(self, request: "_Request", data: Iterable[Any] | str | os.PathLike[str]) -> JobHandle:
@@ -327,14 +327,6 @@ class _Request:
     idempotency_key: str | None
 
 
-def _check_offered(runtime: Runtime, base_model: str, method: str) -> None:
-    """Raise `InvalidInput` where trainers of this platform know the base model, but none of them the method."""
-    offered = {name for trainer in runtime.trainers for name in trainer.methods(base_model)}
-    if offered and method not in offered:
-        by = ", ".join(sorted(offered))
-        raise InvalidInput.at("model", msg=f"its base model {base_model!r} is trained here by {by}, not by {method}")
-
-
 def _rates(given: float | Sequence[float] | None) -> float | tuple[float, ...] | None:
     return given if given is None or isinstance(given, float | int) else tuple(given)
 
@@ -352,12 +344,3 @@ def _check_not_empty(rows: int) -> None:
 def _check_rows(config: TrainingConfig, rows: int) -> None:
     _check_not_empty(rows)
     config.check_rows(rows)
-
-
-def _index(entity: str | None, project: str | None, lane: str | None, status: JobStatus | None) -> tuple[str, ...]:
-    """Return the narrowest index for a listing, and the values to look up in it."""
-    if lane is not None:
-        return "of_lane", lane
-    if status is not None and entity is not None:
-        return "by_status", entity, status
-    return listed_index(entity, project)
