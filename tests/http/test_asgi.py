@@ -14,8 +14,8 @@ from modelyard.domain.catalogue import CatalogueEntry, Quantization
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import StoreClosed
 from modelyard.executors.inline import InlineExecutor
-from modelyard.http import body as body_module
 from modelyard.http import lifespan as lifespan_module
+from modelyard.http import message as message_module
 from modelyard.http.sse_keep_alive import COMMENT
 from modelyard.protocols import Capabilities
 
@@ -291,7 +291,7 @@ def test_no_task_is_left_behind(platform: Any, key: str) -> None:
 
 
 def test_a_body_that_comes_too_slowly_is_408(platform: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "PATIENCE", 0.02)
+    monkeypatch.setattr(message_module, "PATIENCE", 0.02)
     connection = run(platform, scope_of("POST", CHAT, key), chunk(b'{"model"', True))
     assert connection.status == 408
     assert json.loads(connection.raw)["error"]["code"] == "body_timeout"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Self
 
-from modelyard.http.body import seconds_for, too_slow
+from modelyard.http.message import seconds_for, too_slow
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

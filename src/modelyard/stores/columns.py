@@ -254,9 +254,23 @@ class _Conversion:
         return values if changed is None else tuple(changed)
 
 
+def _check_texts(texts: Sequence[str]) -> None:
+    """Check each string with `encodable`, quickly if all are ASCII."""
+    if not all(map(str.isascii, texts)):
+        for text in texts:
+            json_values.encodable(text)
+
+
+def _check_integers(numbers: Sequence[int]) -> None:
+    """Check each number with `within_63_bits`, quickly if all are in range."""
+    if min(numbers) < -json_values.MAX_INT or max(numbers) >= json_values.MAX_INT:
+        for number in numbers:
+            json_values.within_63_bits(number)
+
+
 _CHECKS: Mapping[Convert, Callable[[Any], None]] = {
-    json_values.encodable: json_values.check_texts,
-    json_values.within_63_bits: json_values.check_integers,
+    json_values.encodable: _check_texts,
+    json_values.within_63_bits: _check_integers,
 }
 
 

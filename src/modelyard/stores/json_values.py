@@ -12,7 +12,8 @@ from modelyard.domain.record import EMPTY
 MAX_DEPTH = 100
 """Levels of nested containers; far below the interpreter's recursion limit, so that what was written can be read."""
 
-_MAX_INT = 2**63
+MAX_INT = 2**63
+"""Integers from minus this to one below it can be kept."""
 
 
 def encodable(text: str) -> str:
@@ -24,23 +25,9 @@ def encodable(text: str) -> str:
 
 def within_63_bits(number: int) -> int:
     """Return `number` unchanged. Raises `ValueError` if a signed 64-bit integer cannot hold it."""
-    if not -_MAX_INT <= number < _MAX_INT:
+    if not -MAX_INT <= number < MAX_INT:
         raise ValueError("an integer of more than 63 bits cannot be kept")
     return number
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """Check each string with `encodable`, quickly if all are ASCII."""
-    if not all(map(str.isascii, texts)):
-        for text in texts:
-            text.encode()
-
-
-def check_integers(numbers: Sequence[int]) -> None:
-    """Check each number with `within_63_bits`, quickly if all are in range."""
-    if min(numbers) < -_MAX_INT or max(numbers) >= _MAX_INT:
-        for number in numbers:
-            within_63_bits(number)
 
 
 def _finite(number: float) -> float:
