@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
     from modelyard.domain.usage import Budget
     from modelyard.platform.evaluations.result import EvaluationResult
+    from modelyard.platform.listing import Listing
     from modelyard.platform.platform import Platform
     from modelyard.platform.runtime import Settings
     from modelyard.platform.training.handle import JobHandle
@@ -83,6 +84,7 @@ else:
             "domain.usage": ("Budget",),
             "errors": ("errors",),
             "platform.evaluations.result": ("EvaluationResult",),
+            "platform.listing": ("Listing",),
             "platform.platform": ("Platform",),
             "platform.runtime": ("Settings",),
             "platform.training.handle": ("JobHandle",),
@@ -111,6 +113,7 @@ __all__ = [
     "JobEventRecorded",
     "JobHandle",
     "LeaseTaken",
+    "Listing",
     "Message",
     "Model",
     "NotWorse",
