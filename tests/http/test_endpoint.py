@@ -105,7 +105,7 @@ def test_a_key_is_remembered_for_a_second_at_most(client_for: Any) -> None:
     with open_platform(clock=clock) as platform:
         client = client_for(platform)
         assert client.send("GET", "/v1/health").status == 200
-        (key,) = platform.keys.list("acme")
+        (key,) = platform.keys.list(entity="acme")
         platform.keys.revoke(key.id)
         clock.seconds += 1.0
         assert client.send("GET", "/v1/health").status == 401
