@@ -91,9 +91,9 @@ def _json(bench: Any, engine: Engine) -> Rows:
     if find_spec("llguidance") is None:
         return
     from modelyard.engines.torch.serving.grammar import Grammars
-    from modelyard.engines.torch.tokenizer import Chat
+    from modelyard.engines.torch.tokenizer import ChatTokenizer
 
-    chat = Chat(bench.folder)
+    chat = ChatTokenizer(bench.folder)
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}, "ok": {"type": "boolean"}}}
     wanted = {**schema, "required": ["n", "ok"], "additionalProperties": False}
     form = ResponseFormat(ResponseType.JSON_SCHEMA, "s", wanted)
@@ -111,11 +111,11 @@ def _json(bench: Any, engine: Engine) -> Rows:
 
 def _parity(bench: Any, dtype: torch.dtype) -> dict[str, Any]:
     """The largest difference of a log-probability between the sampler and the trainer."""
-    from modelyard.engines.torch.training.examples import Row
-    from modelyard.engines.torch.training.token_logprobs import Scorer
+    from modelyard.engines.torch.training.examples import TokenRow
+    from modelyard.engines.torch.training.token_logprobs import TokenScorer
 
     served = Served(bench, dtype)
-    engine, scorer, apart = served.engine(8, 256), Scorer(served.network), []
+    engine, scorer, apart = served.engine(8, 256), TokenScorer(served.network), []
     answers = [Answer(prompt, Sampling(seed=n), bench.plan.answer) for n, prompt in enumerate(prompts(8, 8, 24))]
     for answer in answers:
         engine.submit(answer)
@@ -125,7 +125,7 @@ def _parity(bench: Any, dtype: torch.dtype) -> dict[str, Any]:
     for answer in answers:
         places = tuple(range(len(answer.prompt), answer.length))
         with torch.no_grad():
-            found, _ = scorer.logprobs([Row(tuple(answer.tokens), places, (None,) * len(places))])
+            found, _ = scorer.logprobs([TokenRow(tuple(answer.tokens), places, (None,) * len(places))])
         apart += [abs(one.logprob - other) for one, other in zip(answer.sampled, found.tolist(), strict=True)]
     what = f"log-probabilities of sampler and trainer apart, at most, {str(dtype).removeprefix('torch.')}"
     return {"what": what, "found": round(max(apart), 6), "ideal": 0.0}

@@ -18,8 +18,8 @@ from modelyard.engines.torch.kv_cache import bytes_per_token
 from modelyard.engines.torch.lora import LoraShape
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.backend import LocalBackend
-from modelyard.engines.torch.training.examples import Row
-from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.examples import TokenRow
+from modelyard.engines.torch.training.token_logprobs import TokenScorer
 from modelyard.engines.torch.training.trainable import attach_adapter
 from modelyard.engines.torch.training.trainer import LocalTrainer
 
@@ -37,11 +37,11 @@ def lora_steps(bench: Any) -> Rows:
     network = Network(bench.folder, bench.device)
     weights = sum(one.numel() for one in network.body.parameters())
     trained = attach_adapter(network.model, LoraShape(), 0, "base")
-    scorer, optimizer = Scorer(network), torch.optim.AdamW(trained.parameters, lr=1e-6, fused=True)
+    scorer, optimizer = TokenScorer(network), torch.optim.AdamW(trained.parameters, lr=1e-6, fused=True)
     for tokens, recomputed, masked in product(bench.plan.trained, (False, True), (True, False)):
         row = _row(tokens, tokens // TRAINED_SHARE if masked else tokens - 1)
 
-        def step(row: Row = row, recomputed: bool = recomputed) -> None:
+        def step(row: TokenRow = row, recomputed: bool = recomputed) -> None:
             logprobs, _ = scorer.logprobs([row], recomputed)
             (-logprobs.mean()).backward()
             optimizer.step()
@@ -60,10 +60,10 @@ def lora_steps(bench: Any) -> Rows:
         yield {**shape, **speed, "step / floor": round(floor / spent, 3), "most GB": bench.peak()}
 
 
-def _row(tokens: int, count: int) -> Row:
+def _row(tokens: int, count: int) -> TokenRow:
     draw = random.Random(tokens)
     ids = tuple(draw.randrange(3, 256) for _ in range(tokens))
-    return Row(ids, tuple(range(tokens - count, tokens)), (None,) * count)
+    return TokenRow(ids, tuple(range(tokens - count, tokens)), (None,) * count)
 
 
 # ---- an RL step, through the public API --------------------------------------------------------------------------

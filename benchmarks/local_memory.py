@@ -23,7 +23,7 @@ from modelyard.domain.completion import Message, Role
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.engines.torch.training.memory_plan import UNSEEN, Pass, Room
+from modelyard.engines.torch.training.memory_plan import UNSEEN, MemoryBudget, Pass
 from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.testing.tiny_model import build_tiny_model
 
@@ -73,15 +73,15 @@ def job(trainer: LocalTrainer, name: str) -> Iterator[Any]:
 def measure(folder: Path, tuning: Tuning, name: str, found: Any) -> None:
     """Train, and tell what it took."""
     reckoned: list[int] = []
-    make = Room._pass
+    make = MemoryBudget._pass
 
-    def noticed(room: Room, numbers: Sequence[int], rows: Sequence[Any]) -> Pass:
+    def noticed(room: MemoryBudget, numbers: Sequence[int], rows: Sequence[Any]) -> Pass:
         made = make(room, numbers, rows)
         reckoned.append(room._total(len(made.rows), max(len(row.ids) for row in made.rows), made.recomputed))
         return made
 
     before = resident("VmRSS")
-    with patch.object(Room, "_pass", noticed):
+    with patch.object(MemoryBudget, "_pass", noticed):
         list(job(LocalTrainer([base_of(folder, tuning)], device="cpu"), name))
     found.put((max(reckoned) + UNSEEN, resident("VmHWM") - before))
 

@@ -221,7 +221,7 @@ def _static(model: Any, work: Work) -> list[float]:
 def _continuous(engine: Any, work: Work) -> list[tuple[float, float]]:
     """A step at a time: when the first and the last token of each request were there."""
     from modelyard.domain.completion import Sampling
-    from modelyard.engines.torch.serving.sequence import Sequence, State
+    from modelyard.engines.torch.serving.sequence import Sequence, SequenceState
 
     waiting, active, now, latencies = list(work), [], 0.0, []
     while waiting or active:
@@ -236,8 +236,8 @@ def _continuous(engine: Any, work: Work) -> list[tuple[float, float]]:
         now += time.process_time() - begun
         for one in active:
             one[2] = one[2] or (one[0].sampled and now - one[1]) or None
-        latencies += [(first, now - came) for sequence, came, first in active if sequence.state is State.ENDED]
-        active = [one for one in active if one[0].state is not State.ENDED]
+        latencies += [(first, now - came) for sequence, came, first in active if sequence.state is SequenceState.ENDED]
+        active = [one for one in active if one[0].state is not SequenceState.ENDED]
     return latencies
 
 
@@ -318,11 +318,11 @@ def json_mode(model: Path, rounds: int) -> dict[str, Any]:
     from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, ResponseType, Role
     from modelyard.engines.torch.network import Network
     from modelyard.engines.torch.serving.grammar import Grammars
-    from modelyard.engines.torch.tokenizer import Chat
+    from modelyard.engines.torch.tokenizer import ChatTokenizer
 
     if find_spec("llguidance") is None:
         return {"left out": "llguidance is not installed"}
-    chat = Chat(model)
+    chat = ChatTokenizer(model)
     grammars = Grammars(chat, len(chat.token_bytes))
     schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 1000}}, "required": ["text"]}
     request = CompletionRequest(
@@ -369,11 +369,11 @@ def through_the_platform(model: Path, folder: Path, rounds: int) -> dict[str, An
     from modelyard import open_platform
     from modelyard.domain.completion import Message, Role
     from modelyard.engines.torch.network import Network
-    from modelyard.engines.torch.tokenizer import Chat
+    from modelyard.engines.torch.tokenizer import ChatTokenizer
 
     with open_platform(folder / "yard.db") as host, ThreadPoolExecutor(32) as threads:
         host.add_base_model(model, id="tiny")
-        engine, chat = engine_of(Network(model), 32), Chat(model)
+        engine, chat = engine_of(Network(model), 32), ChatTokenizer(model)
         asked = [chat.prompt((Message(Role.USER, f"question {row}"),), ()) for row in range(32)]
 
         def complete(row: int) -> int:

@@ -27,7 +27,7 @@ from modelyard.domain.training import Example, History, SampledChoice, Trajector
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.torch.lora import LoraShape
 from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.examples import TokenRow
 from modelyard.engines.torch.training.learner import BETAS, MAX_GRAD_NORM, WEIGHT_DECAY, LocalLearner
 from modelyard.engines.torch.training.trainable import attach_adapter
 from modelyard.engines.torch.training.trainer import LocalTrainer
@@ -73,7 +73,7 @@ def context() -> TrainContext:
 class Plain:
     """What one would write by hand."""
 
-    def __init__(self, folder: Path, rows: Sequence[Row]) -> None:
+    def __init__(self, folder: Path, rows: Sequence[TokenRow]) -> None:
         self.model: Any = Network(folder).model
         self.parameters = attach_adapter(self.model, LoraShape(), 0, "mini").parameters
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
@@ -106,7 +106,7 @@ class Plain:
 # ---- TRL -----------------------------------------------------------------------------------------------------------
 
 
-def with_trl(folder: Path, rows: Sequence[Row], steps: dict[str, Step]) -> dict[str, float]:
+def with_trl(folder: Path, rows: Sequence[TokenRow], steps: dict[str, Step]) -> dict[str, float]:
     """The median CPU milliseconds of TRL's steps, and of the others, taken in turns with them."""
     spent: dict[str, list[float]] = {name: [] for name in ("TRL", *steps)}
 

@@ -52,7 +52,7 @@ def imported(code: str) -> set[tuple[str, str]]:
 
 PENDING = {
     "evaluate.md": {
-        *(f"modelyard.domain.evaluation.filters.{name}" for name in ("Compare", "Comparison", "Field", "Literal")),
+        *(f"modelyard.domain.evaluation.filters.{name}" for name in ("Comparator", "Compare", "Field", "Literal")),
         *(f"modelyard.domain.evaluation.results.{name}" for name in ("Filter", "ResultQuery", "Sort")),
     }
 }

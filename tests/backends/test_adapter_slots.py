@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from modelyard.backends.upstream.adapters.slots import (
-    Claim,
+    AdapterState,
     Done,
     List,
     Load,
     Removal,
     Serve,
     Slot,
+    SlotClaim,
     Slots,
-    State,
     Unload,
     Wait,
 )
@@ -31,7 +31,7 @@ class Refused(Exception):
 class Actor:
     """A request, or a removal, and what it is about: a step under way, a bell, or nothing yet."""
 
-    waiter: Claim | Removal
+    waiter: SlotClaim | Removal
     step: object = None
     done_at_server: bool = False
     listed: dict | None = None
@@ -52,7 +52,7 @@ class Server(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def ask(self, name):
-        self.actors.append(Actor(Claim(name, "here")))
+        self.actors.append(Actor(SlotClaim(name, "here")))
 
     @rule(names=st.sets(NAMES))
     def remove(self, names):
@@ -113,7 +113,7 @@ class Server(RuleBasedStateMachine):
     @invariant()
     def pins_are_those_who_use_it(self):
         for slot in self.slots.slots.values():
-            promised = [one for one in self.actors if isinstance(one.waiter, Claim) and one.waiter.slot is slot]
+            promised = [one for one in self.actors if isinstance(one.waiter, SlotClaim) and one.waiter.slot is slot]
             assert slot.pins == self.users.count(slot) + len(promised)
 
     def teardown(self):
@@ -144,7 +144,7 @@ class Server(RuleBasedStateMachine):
 
     def advance(self, actor):
         try:
-            if isinstance(actor.waiter, Claim):
+            if isinstance(actor.waiter, SlotClaim):
                 actor.step = self.slots.next(actor.waiter)
             else:
                 actor.step = self.slots.next_removal(actor.waiter)
@@ -212,15 +212,15 @@ TestEveryHistory = Server.TestCase
 def slots_holding(capacity: int, *held: str) -> Slots:
     """What is left when these were asked for one by one."""
     slots = Slots(capacity)
-    slots.next(Claim("first", "here"))
+    slots.next(SlotClaim("first", "here"))
     slots.waiting.clear()
     slots.listed({})
     for name in held:
-        slots.release(serve(slots, Claim(name, "here")))
+        slots.release(serve(slots, SlotClaim(name, "here")))
     return slots
 
 
-def serve(slots: Slots, claim: Claim) -> Slot:
+def serve(slots: Slots, claim: SlotClaim) -> Slot:
     """Do what is asked for until the claim is served."""
     while True:
         step = slots.next(claim)
@@ -232,20 +232,20 @@ def serve(slots: Slots, claim: Claim) -> Slot:
 
 def test_the_server_is_asked_first_what_it_holds():
     slots = Slots(2)
-    assert isinstance(slots.next(Claim("a", "here")), List)
-    assert isinstance(slots.next(Claim("b", "here")), Wait)
+    assert isinstance(slots.next(SlotClaim("a", "here")), List)
+    assert isinstance(slots.next(SlotClaim("b", "here")), Wait)
 
 
 def test_the_one_that_was_least_recently_asked_for_goes():
     slots = slots_holding(2, "a", "b", "a")
-    step = slots.next(Claim("c", "here"))
+    step = slots.next(SlotClaim("c", "here"))
     assert (type(step), step.slot.name) == (Unload, "b")
 
 
 def test_one_in_use_drains_before_it_goes_and_takes_nobody_new():
     slots = slots_holding(1)
-    used = serve(slots, Claim("a", "here"))
-    other, again = Claim("b", "here"), Claim("a", "here")
+    used = serve(slots, SlotClaim("a", "here"))
+    other, again = SlotClaim("b", "here"), SlotClaim("a", "here")
     waits = slots.next(other)
     assert isinstance(waits, Wait)
     assert isinstance(slots.next(again), Wait)
@@ -256,7 +256,7 @@ def test_one_in_use_drains_before_it_goes_and_takes_nobody_new():
 
 def test_those_who_wait_for_one_adapter_are_served_by_one_load():
     slots = slots_holding(1)
-    first, second = Claim("a", "here"), Claim("a", "here")
+    first, second = SlotClaim("a", "here"), SlotClaim("a", "here")
     load = slots.next(first)
     assert isinstance(slots.next(second), Wait)
     slots.loaded(load.slot)
@@ -266,19 +266,19 @@ def test_those_who_wait_for_one_adapter_are_served_by_one_load():
 
 def test_those_who_wait_for_one_adapter_hear_of_its_refusal():
     slots = slots_holding(1)
-    first, second = Claim("a", "here"), Claim("a", "here")
+    first, second = SlotClaim("a", "here"), SlotClaim("a", "here")
     load = slots.next(first)
     slots.next(second)
     slots.refused(load.slot, Refused())
     for claim in (first, second):
         with pytest.raises(Refused):
             slots.next(claim)
-    assert isinstance(slots.next(Claim("a", "here")), Load)
+    assert isinstance(slots.next(SlotClaim("a", "here")), Load)
 
 
 def test_a_claim_that_leaves_gives_back_what_was_pinned_for_it():
     slots = slots_holding(1)
-    served, waiting, first_of_others = Claim("a", "here"), Claim("b", "here"), Claim("c", "here")
+    served, waiting, first_of_others = SlotClaim("a", "here"), SlotClaim("b", "here"), SlotClaim("c", "here")
     used = serve(slots, served)
     slots.next(waiting)
     others = slots.next(first_of_others)
@@ -293,7 +293,7 @@ def test_a_claim_that_leaves_gives_back_what_was_pinned_for_it():
 
 def test_a_claim_that_was_refused_has_nothing_to_give_back():
     slots = slots_holding(1)
-    claim = Claim("a", "here")
+    claim = SlotClaim("a", "here")
     slots.refused(slots.next(claim).slot, Refused())
     slots.leave(claim)
     assert slots.waiting == []
@@ -301,45 +301,45 @@ def test_a_claim_that_was_refused_has_nothing_to_give_back():
 
 def test_a_leftover_is_loaded_again_in_place_but_goes_first_when_its_files_lie_elsewhere():
     slots = Slots(3)
-    slots.next(Claim("a", "here"))
+    slots.next(SlotClaim("a", "here"))
     slots.waiting.clear()
     slots.listed({"a": "here", "b": "elsewhere"})
-    assert isinstance(slots.next(Claim("a", "here")), Load)
-    assert isinstance(slots.next(Claim("b", "here")), Unload)
-    assert all(slot.state is not State.LOADED for slot in slots.slots.values())
+    assert isinstance(slots.next(SlotClaim("a", "here")), Load)
+    assert isinstance(slots.next(SlotClaim("b", "here")), Unload)
+    assert all(slot.state is not AdapterState.LOADED for slot in slots.slots.values())
 
 
 def slots_finding(capacity: int, *left: str) -> Slots:
     """What an earlier life has left."""
     slots = Slots(capacity)
-    slots.next(Claim("first", "here"))
+    slots.next(SlotClaim("first", "here"))
     slots.waiting.clear()
     slots.listed(dict.fromkeys(left, "here"))
     return slots
 
 
 def test_where_too_many_were_left_others_go_before_one_is_used():
-    step = slots_finding(1, "a", "b").next(Claim("a", "here"))
+    step = slots_finding(1, "a", "b").next(SlotClaim("a", "here"))
     assert (type(step), step.slot.name) == (Unload, "b")
 
 
 def test_a_leftover_that_was_taken_over_is_one_like_any_other():
-    slots, claim = slots_finding(1, "a"), Claim("a", "here")
+    slots, claim = slots_finding(1, "a"), SlotClaim("a", "here")
     slots.release(serve(slots, claim))
-    assert isinstance(slots.next(Claim("a", "here")), Serve)
+    assert isinstance(slots.next(SlotClaim("a", "here")), Serve)
 
 
 def test_a_leftover_that_is_refused_is_still_there():
-    slots, claim = slots_finding(1, "a"), Claim("a", "here")
+    slots, claim = slots_finding(1, "a"), SlotClaim("a", "here")
     slots.refused(slots.next(claim).slot, Refused())
-    assert isinstance(slots.next(Claim("b", "here")), List)
+    assert isinstance(slots.next(SlotClaim("b", "here")), List)
 
 
 def test_what_a_list_does_not_show_is_forgotten_though_it_is_in_use():
     slots = slots_holding(2)
-    used = serve(slots, Claim("a", "here"))
+    used = serve(slots, SlotClaim("a", "here"))
     slots.suspect = True
-    claim = Claim("a", "here")
+    claim = SlotClaim("a", "here")
     assert isinstance(slots.next(claim), List)
     slots.listed({})
     again = slots.next(claim)

@@ -15,7 +15,15 @@ from scipy import stats
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import metrics as metrics_
 from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
-from modelyard.domain.evaluation.metrics import Kind, Metric, ScoredPrediction, leaves, metric_names, readings, rows
+from modelyard.domain.evaluation.metrics import (
+    Metric,
+    MetricKind,
+    ScoredPrediction,
+    leaves,
+    metric_names,
+    readings,
+    rows,
+)
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import InvalidInput
 
@@ -86,7 +94,7 @@ def test_the_counts_of_every_metric_add_up_to_the_trials(run: list[list[Any]]) -
         assert min(summary.scored, summary.unscored, summary.scorer_errors, summary.model_errors) >= 0
         assert sum(summary.reasons.values()) == summary.unscored
         assert summary.scorer_errors == sum(row.count("scorer error") for row in run)
-        assert sum(summary.texts.values()) == (summary.scored if summary.kind is Kind.TEXT else 0)
+        assert sum(summary.texts.values()) == (summary.scored if summary.kind is MetricKind.TEXT else 0)
         if summary.numbers is not None and summary.distribution is not None:
             assert sum(summary.distribution.counts) == summary.numbers.count
 
@@ -145,9 +153,9 @@ def test_nested_objects_are_metrics_by_their_path() -> None:
     assert dict(leaves(value)) == {("tone",): True, ("facts", "found"): 2, ("facts", "list"): [1]}
     found = aggregate([(prediction({}), [score(value)])])
     assert {summary.name: summary.kind for summary in found.metrics} == {
-        "exact.facts.found": Kind.CONTINUOUS,
+        "exact.facts.found": MetricKind.CONTINUOUS,
         "exact.facts.list": None,
-        "exact.tone": Kind.BINARY,
+        "exact.tone": MetricKind.BINARY,
     }
 
 
@@ -188,7 +196,7 @@ def test_metrics_without_end_are_counted_and_left_out() -> None:
 def test_a_bool_has_a_rate_with_wilson_s_interval() -> None:
     found = only(aggregate(run_with([True] * 8 + [False] * 2)))
     expected = stats.binomtest(8, 10).proportion_ci(0.95, method="wilson")
-    assert found.kind is Kind.BINARY
+    assert found.kind is MetricKind.BINARY
     assert found.mean == 0.8
     assert found.interval is not None
     assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high))
@@ -213,7 +221,7 @@ def test_one_number_has_no_spread() -> None:
 
 def test_a_bool_is_never_a_number() -> None:
     found = only(aggregate(run_with([True, True, False, 1, 0.5])))
-    assert (found.kind, found.scored, found.mean) == (Kind.BINARY, 3, pytest.approx(2 / 3))
+    assert (found.kind, found.scored, found.mean) == (MetricKind.BINARY, 3, pytest.approx(2 / 3))
     assert found.reasons == {"continuous, where most values are binary": 2}
 
 

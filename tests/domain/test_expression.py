@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from modelyard.domain.evaluation.filters import (
     AllOf,
     AnyOf,
+    Comparator,
     Compare,
-    Comparison,
-    Contains,
+    ContainsText,
     Convert,
     Field,
     In,
@@ -39,7 +39,7 @@ def trial(output: Any = "text", **scores: Any) -> ScoredPrediction:
 
 
 def compare(comparison: str, left: Any, right: Any) -> bool:
-    return Compare(Comparison(comparison), Literal(left), Literal(right)).of(trial())
+    return Compare(Comparator(comparison), Literal(left), Literal(right)).of(trial())
 
 
 # ---- fields ------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_conditions_are_joined_and_turned_round() -> None:
     ],
 )
 def test_a_text_contains_a_text(whole: Any, part: Any, insensitive: bool, held: bool) -> None:
-    assert Contains(Literal(whole), Literal(part), insensitive).of(trial()) is held
+    assert ContainsText(Literal(whole), Literal(part), insensitive).of(trial()) is held
 
 
 @pytest.mark.parametrize(

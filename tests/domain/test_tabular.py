@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.engines.tabular.learning import Answer, Learner
+from modelyard.engines.tabular.learning import TargetAnswer, WorkingCopy
 from modelyard.engines.tabular.model import (
     WEIGHT_LIMIT,
     Adapter,
@@ -47,7 +47,7 @@ def features(text):
 
 
 def answer(question, text):
-    return Answer(features(question), (*encode(text), END_OF_TURN))
+    return TargetAnswer(features(question), (*encode(text), END_OF_TURN))
 
 
 def rows(asking=ASKING, answers=ANSWERS):
@@ -58,7 +58,7 @@ def rows(asking=ASKING, answers=ANSWERS):
 def shuffled(made, seed):
     ids = [row.ids for row in made]
     random.Random(seed).shuffle(ids)
-    return [Answer(row.features, other) for row, other in zip(made, ids, strict=True)]
+    return [TargetAnswer(row.features, other) for row, other in zip(made, ids, strict=True)]
 
 
 def mean_loss(model, made):
@@ -68,7 +68,7 @@ def mean_loss(model, made):
 
 def imitate(model, made, config=None, first_step=1):
     """SFT as a trainer does it; the model and the metrics of each step."""
-    config, learner, metrics = config or SFTConfig(), Learner(model), []
+    config, learner, metrics = config or SFTConfig(), WorkingCopy(model), []
     size = config.rows_per_batch
     for step, rate in enumerate(config.learning_rates(len(made)), first_step):
         start = (step - first_step) * size
@@ -175,7 +175,7 @@ def test_what_the_prompt_makes_certain_and_the_context_rules_out_leaves_exact_di
     model = TabularModel(BASE.seed, Adapter({**certain, **ruled_out}))
     expected = pytest.approx(plain_logprobs(model, row.features, row.ids), abs=1e-9)
     assert model.score(row.features, row.ids) == expected
-    assert Learner(model).trace([row])[0].logprobs == expected
+    assert WorkingCopy(model).trace([row])[0].logprobs == expected
 
 
 def test_scores_do_not_depend_on_the_order_in_which_weights_were_loaded():
@@ -212,7 +212,7 @@ def test_odds_are_logits_and_their_exponentials(size):
 def test_entropy_is_that_of_the_distribution(size):
     model, row = random_model(4, size)
     scorer = model.scorer(row.features)
-    (trace,) = Learner(model).trace([row])
+    (trace,) = WorkingCopy(model).trace([row])
     for at, entropy in enumerate(trace.entropies):
         logprobs = scorer.next_logprobs(row.ids[:at])
         assert entropy == pytest.approx(-math.fsum(math.exp(x) * x for x in logprobs), abs=1e-9)
@@ -222,7 +222,7 @@ def test_entropy_is_that_of_the_distribution(size):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_trace_scores_as_the_model_does_however_extreme_the_weights(seed, size):
     model, row = random_model(seed, size)
-    (trace,) = Learner(model).trace([row])
+    (trace,) = WorkingCopy(model).trace([row])
     assert trace.logprobs == pytest.approx(model.score(row.features, row.ids), rel=1e-9, abs=1e-9)
 
 
@@ -243,7 +243,7 @@ def test_the_gradient_of_every_weight_equals_the_finite_difference_of_a_plain_lo
     chance = random.Random(0)
     batch = [answer("where is it", "the th"), answer("is it there", "it the"), answer("where is it", "the")]
     model, _ = imitate(BASE, batch)
-    learner = Learner(model)
+    learner = WorkingCopy(model)
     traces = learner.trace(batch)
     factors = [[chance.uniform(-1, 1) for _ in row.ids] for row in batch]
     gradient = learner.gradient(traces, factors)
@@ -263,7 +263,7 @@ def test_the_gradient_of_every_weight_equals_the_finite_difference_of_a_plain_lo
 
 
 def test_the_norm_is_that_of_all_derivatives_together():
-    learner, batch = Learner(BASE), [answer("a", "the"), answer("b", "it")]
+    learner, batch = WorkingCopy(BASE), [answer("a", "the"), answer("b", "it")]
     traces, factors = learner.trace(batch), [[1.0] * len(row.ids) for row in batch]
     squares = [d * d for row in learner.gradient(traces, factors).rows.values() for d in row]
     norm = learner.step(traces, factors, 1e-9, step=1)["grad_norm"]
@@ -272,7 +272,7 @@ def test_the_norm_is_that_of_all_derivatives_together():
 
 
 def test_a_weight_moves_by_the_mean_derivative_over_the_places_of_its_feature():
-    learner, row = Learner(BASE), answer("a", "the the the the")
+    learner, row = WorkingCopy(BASE), answer("a", "the the the the")
     traces = learner.trace([row])
     derivatives = supervised_loss([traces[0].logprobs]).derivatives
     gradient = learner.gradient(traces, derivatives)
@@ -370,7 +370,7 @@ def test_ten_times_the_default_rate_still_learns(rate):
 def test_a_model_that_is_sure_of_something_else_counts_as_diverged():
     row = answer("hi", "the")
     sure = {feature: {ord("x"): WEIGHT_LIMIT} for feature, _ in row.features.constant}
-    learner = Learner(TabularModel(1, Adapter(sure)))
+    learner = WorkingCopy(TabularModel(1, Adapter(sure)))
     traces = learner.trace([row] * 2)
     with pytest.raises(TrainingError, match="diverged at step 7: the model costs"):
         learner.step(traces, [[0.0] * len(row.ids)] * 2, 1e-9, step=7)
@@ -398,9 +398,9 @@ def rollouts(model, job, samples=8):
 
 def reinforce(model, groups, config, sign=1):
     """One RL job: the trainer sees token ids and rewards."""
-    learner = Learner(model)
+    learner = WorkingCopy(model)
     kept = credit_trajectories([[(sign * reward(ids), len(ids)) for ids in group] for group in groups], config)
-    answers = [Answer(PROMPTS[credit.group], groups[credit.group][credit.member]) for credit in kept]
+    answers = [TargetAnswer(PROMPTS[credit.group], groups[credit.group][credit.member]) for credit in kept]
     runs = packed([len(row.ids) for row in answers], config.packed_sequence_length)
     for step, run in enumerate(runs, 1):
         traces = learner.trace([answers[place] for place in run])

@@ -12,14 +12,14 @@ from modelyard.compose import open_platform
 from modelyard.http import endpoint as endpoint_module
 from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request, Response, json_response
-from modelyard.http.route import Auth, Body, Call, Interface, Route
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
 from modelyard.platform.runtime import Settings
 
 PATH = "/v1/data"
 threads: list[int] = []
 
 
-def keep(call: Call) -> Response:
+def keep(call: RouteCall) -> Response:
     """Say what came, and take it away."""
     threads.append(threading.get_ident())
     assert call.data is not None

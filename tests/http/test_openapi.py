@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from modelyard.formats.chat.request import ChatRequest
-from modelyard.formats.constraints import Length, Matching, Refused, Within
+from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.http.endpoint import routes
 from modelyard.http.openapi import Schemas, document
 
@@ -88,7 +88,7 @@ def test_constraints_are_told() -> None:
         name: str = attrs.field(validator=[Length(1, 5), Matching("[a-z]+", "letters")])
         share: float = attrs.field(default=0.5, validator=Within(0, 1, above=True))
         items: tuple[int, ...] | None = attrs.field(default=None, validator=Length(1, 3))
-        never: object = attrs.field(default=None, validator=Refused("no"))
+        never: object = attrs.field(default=None, validator=Unsupported("no"))
 
     schemas = Schemas()
     schemas.of(Constrained)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.aggregate import MetricSummary
-from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
 
 COUNTS = ("scored", "unscored", "scorer_errors", "model_errors")
@@ -90,10 +90,12 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def kind_of(value: Any) -> Kind | None:
+def kind_of(value: Any) -> MetricKind | None:
     if isinstance(value, bool):
-        return Kind.BINARY
-    return Kind.CONTINUOUS if isinstance(value, int | float) else Kind.TEXT if isinstance(value, str) else None
+        return MetricKind.BINARY
+    return (
+        MetricKind.CONTINUOUS if isinstance(value, int | float) else MetricKind.TEXT if isinstance(value, str) else None
+    )
 
 
 def name_of(ref: str) -> str:
@@ -113,7 +115,7 @@ def values_of(line: Mapping[str, Any], metric: str) -> Any:
     return found.get(metric)
 
 
-def recounted(lines: Sequence[Mapping[str, Any]], metric: str, kind: Kind | None) -> tuple[Any, ...]:
+def recounted(lines: Sequence[Mapping[str, Any]], metric: str, kind: MetricKind | None) -> tuple[Any, ...]:
     """Counts and mean of a metric, from an export."""
     outcomes: Counter[str] = Counter()
     means = []
@@ -132,7 +134,7 @@ def recounted(lines: Sequence[Mapping[str, Any]], metric: str, kind: Kind | None
                 numbers.append(value)
             else:
                 outcomes["unscored"] += 1
-        if numbers and kind is not Kind.TEXT:
+        if numbers and kind is not MetricKind.TEXT:
             means.append(statistics.fmean(numbers))
     return (*(outcomes[name] for name in COUNTS), statistics.fmean(means) if means else None)
 
@@ -198,14 +200,14 @@ def test_a_runs_summary_report_export_and_results_say_the_same(
 
 def check_stats(found: Mapping[str, Any], one: MetricSummary, values: Sequence[Any], alone: bool) -> None:
     """What is shown of a leaf: that of the trials, and of the report where each row is `alone`, with one trial."""
-    bools = [value for value in values if kind_of(value) is Kind.BINARY]
-    numbers = [value for value in values if kind_of(value) is Kind.CONTINUOUS]
+    bools = [value for value in values if kind_of(value) is MetricKind.BINARY]
+    numbers = [value for value in values if kind_of(value) is MetricKind.CONTINUOUS]
     assert (found["pass_true_count"], found["pass_known_count"]) == (sum(bools), len(bools))
     assert found["numeric_count"] == len(numbers)
     assert found["numeric_mean"] == (pytest.approx(statistics.fmean(numbers)) if numbers else None)
     assert found["value_type"] == one.kind
-    if alone and one.kind is not Kind.TEXT:
-        assert one.mean == pytest.approx(found["pass_rate" if one.kind is Kind.BINARY else "numeric_mean"])
+    if alone and one.kind is not MetricKind.TEXT:
+        assert one.mean == pytest.approx(found["pass_rate" if one.kind is MetricKind.BINARY else "numeric_mean"])
 
 
 def test_a_runs_mean_is_that_of_the_report_also_where_trials_are_missing(platform: Platform) -> None:

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
 from modelyard.http.message import Response
-from modelyard.http.route import Auth, Call, ErrorFormat, Interface, Route
-from modelyard.http.router import Router, mounted_path
+from modelyard.http.route import Auth, ErrorFormat, Interface, Route, RouteCall
+from modelyard.http.router import HttpRouter, mounted_path
 
 
-def answer(call: Call) -> Response:
+def answer(call: RouteCall) -> Response:
     return Response(200, [], b"")
 
 
@@ -18,7 +18,7 @@ def route(method: str, path: str, auth: Auth = Auth.BEARER) -> Route:
     return Route(method, path, Interface.TRAINING, auth, answer)
 
 
-TABLE = Router(
+TABLE = HttpRouter(
     [
         route("GET", "/open", Auth.PUBLIC),
         route("POST", "/v1/chat"),
@@ -123,9 +123,9 @@ def test_another_method_is_refused_naming_those_that_are_there() -> None:
 
 def test_a_table_refuses_two_routes_in_one_place() -> None:
     with pytest.raises(TypeError):
-        Router([route("GET", "/a"), route("GET", "/a")])
+        HttpRouter([route("GET", "/a"), route("GET", "/a")])
     with pytest.raises(TypeError):
-        Router([route("GET", "/a/{x}"), route("GET", "/a/{y}/b")])
+        HttpRouter([route("GET", "/a/{x}"), route("GET", "/a/{y}/b")])
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60))

@@ -23,7 +23,7 @@ else:
 
 if TYPE_CHECKING:
     from modelyard.engines.torch.serving.backend import LocalBackend
-    from modelyard.engines.torch.tokenizer import Chat
+    from modelyard.engines.torch.tokenizer import ChatTokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -64,10 +64,10 @@ def folder(folders: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def chat(folder: Path) -> "Chat":
-    from modelyard.engines.torch.tokenizer import Chat
+def chat(folder: Path) -> "ChatTokenizer":
+    from modelyard.engines.torch.tokenizer import ChatTokenizer
 
-    return Chat(folder)
+    return ChatTokenizer(folder)
 
 
 @pytest.fixture(scope="session")

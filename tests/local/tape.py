@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from modelyard.engines.torch.cuda_graphs import Recording
+from modelyard.engines.torch.cuda_graphs import CapturedGraph
 
 
 class Tape(TorchDispatchMode):
@@ -43,7 +43,7 @@ class Recorder:
     def __init__(self) -> None:
         self.made, self.replays = 0, 0
 
-    def __call__(self, call: Callable[[], Tensor]) -> Recording:
+    def __call__(self, call: Callable[[], Tensor]) -> CapturedGraph:
         self.made += 1
         with Tape() as tape:
             states = call()
@@ -53,4 +53,4 @@ class Recorder:
             self.replays += 1
             tape.replay()
 
-        return Recording(replay, states)
+        return CapturedGraph(replay, states)

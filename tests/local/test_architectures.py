@@ -22,8 +22,8 @@ from modelyard import open_platform
 from modelyard.engines.torch.lora import CONFIG_FILE, AdapterBank, LoraShape
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.batching_engine import Engine
-from modelyard.engines.torch.training.examples import Row
-from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.examples import TokenRow
+from modelyard.engines.torch.training.token_logprobs import TokenScorer
 from modelyard.engines.torch.training.trainable import all_weights, attach_adapter
 from modelyard.errors import InvalidInput
 from modelyard.formats import model_config as base_config
@@ -201,8 +201,8 @@ def test_of_a_model_that_also_sees_the_language_model_answers_and_learns(
     expected = [generated(theirs, one.prompt, one.max_tokens) for one in wanted]
     assert answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), *wanted) == expected
     trained = attach_adapter(network.model, LoraShape(rank=4, alpha=8), 0, "base")
-    row = Row(tuple(wanted[1].prompt), (5, 9), (None,) * 2)
-    found, _ = Scorer(network).logprobs([row])
+    row = TokenRow(tuple(wanted[1].prompt), (5, 9), (None,) * 2)
+    found, _ = TokenScorer(network).logprobs([row])
     torch.testing.assert_close(found, _logprobs(theirs, row), atol=1e-4, rtol=1e-4)
     found.sum().backward()
     assert all(weights.grad is not None for weights in trained.parameters)
@@ -238,9 +238,9 @@ def test_what_is_trained_is_what_transformers_computes_in_one_pass_and_in_many(
     and their derivatives."""
     network = Network(made(family, options))
     whole = deepcopy(network.model).requires_grad_(True)
-    trained, scorer = all_weights(network.model), Scorer(network)
+    trained, scorer = all_weights(network.model), TokenScorer(network)
     rows = [
-        Row(tuple((prompt * 100)[:size]), (3, size - 1), (None,) * 2)
+        TokenRow(tuple((prompt * 100)[:size]), (3, size - 1), (None,) * 2)
         for prompt, size in zip(prompts(3), (5, 40, 90), strict=True)
     ]
     expected = torch.cat([_logprobs(whole, row) for row in rows])
@@ -260,7 +260,7 @@ def test_what_is_trained_is_what_transformers_computes_in_one_pass_and_in_many(
                 torch.testing.assert_close(weights.grad / scale, derivative / scale, atol=2e-3, rtol=1e-2)
 
 
-def _logprobs(model: Any, row: Row) -> torch.Tensor:
+def _logprobs(model: Any, row: TokenRow) -> torch.Tensor:
     scores = model(torch.tensor([row.ids]), use_cache=False).logits[0].log_softmax(-1)
     return torch.stack([scores[place - 1, row.ids[place]] for place in row.places])
 
@@ -298,10 +298,10 @@ def test_an_adapter_finds_the_layers_of_a_family_and_is_served_as_it_was_trained
     trained = attach_adapter(network.model, LoraShape(rank=4, alpha=8), 0, "base")
     shape = LoraShape.from_config(trained.other_files[CONFIG_FILE])
     assert set(shape.targets) == targets
-    row = Row(tuple(prompts(1)[0]) * 3, (9, 30), (None,) * 2)
-    untouched, _ = Scorer(network).logprobs([row])
+    row = TokenRow(tuple(prompts(1)[0]) * 3, (9, 30), (None,) * 2)
+    untouched, _ = TokenScorer(network).logprobs([row])
     trained.load({name: torch.randn_like(weights) * 0.3 for name, weights in trained.named.items()})
-    expected, _ = Scorer(network).logprobs([row])
+    expected, _ = TokenScorer(network).logprobs([row])
     assert (expected - untouched).abs().max() > 0.1
     for name, parts in trained.files().items():
         (adapter / name).write_bytes(b"".join(parts))

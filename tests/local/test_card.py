@@ -36,9 +36,9 @@ from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.grammar import Grammars
 from modelyard.engines.torch.serving.model_pool import Room, usual_device
 from modelyard.engines.torch.serving.sequence import Sequence as Answer
-from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.engines.torch.training.memory_plan import free_memory
-from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.token_logprobs import TokenScorer
 from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.errors import BackendError
 from modelyard.testing.contracts.trainer import WORDS, Run, context_of, conversation_about, followed, rewarded
@@ -180,7 +180,11 @@ SAMPLINGS = [
 
 
 def of_every_kind(folder: Path) -> list[Answer]:
-    grammars, form, drawn = Grammars(Chat(folder), 259), ResponseFormat(ResponseType.JSON_OBJECT), random.Random(0)
+    grammars, form, drawn = (
+        Grammars(ChatTokenizer(folder), 259),
+        ResponseFormat(ResponseType.JSON_OBJECT),
+        random.Random(0),
+    )
     request = CompletionRequest("m", (Message(Role.USER, "x"),), response_format=form)
     found = [
         asked(prompt, drawn.choice([2, 5, 9]), sampling, slot=place % 3, top_logprobs=place % 4)
@@ -361,13 +365,13 @@ def test_what_is_learned_is_what_the_processor_learns(
 def test_layers_are_computed_again_where_memory_is_short(
     card: Card, folder: Path, monkeypatch: pytest.MonkeyPatch, memory: int | None
 ) -> None:
-    asked_for, plain = [], Scorer.logprobs
+    asked_for, plain = [], TokenScorer.logprobs
 
-    def noted(scorer: Scorer, rows: Any, recomputed: bool = False) -> Any:
+    def noted(scorer: TokenScorer, rows: Any, recomputed: bool = False) -> Any:
         asked_for.append(recomputed)
         return plain(scorer, rows, recomputed)
 
-    monkeypatch.setattr(Scorer, "logprobs", noted)
+    monkeypatch.setattr(TokenScorer, "logprobs", noted)
     trainer = LocalTrainer([base_model(folder, "tiny")], shape=SHAPE, memory=memory)
     run = followed(trainer.train("sft", SFTConfig(batch_size=2), EXAMPLES[:2], context_of("tiny")))
     assert all(asked_for) is (memory is not None)

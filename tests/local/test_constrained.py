@@ -9,7 +9,7 @@ import pytest
 from modelyard.domain.completion import FinishReason, ResponseFormat, ResponseType, Sampling, Tool, ToolChoice, ToolMode
 from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.engines.torch.serving.grammar import Grammars
-from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.testing.contracts.backend import choice_of, deltas_of, request_for
@@ -97,7 +97,7 @@ def test_a_schema_that_cannot_be_kept_is_refused(shared_backend: LocalBackend, s
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
-def test_what_a_grammar_of_each_format_allows_its_reader_reads(chat: Chat, form: Any) -> None:
+def test_what_a_grammar_of_each_format_allows_its_reader_reads(chat: ChatTokenizer, form: Any) -> None:
     """Always the first allowed token: the shortest way through."""
     asked = request_for("tiny", tools=(LOOK_UP, SEND), tool_choice=ToolChoice(ToolMode.REQUIRED, "send"))
     matcher = Grammars(chat, len(chat.token_bytes)).of(asked, form)

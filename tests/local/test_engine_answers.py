@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from modelyard.domain.completion import FinishReason, Sampling
 from modelyard.engines.torch.serving import forward as passes_module
-from modelyard.engines.torch.serving.sequence import State
+from modelyard.engines.torch.serving.sequence import SequenceState
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "llama"])
@@ -233,4 +233,4 @@ def test_nothing_is_left_running_when_all_have_their_answers(folder: Path) -> No
     answers = [asked(prompt, 3) for prompt in prompts(5)]
     answered(engine, *answers)
     assert engine.rows.running == []
-    assert {answer.state for answer in answers} == {State.ENDED}
+    assert {answer.state for answer in answers} == {SequenceState.ENDED}

@@ -11,7 +11,7 @@ from local_models import GREEDY, TOKEN_BYTES, alone, answered, asked, engine_of,
 from modelyard.domain.completion import FinishReason, Sampling
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.batching_engine import Engine
-from modelyard.engines.torch.serving.sequence import Sequence, State
+from modelyard.engines.torch.serving.sequence import Sequence, SequenceState
 from modelyard.errors import BackendError, ContextLengthExceeded, Overloaded, QueueFull
 
 
@@ -259,7 +259,7 @@ def test_when_even_the_cache_is_lost_all_fail_and_the_next_is_answered(
         patch.setattr(engine.rows.cache, "copy", lambda *_: 1 / 0)
         engine.cancel(wanted[1])
     assert [type(one.failure) for one in (wanted[0], wanted[2])] == [BackendError, BackendError]
-    assert {one.state for one in wanted} == {State.ENDED}
+    assert {one.state for one in wanted} == {SequenceState.ENDED}
     after = asked([5, 6, 7], 5)
     assert answered(engine, after) == alone(folder, after)
 
@@ -330,7 +330,7 @@ def test_a_row_may_be_left_behind_by_whoever_does_not_lead(folder: Path, monkeyp
     engine.submit(gone)
     monkeypatch.setattr(engine, "_decode", cancelling)
     engine.wait(leading, 2)
-    assert (gone.state, engine.rows.running) == (State.ENDED, [])
+    assert (gone.state, engine.rows.running) == (SequenceState.ENDED, [])
     assert len(gone.sampled) <= 2
 
 

@@ -12,7 +12,7 @@ import pytest
 from local_models import GREEDY, SHAPE, adapter_weights, alone, asked, engine_of, prompts
 
 from modelyard.engines.torch.serving.batching_engine import Engine
-from modelyard.engines.torch.serving.sequence import Sampled, Sequence, State
+from modelyard.engines.torch.serving.sequence import SampledToken, Sequence, SequenceState
 
 ENOUGH = 60.0
 """Seconds after which a wait is taken for endless. No test waits so long unless it fails."""
@@ -39,10 +39,10 @@ class Numbers(Engine):
             with self._lock:
                 new, self._waiting = list(self._waiting), type(self._waiting)()
             for one in new:
-                one.state = State.RUNNING
+                one.state = SequenceState.RUNNING
                 self.rows.running.append(one)
             for one in list(self.rows.running):
-                self._take(one, Sampled(len(one.answer), 0.0))
+                self._take(one, SampledToken(len(one.answer), 0.0))
         finally:
             self._stepping.release()
 
@@ -70,7 +70,7 @@ def numbers(folder: Path) -> Numbers:
 def read(engine: Engine, count: int, token_by_token: bool) -> list[int]:
     one = asked([5], count)
     engine.submit(one)
-    while one.state is not State.ENDED:
+    while one.state is not SequenceState.ENDED:
         engine.wait(one, len(one.sampled) if token_by_token else count)
     return one.answer
 
@@ -79,7 +79,7 @@ async def aread(engine: Engine, count: int, token_by_token: bool) -> list[int]:
     one = asked([5], count)
     engine.submit(one)
     try:
-        while one.state is not State.ENDED:
+        while one.state is not SequenceState.ENDED:
             await engine.await_(one, len(one.sampled) if token_by_token else count)
     finally:
         engine.cancel(one)
@@ -226,7 +226,7 @@ def test_a_leader_who_is_interrupted_while_it_tidies_up_still_hands_over(
     other.start()
     other.join(ENOUGH)
     assert not other.is_alive()
-    assert gone.state is State.ENDED
+    assert gone.state is SequenceState.ENDED
 
 
 def test_answers_shared_by_threads_are_the_same_as_alone(folder: Path) -> None:

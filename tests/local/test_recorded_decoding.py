@@ -125,7 +125,7 @@ def test_another_adapter_in_a_slot_is_used_at_once_also_when_it_is_wider(folder:
 def test_what_cannot_be_recorded_is_decoded_all_the_same_and_told_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(_: object) -> graphs.Recording:
+    def refuse(_: object) -> graphs.CapturedGraph:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     wanted = [asked(prompt, 6, Sampling(seed=1)) for prompt in prompts(4)]

@@ -15,7 +15,7 @@ from modelyard import open_platform
 from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.model_pool import Room
-from modelyard.engines.torch.serving.sequence import State
+from modelyard.engines.torch.serving.sequence import SequenceState
 from modelyard.protocols import ServedModel
 from modelyard.testing.clients.server import served
 
@@ -166,6 +166,6 @@ def test_the_answer_to_a_client_who_has_gone_ends_with_the_step_under_way(
     stream.close()
     assert ended.wait(ENOUGH)
     (left,) = answers
-    assert (left.state, left.reason) == (State.ENDED, None)
+    assert (left.state, left.reason) == (SequenceState.ENDED, None)
     assert len(left.sampled) <= min(had[0] + 1, 5)
     assert engine.rows.running == []

@@ -17,8 +17,8 @@ from modelyard.engines.torch import network as head
 from modelyard.engines.torch.lora import AdapterBank, LoraShape
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.batching_engine import Engine
-from modelyard.engines.torch.training.examples import Row
-from modelyard.engines.torch.training.token_logprobs import Scorer
+from modelyard.engines.torch.training.examples import TokenRow
+from modelyard.engines.torch.training.token_logprobs import TokenScorer
 from modelyard.engines.torch.training.trainable import attach_adapter
 
 BF16 = torch.bfloat16
@@ -158,14 +158,14 @@ def test_the_sampler_and_the_trainer_agree_on_what_an_adapter_says(folder: Path)
     network = Network(folder, dtype=BF16)
     trained = attach_adapter(network.model, SHAPE, 0, "base")
     trained.load(weights)
-    scorer, apart = Scorer(network), []
+    scorer, apart = TokenScorer(network), []
     for number, prompt in enumerate(prompts(8)):
         answer = asked(prompt, 12, Sampling(seed=number), slot=1)
         answered(engine, answer)
         ids = [*answer.prompt, *answer.answer]
         places = tuple(range(len(answer.prompt), len(ids)))
         with torch.no_grad():
-            found, _ = scorer.logprobs([Row(tuple(ids), places, (None,) * len(places))])
+            found, _ = scorer.logprobs([TokenRow(tuple(ids), places, (None,) * len(places))])
         apart += [abs(one.logprob - other) for one, other in zip(answer.sampled, found.tolist(), strict=True)]
     assert found.dtype is torch.float32
     assert max(apart) < 0.1

@@ -15,8 +15,8 @@ from modelyard.domain.base_model import Tuning
 from modelyard.domain.training_config import ImportanceSamplingLevel, RLConfig
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.training import token_logprobs as scoring
-from modelyard.engines.torch.training.examples import Row
-from modelyard.engines.torch.training.memory_plan import Room
+from modelyard.engines.torch.training.examples import TokenRow
+from modelyard.engines.torch.training.memory_plan import MemoryBudget
 from modelyard.trainers.credits import Credit
 from modelyard.trainers.loop import Objective
 from modelyard.trainers.losses import TrainedSequence, policy_loss, supervised_loss
@@ -129,17 +129,17 @@ def test_where_the_policy_has_not_moved_cispo_ppo_and_reinforce_have_one_gradien
 # ---- through the network ---------------------------------------------------------------------------------------------
 
 
-def drawn_rows(count: int, longest: int = 24) -> list[Row]:
+def drawn_rows(count: int, longest: int = 24) -> list[TokenRow]:
     drawn = random.Random(3)
     rows = []
     for _ in range(count):
         ids = tuple(drawn.randrange(3, 259) for _ in range(drawn.randrange(8, longest)))
         places = tuple(sorted(drawn.sample(range(1, len(ids)), 4)))
-        rows.append(Row(ids, places, (None,) * 4))
+        rows.append(TokenRow(ids, places, (None,) * 4))
     return rows
 
 
-def plain_logprobs(model: Any, row: Row) -> Any:
+def plain_logprobs(model: Any, row: TokenRow) -> Any:
     """Of one row alone, all logits, no trick."""
     logits = model(input_ids=torch.tensor([row.ids])).logits[0].float()
     table = torch.log_softmax(logits, -1)
@@ -160,7 +160,7 @@ def test_the_gradient_of_a_step_is_that_of_the_loss_whatever_passes_it_takes(
     if way == "several passes":
         learner._room.tokens = 40
     if way == "recomputed":
-        monkeypatch.setattr(Room, "_fits", lambda self, rows, longest, recomputed: recomputed)
+        monkeypatch.setattr(MemoryBudget, "_fits", lambda self, rows, longest, recomputed: recomputed)
     if way == "chunked head":
         monkeypatch.setattr(scoring, "HEAD_LOGITS", 3 * 259)
     rows = drawn_rows(5)

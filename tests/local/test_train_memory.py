@@ -15,12 +15,12 @@ from modelyard.domain.base_model import Tuning
 from modelyard.domain.training_config import SFTConfig
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.training import memory_plan as memory
-from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.examples import TokenRow
 from modelyard.engines.torch.training.memory_plan import (
     MOST_TOKENS,
     UNSEEN,
+    MemoryBudget,
     Need,
-    Room,
     _allowed,
     _available,
     free_memory,
@@ -54,7 +54,7 @@ def test_weights_gradients_and_moments_are_counted(tuning: Tuning) -> None:
 def test_a_pass_takes_what_was_reckoned(tuning: Tuning, recomputed: bool) -> None:
     """Beside what torch really held at once in a pass, counted by its profiler: never less, and not far more."""
     learner, _ = learner_of({}, tuning=tuning)
-    row = Row(tuple(3 + place % 200 for place in range(256)), tuple(range(1, 256)), (None,) * 255)
+    row = TokenRow(tuple(3 + place % 200 for place in range(256)), tuple(range(1, 256)), (None,) * 255)
     with measured() as held:
         flat, _ = learner._scorer.logprobs([row] * 4, recomputed)
         flat.sum().backward()
@@ -66,7 +66,7 @@ def test_a_pass_takes_what_was_reckoned(tuning: Tuning, recomputed: bool) -> Non
 
 def test_layers_that_are_computed_twice_keep_less() -> None:
     learner, _ = learner_of({})
-    row = Row(tuple(3 + place % 200 for place in range(256)), (255,), (None,))
+    row = TokenRow(tuple(3 + place % 200 for place in range(256)), (255,), (None,))
     found = []
     for recomputed in (False, True):
         with measured() as held:
@@ -96,16 +96,16 @@ def _memory_events(profile: Any) -> list[tuple[int, int]]:
 
 
 def test_with_enough_memory_passes_are_as_large_as_is_of_use() -> None:
-    assert Room(need(), None).tokens == MOST_TOKENS
-    assert Room(need(), 2**40).tokens == MOST_TOKENS
+    assert MemoryBudget(need(), None).tokens == MOST_TOKENS
+    assert MemoryBudget(need(), 2**40).tokens == MOST_TOKENS
 
 
 def test_with_less_passes_become_smaller_and_then_are_computed_twice() -> None:
     one = Need(493824, 393216, head=4144, most_head=2**29, kept=9568.0, squared=0.0, inputs=512, layers=2, spread=1.4)
-    row = Row(tuple(range(3, 203)), (5,), (None,))
+    row = TokenRow(tuple(range(3, 203)), (5,), (None,))
 
-    def room_for(tokens: int, recomputed: bool) -> Room:
-        return Room(one, one.fixed + one.of_pass(1, tokens, recomputed))
+    def room_for(tokens: int, recomputed: bool) -> MemoryBudget:
+        return MemoryBudget(one, one.fixed + one.of_pass(1, tokens, recomputed))
 
     smaller = room_for(2048, recomputed=False)
     assert smaller.tokens == 2048
@@ -117,8 +117,8 @@ def test_with_less_passes_become_smaller_and_then_are_computed_twice() -> None:
 
 
 def test_each_row_comes_in_one_pass_with_rows_of_about_its_length() -> None:
-    rows = [Row(tuple(range(3, 4 + length)), (1,), (None,)) for length in (200, 10, 190, 12, 11)]
-    room = Room(need(), None, tokens=410)
+    rows = [TokenRow(tuple(range(3, 4 + length)), (1,), (None,)) for length in (200, 10, 190, 12, 11)]
+    room = MemoryBudget(need(), None, tokens=410)
     passes = list(room.passes(rows))
     assert [list(one.numbers) for one in passes] == [[1, 4, 3], [2, 0]]
     assert [one.rows for one in passes] == [[rows[number] for number in one.numbers] for one in passes]

@@ -12,16 +12,16 @@ from training_kit import micro
 from modelyard.domain.completion import FinishReason, Message, Role, Tool, ToolCall
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
-from modelyard.engines.torch.tokenizer import Chat
-from modelyard.engines.torch.training.examples import Row, example_rows, trajectory_rows
+from modelyard.engines.torch.tokenizer import ChatTokenizer
+from modelyard.engines.torch.training.examples import TokenRow, example_rows, trajectory_rows
 from modelyard.errors import InvalidInput
 
 END = 2
 
 
 @cache
-def chat_of(template: str) -> Chat:
-    chat = Chat(micro())
+def chat_of(template: str) -> ChatTokenizer:
+    chat = ChatTokenizer(micro())
     chat.tokenizer.chat_template = template
     return chat
 
@@ -165,7 +165,7 @@ def test_a_history_becomes_as_few_rows_as_its_prompts_allow_and_each_trained_tok
     assert rows == expected_rows(turns)
 
 
-def expected_rows(turns: Sequence[Turn]) -> list[Row]:
+def expected_rows(turns: Sequence[Turn]) -> list[TokenRow]:
     """Written otherwise: runs of turns, each the prompt's beginning of the next; the last holds all the tokens."""
     runs: list[list[Turn]] = []
     for turn in turns:
@@ -174,7 +174,7 @@ def expected_rows(turns: Sequence[Turn]) -> list[Row]:
         else:
             runs.append([turn])
     return [
-        Row(
+        TokenRow(
             sum_of(run[-1]),
             tuple(place for turn in run for place in range(len(turn.prompt), len(sum_of(turn)))),
             tuple(logprob for turn in run for logprob in turn.logprobs),
@@ -201,12 +201,12 @@ def entry(text: str, logprob: float = -1.0) -> TokenLogprob:
     return TokenLogprob(text, logprob, tuple(text.encode()))
 
 
-def rows_of(choice: SampledChoice, without_logprobs: bool = False) -> list[Row]:
+def rows_of(choice: SampledChoice, without_logprobs: bool = False) -> list[TokenRow]:
     history = History((Message(Role.USER, "hi"), choice))
     return trajectory_rows(chat_of(PLAIN), Trajectory((history,), 1.0), without_logprobs)
 
 
-def trained(row: Row) -> bytes:
+def trained(row: TokenRow) -> bytes:
     return b"".join(chat_of(PLAIN).token_bytes[row.ids[place]] or b"\0" for place in row.places)
 
 

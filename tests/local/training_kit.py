@@ -12,7 +12,7 @@ from local_models import base_model
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.engines.torch.training.learner import LocalLearner
-from modelyard.engines.torch.training.trainable import Trained
+from modelyard.engines.torch.training.trainable import TrainableWeights
 from modelyard.engines.torch.training.trainer import LocalTrainer, _begin
 from modelyard.testing.contracts.trainer import WORDS, context_of, rewarded
 from modelyard.testing.tiny_model import build_tiny_model
@@ -35,7 +35,7 @@ def trainer_of(*, tuning: Tuning = Tuning.LORA, **options: Any) -> LocalTrainer:
 
 def learner_of(
     files: Mapping[str, bytes], *, tuning: Tuning = Tuning.LORA, **options: Any
-) -> tuple[LocalLearner, Trained]:
+) -> tuple[LocalLearner, TrainableWeights]:
     """What a job on this parent begins with."""
     context = context_of(TINY, parent=files)
     with trainer_of(tuning=tuning, **options)._base_learner(context, copies=0) as (learner, trained):

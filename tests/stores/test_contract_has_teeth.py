@@ -13,7 +13,7 @@ from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.memory_tables import Table
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.stores.sqlite.rows import Selection
+from modelyard.stores.sqlite.rows import ColumnSelection
 from modelyard.stores.sqlite.writer import Writer
 from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
 from modelyard.testing.contracts import store_records
@@ -224,7 +224,7 @@ def test_a_store_that_enforces_no_unique_key_is_caught(monkeypatch: pytest.Monke
 
 def test_a_store_that_selects_what_its_columns_hold_is_caught(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And not what that stands for: a text for a time, a number for a bool."""
-    monkeypatch.setattr(Selection, "values_of", lambda self, rows: rows)
+    monkeypatch.setattr(ColumnSelection, "values_of", lambda self, rows: rows)
     law = "test_every_value_comes_back_equal"
     assert broken_laws(lambda: SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS), only=law) == {law}
 

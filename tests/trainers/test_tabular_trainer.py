@@ -18,7 +18,7 @@ from modelyard.engines.tabular.base import BASE_MODELS, base_seed, conversation
 from modelyard.engines.tabular.model import TabularModel, prompt_features
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_bytes, token_text
 from modelyard.engines.tabular.trainer import TabularTrainer
-from modelyard.engines.tabular.training_data import Turn, example_turns, sampled_turns
+from modelyard.engines.tabular.training_data import TabularTurn, example_turns, sampled_turns
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, TrainItem
 from modelyard.testing.contracts.trainer import (
@@ -278,7 +278,7 @@ def test_a_parent_that_is_no_adapter_fails_with_what_to_do() -> None:
 # ---- tokens --------------------------------------------------------------------------------------------------------
 
 
-def turns_of(*items: Message | SampledChoice, without_logprobs: bool = False) -> list[Turn]:
+def turns_of(*items: Message | SampledChoice, without_logprobs: bool = False) -> list[TabularTurn]:
     (turns,) = sampled_turns(Trajectory((History(items),)), without_logprobs)
     return turns
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.constraints import Length, Matching, Refused, Within
+from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.formats.converter import (
     MAX_PROBLEMS,
     structure,
@@ -53,7 +53,7 @@ class Drawing:
     visible: bool = True
     level: Literal[1, 2] = 1
     anything: Any = None
-    forbidden: object = attrs.field(default=None, validator=Refused("is not supported"))
+    forbidden: object = attrs.field(default=None, validator=Unsupported("is not supported"))
 
 
 @attrs.frozen(kw_only=True)

@@ -24,7 +24,7 @@ from modelyard.formats.trajectories import group_of
 from modelyard.http.listing import problems_at
 from modelyard.http.models.schemas import ModelCreate, TrainableModel, TrainableModelPage
 from modelyard.http.training.schemas import (
-    RLOptions,
+    RLOptionsBody,
     TrainingEventObject,
     TrainingJobObject,
     options_of,
@@ -69,7 +69,7 @@ def test_the_options_that_a_public_client_sends_are_taken(name: str) -> None:
 
 
 def test_the_options_of_the_wire_are_those_of_the_configuration() -> None:
-    wire = {field.name for field in attrs.fields(RLOptions)}
+    wire = {field.name for field in attrs.fields(RLOptionsBody)}
     assert wire == {field.name for field in attrs.fields(RLConfig)} | {"loss_fn"}
 
 

@@ -86,7 +86,7 @@ class Matching:
 
 
 @attrs.frozen
-class Refused:
+class Unsupported:
     """Nothing but null: for a parameter of other servers that must not be ignored, because the answer would differ."""
 
     says: str

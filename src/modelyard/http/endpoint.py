@@ -1,7 +1,7 @@
 """The whole of HTTP as one function from a request to a response, synchronous and asynchronous.
 
-`Endpoint` is that function. An `Exchange` is one request and its answer, as a flow: it identifies the caller, reads the
-body, calls the handler, and reports what failed.
+`Endpoint` is that function. An `HttpExchange` is one request and its answer, as a flow: it identifies the caller, reads
+the body, calls the handler, and reports what failed.
 """
 
 import re
@@ -46,8 +46,8 @@ from modelyard.http.message import (
 )
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route
-from modelyard.http.route import STANDARD, Auth, Body, Call, FlowHandler, Interface, PlainHandler, Route
-from modelyard.http.router import RouteMatch, Router
+from modelyard.http.route import STANDARD, Auth, Body, FlowHandler, Interface, PlainHandler, Route, RouteCall
+from modelyard.http.router import HttpRouter, RouteMatch
 from modelyard.http.training import routes as training
 from modelyard.http.uploads import routes as upload
 from modelyard.platform.artifacts import Spool
@@ -75,10 +75,10 @@ def routes() -> tuple[Route, ...]:
 
 
 @cache
-def _table(interfaces: frozenset[Interface]) -> Router:
+def _table(interfaces: frozenset[Interface]) -> HttpRouter:
     """Never changed, so that all endpoints of a process may share it: a test opens many."""
     mounted = [route for route in routes() if route.interface in interfaces]
-    return Router([*mounted, document_route(mounted)])
+    return HttpRouter([*mounted, document_route(mounted)])
 
 
 class Endpoint:
@@ -139,10 +139,10 @@ class Endpoint:
                 response.body = offloaded(response.body)
         return response
 
-    def _exchange(self, request: Request) -> "Exchange":
+    def _exchange(self, request: Request) -> "HttpExchange":
         headers, doubled = headers_of(request.headers)
         match = self.table.match(request.raw_path)
-        return Exchange(self._served, request, match, headers, doubled, self._request_id(headers))
+        return HttpExchange(self._served, request, match, headers, doubled, self._request_id(headers))
 
     def _request_id(self, headers: Headers) -> str:
         named = headers.get("x-request-id")
@@ -163,7 +163,7 @@ class Served:
 
 
 @attrs.define(eq=False)
-class Exchange:
+class HttpExchange:
     """One request on its way; `id` names it in the answer and in the log."""
 
     served: Served
@@ -218,7 +218,7 @@ class Exchange:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
         route = self.match.route(method)
         query = self.request.query
-        call = Call(
+        call = RouteCall(
             caller.principal,
             caller.platform,
             self.served.spool,
@@ -238,7 +238,7 @@ class Exchange:
             return (yield flow.Call(lambda: answer(call), True))  # type: ignore[no-any-return]
         return answer(call)
 
-    def _with_data(self, answer: PlainHandler, call: Call) -> Response:
+    def _with_data(self, answer: PlainHandler, call: RouteCall) -> Response:
         """Answer, and remove the raw body in any case."""
         assert call.data is not None
         try:
@@ -265,7 +265,7 @@ class Exchange:
             return callers.at(self.match.params)
         return callers.find(auth, self.headers.get("authorization"))
 
-    def _read(self, route: Route, call: Call) -> Flow[None]:
+    def _read(self, route: Route, call: RouteCall) -> Flow[None]:
         """Read the body as the route takes it, and put it into the call."""
         body, files, clock = self.request.body, self.served.spool, self.served.platform.clock
         limit = self.served.limits[route.body]

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.paging import Order, Page
 from modelyard.errors import InvalidInput
-from modelyard.http.route import Call, Parameter
+from modelyard.http.route import Parameter, RouteCall
 from modelyard.platform.listing import Listing
 
 T = TypeVar("T")
@@ -29,13 +29,13 @@ NAMESPACE = (
 )
 
 
-def requested_page(call: Call, listing: Callable[[Order], Listing[T]]) -> Page[T]:
+def requested_page(call: RouteCall, listing: Callable[[Order], Listing[T]]) -> Page[T]:
     """Read the part of a listing, in the order, that is requested. Raises `InvalidInput`."""
     limit, order = call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), _order(call)
     return listing(order).page(limit, call.one("after"))
 
 
-def _order(call: Call) -> Order:
+def _order(call: RouteCall) -> Order:
     order = call.one("order")
     if order not in (None, "asc", "desc"):
         raise InvalidInput.at("query", "order", msg="must be 'asc' or 'desc'", type="literal_error")

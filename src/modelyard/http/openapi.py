@@ -12,10 +12,10 @@ from urllib.parse import quote
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.constraints import Length, Matching, Refused, Within
+from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.http.error_responses import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, ErrorFormat, Interface, Parameter, Route
+from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Parameter, Route, RouteCall
 
 PATH = "/openapi.json"
 VERSION = "0.1.0"
@@ -28,7 +28,7 @@ def document_route(routes: Sequence[Route]) -> Route:
     """Make the public route that shows the document of these routes; `?interface=` shows that of one interface."""
     interfaces = sorted({route.interface.value for route in routes})
 
-    def show(call: Call) -> Response:
+    def show(call: RouteCall) -> Response:
         named = call.one("interface")
         if named is not None and named not in interfaces:
             raise InvalidInput.at("query", "interface", msg=f"must be one of {', '.join(interfaces)}")
@@ -211,7 +211,7 @@ class Schemas:
         """Describe a field: its type with its constraints, and null where it has a default."""
         schema = self.of(field.type)
         for rule in getattr(field.validator, "_validators", (field.validator,)):
-            if isinstance(rule, Refused):
+            if isinstance(rule, Unsupported):
                 return dict(rule.schema)
             if isinstance(rule, Within | Matching):
                 schema.update(rule.schema)

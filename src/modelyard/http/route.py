@@ -78,7 +78,7 @@ class Parameter:
 
 
 @attrs.define
-class Call:
+class RouteCall:
     """A request that was matched, authenticated and read.
 
     `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
@@ -120,8 +120,8 @@ class Call:
         return int(text)
 
 
-PlainHandler = Callable[[Call], Response]
-FlowHandler = Callable[[Call], Flow[Response | None]]
+PlainHandler = Callable[[RouteCall], Response]
+FlowHandler = Callable[[RouteCall], Flow[Response | None]]
 Handler = PlainHandler | FlowHandler
 
 

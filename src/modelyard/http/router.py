@@ -84,7 +84,7 @@ class _Named:
     node: _Node
 
 
-class Router:
+class HttpRouter:
     """Finds the routes of a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from modelyard.errors import InvalidInput
 from modelyard.formats.json_stream import JsonReader, file_chunks
 from modelyard.formats.trajectories import dump_group_end, dump_trajectory, group_around, trajectory_of
-from modelyard.http.route import Call
+from modelyard.http.route import RouteCall
 from modelyard.protocols import StoredArtifact
 
 _GROUPS, _TRAJECTORIES = "trajectory_groups", "trajectories"
@@ -60,7 +60,7 @@ def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
 
 
 @contextmanager
-def groups_body(call: Call) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
+def groups_body(call: RouteCall) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
     """Read the other members of a body, and its groups as an artifact, which is removed unless the block records it."""
     with call.open_data() as file:
         body = GroupsBody(file_chunks(file))

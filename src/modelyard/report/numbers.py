@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 from modelyard.domain.evaluation.comparison import MetricComparison
-from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.statistics import Interval
 from modelyard.report.table import printable
@@ -11,7 +11,7 @@ from modelyard.report.table import printable
 NONE = "–"
 
 
-def mean_text(value: float | None, kind: Kind | None) -> str:
+def mean_text(value: float | None, kind: MetricKind | None) -> str:
     """Format a mean; of bools, a share in per cent.
 
     >>> mean_text(0.8125, Kind.BINARY), mean_text(0.8125, Kind.CONTINUOUS), mean_text(None, None)
@@ -19,18 +19,18 @@ def mean_text(value: float | None, kind: Kind | None) -> str:
     """
     if value is None:
         return NONE
-    return f"{value * 100:.1f} %" if kind is Kind.BINARY else f"{value:.4g}"
+    return f"{value * 100:.1f} %" if kind is MetricKind.BINARY else f"{value:.4g}"
 
 
-def value_text(value: float | None, kind: Kind | None) -> str:
+def value_text(value: float | None, kind: MetricKind | None) -> str:
     """Format a row's value; of bools in words, unless trials were averaged.
 
     >>> value_text(1.0, Kind.BINARY), value_text(0.5, Kind.BINARY), value_text(1.0, Kind.CONTINUOUS)
     ('passed', '0.5', '1')
     """
-    if kind is Kind.BINARY and value in (0, 1):
+    if kind is MetricKind.BINARY and value in (0, 1):
         return "passed" if value else "failed"
-    return mean_text(value, Kind.CONTINUOUS)
+    return mean_text(value, MetricKind.CONTINUOUS)
 
 
 def ref_text(text: str) -> str:
@@ -45,7 +45,7 @@ def ref_text(text: str) -> str:
     return f"{ref.name}:{ref.version}" if ref.version else ref.name
 
 
-def difference_text(value: float | None, kind: Kind) -> str:
+def difference_text(value: float | None, kind: MetricKind) -> str:
     """Format a difference with its sign; of shares, in percentage points.
 
     >>> difference_text(-0.125, Kind.BINARY), difference_text(0.125, Kind.CONTINUOUS)
@@ -53,18 +53,18 @@ def difference_text(value: float | None, kind: Kind) -> str:
     """
     if value is None:
         return NONE
-    return f"{value * 100:+.1f} pp" if kind is Kind.BINARY else f"{value:+.4g}"
+    return f"{value * 100:+.1f} pp" if kind is MetricKind.BINARY else f"{value:+.4g}"
 
 
-def interval_text(interval: Interval | None, kind: Kind | None) -> str:
+def interval_text(interval: Interval | None, kind: MetricKind | None) -> str:
     """Format an interval from one end to the other."""
     if interval is None:
         return NONE
     ends = (mean_text(end, kind).removesuffix(" %") for end in (interval.low, interval.high))
-    return " to ".join(ends) + (" %" if kind is Kind.BINARY else "")
+    return " to ".join(ends) + (" %" if kind is MetricKind.BINARY else "")
 
 
-def span_text(interval: Interval | None, kind: Kind) -> str:
+def span_text(interval: Interval | None, kind: MetricKind) -> str:
     """Format the ends of a difference's interval, with their signs."""
     if interval is None:
         return NONE

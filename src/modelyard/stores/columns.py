@@ -24,7 +24,7 @@ Convert = Callable[[Any], Any]
 
 
 @attrs.frozen
-class Kind:
+class ColumnKind:
     """How the values of one type are stored.
 
     `keep` returns the value in a form that may be shared, or raises `ValueError`. `dump` converts it to what SQL binds,
@@ -86,28 +86,28 @@ def _dump_time(value: datetime) -> str:
     return _utc_text(_utc(value))
 
 
-_KINDS: Mapping[Any, Kind] = {
-    str: Kind("TEXT", (str,), keep=json_values.encodable),
-    int: Kind("INTEGER", (int,), keep=json_values.within_63_bits),
-    bool: Kind("INTEGER", (bool,), load=bool),
-    float: Kind("REAL", (float, int), keep=_number, dump=_number),
-    bytes: Kind("BLOB", (bytes,)),
-    Decimal: Kind("TEXT", (Decimal,), keep=_decimal, dump=_dump_decimal, load=Decimal, indexable=False),
-    datetime: Kind("TEXT", (datetime,), keep=_utc, dump=_dump_time, load=datetime.fromisoformat),
-    Mapping: Kind("TEXT", (Mapping,), json_values.frozen, json_values.dump, json_values.load, indexable=False),
-    tuple: Kind("TEXT", (tuple, list), json_values.frozen, json_values.dump, json_values.load, indexable=False),
+_KINDS: Mapping[Any, ColumnKind] = {
+    str: ColumnKind("TEXT", (str,), keep=json_values.encodable),
+    int: ColumnKind("INTEGER", (int,), keep=json_values.within_63_bits),
+    bool: ColumnKind("INTEGER", (bool,), load=bool),
+    float: ColumnKind("REAL", (float, int), keep=_number, dump=_number),
+    bytes: ColumnKind("BLOB", (bytes,)),
+    Decimal: ColumnKind("TEXT", (Decimal,), keep=_decimal, dump=_dump_decimal, load=Decimal, indexable=False),
+    datetime: ColumnKind("TEXT", (datetime,), keep=_utc, dump=_dump_time, load=datetime.fromisoformat),
+    Mapping: ColumnKind("TEXT", (Mapping,), json_values.frozen, json_values.dump, json_values.load, indexable=False),
+    tuple: ColumnKind("TEXT", (tuple, list), json_values.frozen, json_values.dump, json_values.load, indexable=False),
 }
 
 
-def _enum_kind(enum: type[Enum]) -> Kind:
+def _enum_kind(enum: type[Enum]) -> ColumnKind:
     members = {member.value: member for member in enum}
     if not all(type(value) is str for value in members):
         raise TypeError(f"{enum.__name__} has values that are not strings")
     value_of = attrgetter("_value_")
-    return Kind("TEXT", (enum,), dump=value_of, load=members.__getitem__, rank=value_of)
+    return ColumnKind("TEXT", (enum,), dump=value_of, load=members.__getitem__, rank=value_of)
 
 
-def _kind_of(hint: Any) -> Kind:
+def _kind_of(hint: Any) -> ColumnKind:
     origin = typing.get_origin(hint) or hint
     if isinstance(origin, type) and issubclass(origin, Enum):
         return _enum_kind(origin)
@@ -129,7 +129,7 @@ class Column:
     """One field of a record as it is stored."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     nullable: bool
 
     def admits(self, type_: type) -> bool:

@@ -8,7 +8,7 @@ defer_modules(__name__, "methods")
 
 if TYPE_CHECKING:
     from modelyard.formats.safetensors import Tensor, write_tensors
-    from modelyard.trainers.loop import Learner, Objective, Plan, Policies, Sampled, Turn, run
+    from modelyard.trainers.loop import Learner, Objective, Plan, Policies, TrainableTurns, Turn, run
     from modelyard.trainers.losses import Loss, policy_loss, supervised_loss
     from modelyard.trainers.methods import LEARNER_METHODS, LearnerMethod
 else:
@@ -16,7 +16,7 @@ else:
         __name__,
         {
             "formats.safetensors": ("Tensor", "write_tensors"),
-            "trainers.loop": ("Learner", "Objective", "Plan", "Policies", "Sampled", "Turn", "run"),
+            "trainers.loop": ("Learner", "Objective", "Plan", "Policies", "TrainableTurns", "Turn", "run"),
             "trainers.losses": ("Loss", "policy_loss", "supervised_loss"),
             "trainers.methods": ("LEARNER_METHODS", "LearnerMethod"),
         },
@@ -30,8 +30,8 @@ __all__ = [
     "Objective",
     "Plan",
     "Policies",
-    "Sampled",
     "Tensor",
+    "TrainableTurns",
     "Turn",
     "policy_loss",
     "run",

@@ -34,7 +34,7 @@ class Turn(Protocol):
 
 
 @attrs.frozen
-class Sampled:
+class TrainableTurns:
     """What of a trajectory can be trained, and how many tokens it takes, prompts included."""
 
     turns: Sequence[Turn]
@@ -63,7 +63,7 @@ class Learner(Protocol):
         """Return the assistant turns of an example. Raises `InvalidInput`."""
         ...
 
-    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> Sampled:
+    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> TrainableTurns:
         """Return the sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none.
 
         All data are shown to this and to `imitated` before the first step: a learner refuses here what it can never

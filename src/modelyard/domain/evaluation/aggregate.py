@@ -9,11 +9,11 @@ from typing import Unpack
 import attrs
 
 from modelyard.domain.evaluation.metrics import (
-    Column,
-    Kind,
     Metric,
+    MetricColumn,
+    MetricKind,
     Reading,
-    Row,
+    RunRow,
     ScoredPrediction,
     metric_names,
     rows,
@@ -60,7 +60,7 @@ class RowNote:
     detail: str = ""
 
     @classmethod
-    def of(cls, row: Row, value: float | None = None, detail: str = "") -> "RowNote":
+    def of(cls, row: RunRow, value: float | None = None, detail: str = "") -> "RowNote":
         """Return a note on a row."""
         return cls(row.digest, shortened(row.inputs), shortened(row.output), value, detail)
 
@@ -78,7 +78,7 @@ class MetricSummary:
 
     metric: Metric
     name: str
-    kind: Kind | None
+    kind: MetricKind | None
     scored: int
     unscored: int
     scorer_errors: int
@@ -166,15 +166,15 @@ class _Leaf:
 
     reduce: Reducer
     keep: int
-    columns: dict[Kind, Column] = attrs.field(factory=dict)
-    worst: dict[Kind, NSmallest[tuple[Row, float]]] = attrs.field(factory=dict)
+    columns: dict[MetricKind, MetricColumn] = attrs.field(factory=dict)
+    worst: dict[MetricKind, NSmallest[tuple[RunRow, float]]] = attrs.field(factory=dict)
     texts: Counter[str] = attrs.field(factory=Counter)
     reasons: Counter[str] = attrs.field(factory=Counter)
 
-    def take(self, number: int, row: Row, kind: Kind, values: Sequence[float]) -> None:
+    def take(self, number: int, row: RunRow, kind: MetricKind, values: Sequence[float]) -> None:
         """Take the numbers of one kind that the trials of a row have."""
         if kind not in self.columns:
-            self.columns[kind], self.worst[kind] = Column(self.reduce), NSmallest(self.keep)
+            self.columns[kind], self.worst[kind] = MetricColumn(self.reduce), NSmallest(self.keep)
         value = self.columns[kind].put(number, values, len(row.trials) - len(values))
         self.worst[kind].offer(value, (row, value))
 
@@ -184,11 +184,11 @@ class _Leaf:
         self.texts[label if label in self.texts or len(self.texts) < MAX_TEXTS else OTHERS] += 1
 
     @property
-    def kinds(self) -> dict[Kind, int]:
+    def kinds(self) -> dict[MetricKind, int]:
         """How many trials have a value of each kind, the most frequent kind first."""
         counts = {kind: column.trials for kind, column in self.columns.items()}
-        counts[Kind.TEXT] = self.texts.total()
-        found = sorted((kind for kind in Kind if counts.get(kind)), key=lambda kind: -counts[kind])
+        counts[MetricKind.TEXT] = self.texts.total()
+        found = sorted((kind for kind in MetricKind if counts.get(kind)), key=lambda kind: -counts[kind])
         return {kind: counts[kind] for kind in found}
 
 
@@ -208,7 +208,7 @@ class _Aggregation:
     clusters: list[str] = attrs.field(factory=list)
     spending: UsageSummary = attrs.field(factory=UsageSummary)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: RunRow) -> None:
         """Count a row."""
         self.trials += len(row.trials)
         if self.options.cluster_by is not None:
@@ -218,7 +218,7 @@ class _Aggregation:
             self.possibly_repeated += prediction.possibly_repeated
         errors = [f"model: {error}" for error in row.failures]
         self.model_errors += len(errors)
-        numbers: dict[tuple[Metric, Kind], list[float]] = {}
+        numbers: dict[tuple[Metric, MetricKind], list[float]] = {}
         for reading in row.readings:
             self._take(reading, numbers, errors)
         for (metric, kind), values in numbers.items():
@@ -226,7 +226,7 @@ class _Aggregation:
         self._note_errors(row, errors)
         self.rows += 1
 
-    def _take(self, reading: Reading, numbers: dict[tuple[Metric, Kind], list[float]], errors: list[str]) -> None:
+    def _take(self, reading: Reading, numbers: dict[tuple[Metric, MetricKind], list[float]], errors: list[str]) -> None:
         if reading.outcome is Outcome.SCORER_ERROR:
             self.scorer_errors[reading.metric.scorer] += 1
             errors.append(f"{metric_names([reading.metric])[reading.metric]}: {reading.reason}")
@@ -236,7 +236,7 @@ class _Aggregation:
             self.omitted += 1
         elif reading.kind is None:
             leaf.reasons[shortened(reading.reason, MAX_LABEL)] += 1
-        elif reading.kind is Kind.TEXT:
+        elif reading.kind is MetricKind.TEXT:
             leaf.take_text(reading.value)
         else:
             numbers.setdefault((reading.metric, reading.kind), []).append(reading.value)
@@ -247,7 +247,7 @@ class _Aggregation:
             found = self.leaves[metric] = _Leaf(self.options.reduce, self.keep)
         return found
 
-    def _note_errors(self, row: Row, errors: Sequence[str]) -> None:
+    def _note_errors(self, row: RunRow, errors: Sequence[str]) -> None:
         if errors:
             self.failed += 1
         if errors and len(self.failures) < self.keep:
@@ -286,11 +286,11 @@ class _Aggregation:
         reasons = _reasons(leaf, kinds, unscored)
         if kind is None:
             return MetricSummary(metric, name, None, *counts, reasons=reasons)
-        if kind is Kind.TEXT:
+        if kind is MetricKind.TEXT:
             return MetricSummary(metric, name, kind, *counts, texts=dict(leaf.texts.most_common()), reasons=reasons)
         return self._numeric(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
 
-    def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: Kind) -> MetricSummary:
+    def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
         column, confidence = leaf.columns[kind], self.options.confidence
         column.fill(self.rows)
         values = column.present
@@ -310,10 +310,10 @@ class _Aggregation:
 
 
 def _interval(
-    kind: Kind, values: Sequence[float], numbers: Numbers, trials: int, groups: int, confidence: float
+    kind: MetricKind, values: Sequence[float], numbers: Numbers, trials: int, groups: int, confidence: float
 ) -> Interval | None:
     """Return the interval of the mean of row values, of which so many `groups` are independent."""
-    if kind is not Kind.BINARY:
+    if kind is not MetricKind.BINARY:
         return student(numbers, groups, confidence)
     if groups == len(values) and all(value in (0.0, 1.0) for value in values):
         return wilson(round(math.fsum(values)), len(values), confidence)
@@ -325,7 +325,7 @@ def _is_below(metric: Metric, above: Metric) -> bool:
     return metric.scorer == above.scorer and len(metric.path) > depth and metric.path[:depth] == above.path
 
 
-def _reasons(leaf: _Leaf, kinds: Mapping[Kind, int], unscored: int) -> dict[str, int]:
+def _reasons(leaf: _Leaf, kinds: Mapping[MetricKind, int], unscored: int) -> dict[str, int]:
     """Why trials are unscored. Values of another kind than most are among them."""
     found = Counter(leaf.reasons)
     for kind in list(kinds)[1:]:

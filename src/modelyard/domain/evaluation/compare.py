@@ -16,10 +16,10 @@ from modelyard.domain.evaluation.comparison import (
     RowDifference,
 )
 from modelyard.domain.evaluation.metrics import (
-    Column,
-    Kind,
     Metric,
-    Row,
+    MetricColumn,
+    MetricKind,
+    RunRow,
     ScoredPrediction,
     merged,
     metric_names,
@@ -82,7 +82,7 @@ _Difference = tuple[Pair, float, float]
 class _Both:
     """One metric, as numbers of one kind, in both runs: a column each, and the rows that differ most."""
 
-    columns: tuple[Column, Column]
+    columns: tuple[MetricColumn, MetricColumn]
     worst: NSmallest[_Difference]
     best: NSmallest[_Difference]
     lost: NSmallest[tuple[Pair, float]]
@@ -92,7 +92,7 @@ class _Both:
         """Whether each trial of each row has a value, once both columns are filled."""
         return not any(column.incomplete or any(value != value for value in column.values) for column in self.columns)
 
-    def _put(self, side: int, number: int, row: Row, values: Sequence[float]) -> float | None:
+    def _put(self, side: int, number: int, row: RunRow, values: Sequence[float]) -> float | None:
         return self.columns[side].put(number, values, len(row.trials) - len(values)) if values else None
 
     def take(self, number: int, pair: Pair, values: Sequence[Sequence[float]]) -> None:
@@ -115,11 +115,11 @@ class _Pairing:
     alone: list[int] = attrs.field(factory=lambda: [0, 0])
     failed: list[int] = attrs.field(factory=lambda: [0, 0])
     seen: tuple[set[Metric], set[Metric]] = attrs.field(factory=lambda: (set(), set()))
-    both: dict[tuple[Metric, Kind], _Both] = attrs.field(factory=dict)
+    both: dict[tuple[Metric, MetricKind], _Both] = attrs.field(factory=dict)
     clusters: list[str] = attrs.field(factory=list)
     failures: list[RowDifference] = attrs.field(factory=list)
 
-    def add(self, baseline: Row | None, candidate: Row | None) -> None:
+    def add(self, baseline: RunRow | None, candidate: RunRow | None) -> None:
         """Take a row of both runs, or count one that is in one of them alone."""
         if baseline is None or candidate is None:
             self.alone[baseline is None] += 1
@@ -133,20 +133,20 @@ class _Pairing:
                 self._both(key).take(self.rows, pair, values)
         self.rows += 1
 
-    def _numbers(self, pair: Pair) -> dict[tuple[Metric, Kind], tuple[list[float], list[float]]]:
-        found: dict[tuple[Metric, Kind], tuple[list[float], list[float]]] = {}
+    def _numbers(self, pair: Pair) -> dict[tuple[Metric, MetricKind], tuple[list[float], list[float]]]:
+        found: dict[tuple[Metric, MetricKind], tuple[list[float], list[float]]] = {}
         for side, seen in enumerate(self.seen):
             for metric, _, kind, value, _ in pair[side].readings:
                 if kind is None:
                     continue
                 seen.add(metric)
-                if kind is not Kind.TEXT:
+                if kind is not MetricKind.TEXT:
                     found.setdefault((metric, kind), ([], []))[side].append(value)
         return found
 
-    def _both(self, key: tuple[Metric, Kind]) -> _Both:
+    def _both(self, key: tuple[Metric, MetricKind]) -> _Both:
         if key not in self.both:
-            columns = (Column(self.options.reduce), Column(self.options.reduce))
+            columns = (MetricColumn(self.options.reduce), MetricColumn(self.options.reduce))
             self.both[key] = _Both(columns, NSmallest(self.keep), NSmallest(self.keep), NSmallest(self.keep))
         return self.both[key]
 
@@ -176,15 +176,15 @@ class _Pairing:
                 reasons[names[metric]] = reason
         return found, reasons
 
-    def _kinds(self) -> tuple[dict[Metric, Kind], dict[Metric, Kind]]:
+    def _kinds(self) -> tuple[dict[Metric, MetricKind], dict[Metric, MetricKind]]:
         """Return the kind of most of a metric's numbers, in each run."""
-        found: tuple[dict[Metric, Kind], dict[Metric, Kind]] = ({}, {})
+        found: tuple[dict[Metric, MetricKind], dict[Metric, MetricKind]] = ({}, {})
         for side, kinds in enumerate(found):
             ranked = sorted(self.both.items(), key=lambda item: item[1].columns[side].trials)
             kinds.update({metric: kind for (metric, kind), both in ranked if both.columns[side].trials})
         return found
 
-    def _why_not(self, metric: Metric, kinds: Sequence[dict[Metric, Kind]]) -> str | None:
+    def _why_not(self, metric: Metric, kinds: Sequence[dict[Metric, MetricKind]]) -> str | None:
         if metric not in self.seen[0] or metric not in self.seen[1]:
             return ONLY_BASELINE if metric in self.seen[0] else ONLY_CANDIDATE
         one, other = (kind.get(metric) for kind in kinds)
@@ -192,7 +192,7 @@ class _Pairing:
             return "it is no number"
         return None if one is other else f"it is {one} in the baseline and {other} in the candidate"
 
-    def _comparison(self, metric: Metric, name: str, kind: Kind) -> MetricComparison:
+    def _comparison(self, metric: Metric, name: str, kind: MetricKind) -> MetricComparison:
         both = self.both[metric, kind]
         for column in both.columns:
             column.fill(self.rows)
@@ -232,7 +232,7 @@ class _Pairing:
         return paired_values(list(zip(one, other, strict=True)), clusters, self.options.confidence)
 
 
-def _why_lost(row: Row, metric: Metric) -> str:
+def _why_lost(row: RunRow, metric: Metric) -> str:
     """Return why a row has no value of a metric, as far as that is known."""
     reasons = (reading.reason for reading in row.readings if reading.metric.scorer == metric.scorer)
     return shortened("; ".join(dict.fromkeys(filter(None, (*row.failures, *reasons)))) or "there is no score")

@@ -5,9 +5,9 @@ from enum import StrEnum
 import attrs
 
 from modelyard.domain.evaluation.metrics import (
-    Kind,
     Metric,
-    Row,
+    MetricKind,
+    RunRow,
     shortened,
 )
 from modelyard.domain.evaluation.options import ReportOptions
@@ -18,7 +18,7 @@ from modelyard.errors import InvalidInput
 ONLY_BASELINE = "only the baseline has values of it"
 ONLY_CANDIDATE = "only the candidate has values of it"
 
-Pair = tuple[Row, Row]
+Pair = tuple[RunRow, RunRow]
 """A row of the baseline, and the same row of the candidate."""
 
 
@@ -72,7 +72,7 @@ class MetricComparison:
 
     metric: Metric
     name: str
-    kind: Kind
+    kind: MetricKind
     paired: Paired
     all_rows: Paired
     baseline: float | None

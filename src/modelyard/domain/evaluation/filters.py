@@ -174,7 +174,7 @@ _CONVERT = {Target.DOUBLE: _double, Target.INT: _int, Target.BOOL: _bool, Target
 # ---- conditions --------------------------------------------------------------------------------------------------
 
 
-class Comparison(StrEnum):
+class Comparator(StrEnum):
     """How two values are compared."""
 
     EQ = "$eq"
@@ -188,14 +188,14 @@ class Comparison(StrEnum):
 class Compare:
     """Whether the left value is equal to, greater or smaller than the right one. A bool counts as 0 or 1."""
 
-    comparison: Comparison
+    comparison: Comparator
     left: Expression
     right: Expression
 
     def of(self, trial: ScoredPrediction) -> bool:
         """Whether it holds."""
         left, right = self.left.of(trial), self.right.of(trial)
-        if self.comparison is Comparison.EQ:
+        if self.comparison is Comparator.EQ:
             return _equal(left, right)
         if _is_number(left) is not _is_number(right) or not isinstance(left, str | int | float):
             return False
@@ -214,11 +214,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-_ORDERS: Mapping[Comparison, Callable[[Any, Any], bool]] = {
-    Comparison.GT: operator.gt,
-    Comparison.GTE: operator.ge,
-    Comparison.LT: operator.lt,
-    Comparison.LTE: operator.le,
+_ORDERS: Mapping[Comparator, Callable[[Any, Any], bool]] = {
+    Comparator.GT: operator.gt,
+    Comparator.GTE: operator.ge,
+    Comparator.LT: operator.lt,
+    Comparator.LTE: operator.le,
 }
 
 
@@ -236,7 +236,7 @@ class In:
 
 
 @attrs.frozen
-class Contains:
+class ContainsText:
     """Whether a text holds another."""
 
     operand: Expression

@@ -32,7 +32,7 @@ Path = tuple[str, ...]
 # ---- what is measured --------------------------------------------------------------------------------------------
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What a metric's values are. A bool is never a number."""
 
     BINARY = "binary"
@@ -80,7 +80,7 @@ class Reading(NamedTuple):
 
     metric: Metric
     outcome: Outcome
-    kind: Kind | None = None
+    kind: MetricKind | None = None
     value: Any = None
     reason: str = ""
 
@@ -142,13 +142,13 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-_KINDS = {bool: Kind.BINARY, int: Kind.CONTINUOUS, float: Kind.CONTINUOUS, str: Kind.TEXT}
+_KINDS = {bool: MetricKind.BINARY, int: MetricKind.CONTINUOUS, float: MetricKind.CONTINUOUS, str: MetricKind.TEXT}
 
 
-def kind_of(value: Any) -> Kind | None:
+def kind_of(value: Any) -> MetricKind | None:
     """Return the kind of a JSON value; None for one that is not a score, such as null, NaN or a list."""
     kind = _KINDS.get(type(value))
-    return kind if kind is not Kind.CONTINUOUS or abs(value) <= LARGEST else None
+    return kind if kind is not MetricKind.CONTINUOUS or abs(value) <= LARGEST else None
 
 
 def unscored_reason(value: Any) -> str:
@@ -166,7 +166,7 @@ def unscored_reason(value: Any) -> str:
 
 
 @attrs.frozen
-class Row:
+class RunRow:
     """A row of a run: its trials, of which there is at least one."""
 
     digest: str
@@ -201,7 +201,7 @@ class Row:
         return canonical_json(self.inputs[key])
 
 
-def rows(scored: Iterable[ScoredPrediction]) -> Iterator[Row]:
+def rows(scored: Iterable[ScoredPrediction]) -> Iterator[RunRow]:
     """Group the predictions of a run into rows; equal rows are trials of each other.
 
     Predictions must come in the order of the row digests, as the index `by_row` gives it: then a run of any length
@@ -212,14 +212,14 @@ def rows(scored: Iterable[ScoredPrediction]) -> Iterator[Row]:
         if digest < last:
             raise ValueError("scored predictions must be in the order of the row digests")
         last = digest
-        yield Row(digest, tuple(trials))
+        yield RunRow(digest, tuple(trials))
 
 
 def _row_digest(scored: ScoredPrediction) -> str:
     return scored[0].row_digest
 
 
-def merged(baseline: Iterator[Row], candidate: Iterator[Row]) -> Iterator[tuple[Row | None, Row | None]]:
+def merged(baseline: Iterator[RunRow], candidate: Iterator[RunRow]) -> Iterator[tuple[RunRow | None, RunRow | None]]:
     """Pair the rows of two runs, in their order; the other is None for a row that one of them has alone."""
     one, other = next(baseline, None), next(candidate, None)
     while one is not None or other is not None:
@@ -237,7 +237,7 @@ def merged(baseline: Iterator[Row], candidate: Iterator[Row]) -> Iterator[tuple[
 # ---- row values --------------------------------------------------------------------------------------------------
 
 
-def row_values(row: Row, kinds: Mapping[Metric, Kind], reduce: Reducer) -> dict[Metric, float]:
+def row_values(row: RunRow, kinds: Mapping[Metric, MetricKind], reduce: Reducer) -> dict[Metric, float]:
     """Return the values of a row, its trials reduced: of metrics of these kinds, as far as the row has them."""
     found: dict[Metric, list[float]] = {}
     for reading in row.readings:
@@ -250,7 +250,7 @@ NAN = math.nan
 
 
 @attrs.define
-class Column:
+class MetricColumn:
     """One value a row, of one metric and kind: NaN where the row has none.
 
     `trials` counts the values before they were reduced. `incomplete` has the rows that lack a value in some

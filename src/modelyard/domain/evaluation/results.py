@@ -16,7 +16,15 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from modelyard.domain.evaluation.filters import Expression, Field, fields_in, scorer_keys, truth
-from modelyard.domain.evaluation.metrics import Kind, Metric, Path, Row, ScoredPrediction, kind_of, trial_readings
+from modelyard.domain.evaluation.metrics import (
+    Metric,
+    MetricKind,
+    Path,
+    RunRow,
+    ScoredPrediction,
+    kind_of,
+    trial_readings,
+)
 from modelyard.domain.evaluation.references import same_scheme
 from modelyard.domain.usage import add
 from modelyard.errors import CallerError
@@ -41,14 +49,14 @@ class ResultRow(Generic[J]):
         return (trial for trials in self.runs.values() for trial in trials)
 
 
-def joined(runs: Mapping[str, Iterable[Row]]) -> Iterator[ResultRow[ScoredPrediction]]:
+def joined(runs: Mapping[str, Iterable[RunRow]]) -> Iterator[ResultRow[ScoredPrediction]]:
     """Join the rows of runs by their digests; each run is given in the order of its digests."""
     streams = [_tagged(at, run_id, rows) for at, (run_id, rows) in enumerate(runs.items())]
     for digest, group in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(0)):
         yield ResultRow(digest, {run_id: row.trials for _, _, run_id, row in group})
 
 
-def _tagged(at: int, run_id: str, rows: Iterable[Row]) -> Iterator[tuple[str, int, str, Row]]:
+def _tagged(at: int, run_id: str, rows: Iterable[RunRow]) -> Iterator[tuple[str, int, str, RunRow]]:
     for row in rows:
         yield row.digest, at, run_id, row
 
@@ -182,7 +190,9 @@ def _sort_value(sort: Sort, row: ResultRow[ScoredPrediction]) -> float | str | N
 
 def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
     """Return the mean of a score over trials, bools as 0 and 1."""
-    values = [value for trial in trials if kind_of(value := field.of(trial)) in (Kind.BINARY, Kind.CONTINUOUS)]
+    values = [
+        value for trial in trials if kind_of(value := field.of(trial)) in (MetricKind.BINARY, MetricKind.CONTINUOUS)
+    ]
     return math.fsum(values) / len(values) if values else None
 
 
@@ -199,7 +209,7 @@ class LeafStats:
 
     scorer_key: str
     path: str | None
-    value_type: Kind
+    value_type: MetricKind
     trial_count: int
     numeric_count: int
     numeric_mean: float | None
@@ -230,24 +240,24 @@ class RunSummary:
 
 @attrs.define
 class _Leaf:
-    kinds: Counter[Kind] = attrs.field(factory=Counter)
+    kinds: Counter[MetricKind] = attrs.field(factory=Counter)
     passed: int = 0
     numbers: "array[float]" = attrs.field(factory=lambda: array("d"))
 
-    def add(self, kind: Kind, value: Any) -> None:
+    def add(self, kind: MetricKind, value: Any) -> None:
         """Count a value."""
         self.kinds[kind] += 1
-        if kind is Kind.CONTINUOUS:
+        if kind is MetricKind.CONTINUOUS:
             self.numbers.append(value)
-        elif kind is Kind.BINARY:
+        elif kind is MetricKind.BINARY:
             self.passed += value
 
     def stats(self, key: str, path: Path) -> LeafStats:
         """Return the totals."""
         count = len(self.numbers)
-        most = max(Kind, key=lambda kind: self.kinds[kind])
+        most = max(MetricKind, key=lambda kind: self.kinds[kind])
         mean = math.fsum(self.numbers) / count if count else None
-        known = self.kinds[Kind.BINARY]
+        known = self.kinds[MetricKind.BINARY]
         return LeafStats(key, ".".join(path) or None, most, self.kinds.total(), count, mean, self.passed, known)
 
 

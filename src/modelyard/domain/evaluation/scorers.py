@@ -40,7 +40,7 @@ class Unscored(Exception):
 
 
 @attrs.frozen
-class Rule:
+class DeclarativeScorer:
     """What every declarative scorer has: the name of its `type`, and what its class declares. See `rule_of`."""
 
     type: ClassVar[str]
@@ -52,7 +52,7 @@ class Rule:
 
 
 @attrs.frozen
-class OwnRule(Rule, ABC):
+class OwnRule(DeclarativeScorer, ABC):
     """A rule that needs nothing but the output and its row, where a judge needs a model."""
 
     @abstractmethod
@@ -153,7 +153,7 @@ class JsonEqual(OwnRule):
 
 
 @attrs.frozen
-class LlmJudge(Rule):
+class LlmJudge(DeclarativeScorer):
     """The judgement of a model of the platform: a bool for yes or no, or with `scale` "number" a number.
 
     `{output}` and the names of row fields in `prompt` are replaced by their texts. `options` are those of a completion.
@@ -189,12 +189,12 @@ class LlmJudge(Rule):
         raise Unscored(f"the judge gave no {'number' if self.scale == 'number' else 'yes or no'}: {answer[:100]!r}")
 
 
-RULES: Mapping[str, type[Rule]] = {
+RULES: Mapping[str, type[DeclarativeScorer]] = {
     rule.type: rule for rule in (ExactMatch, Contains, RegularExpression, Numeric, JsonEqual, LlmJudge)
 }
 
 
-def rule_of(plain: Mapping[str, Any]) -> Rule:
+def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
     """Return the declarative scorer that JSON data describe: `type`, and its fields. Raises `InvalidInput`."""
     kind = plain.get("type")
     if not isinstance(kind, str) or kind not in RULES:

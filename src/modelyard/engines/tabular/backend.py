@@ -14,7 +14,7 @@ from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, 
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter
 from modelyard.engines.tabular.base import BASE_MODELS, CAPABILITIES, PRICING, base_seed, conversation, tabular_entries
-from modelyard.engines.tabular.model import Adapter, Odds, Scorer, TabularModel, prompt_features, prompt_ids
+from modelyard.engines.tabular.model import Adapter, Odds, PromptScorer, TabularModel, prompt_features, prompt_ids
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, token_bytes, token_text
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.protocols import Capabilities, ServedModel
@@ -73,7 +73,9 @@ def _encoded(messages: Sequence[Message]) -> list[int]:
         raise InvalidInput.at("messages", msg="holds a lone surrogate; send valid Unicode") from None
 
 
-def _sampled(scorer: Scorer, request: CompletionRequest, prompt: Sequence[int], limit: int) -> Iterator[TokenLogprob]:
+def _sampled(
+    scorer: PromptScorer, request: CompletionRequest, prompt: Sequence[int], limit: int
+) -> Iterator[TokenLogprob]:
     """Sample token by token, up to the end of the turn or the limit."""
     answer: list[int] = []
     known = frozenset(prompt)

@@ -17,8 +17,8 @@ from modelyard.engines.tabular.model import (
     WEIGHT_LIMIT,
     Adapter,
     PromptFeatures,
+    PromptScorer,
     Row,
-    Scorer,
     TabularModel,
     contexts,
     habit,
@@ -35,7 +35,7 @@ WORST_LOSS = 8 * math.log(VOCABULARY_SIZE)
 
 
 @attrs.frozen
-class Answer:
+class TargetAnswer:
     """An answer to learn from: the features of its prompt, and its tokens, usually with the end of the turn."""
 
     features: PromptFeatures
@@ -120,7 +120,7 @@ def _joined(part: Part, value: float, errors: Sequence[float], positions: int) -
     return row, 1.0, [before * a + value * b for a, b in zip(earlier, errors, strict=True)], times + positions
 
 
-class Learner:
+class WorkingCopy:
     """The working copy of a model in training. It never shares a row with the model it started from."""
 
     def __init__(self, model: TabularModel) -> None:
@@ -144,7 +144,7 @@ class Learner:
         """Return a copy of the current model, which later steps do not change."""
         return TabularModel(self._seed, Adapter(self.rows))
 
-    def trace(self, answers: Sequence[Answer]) -> list[Trace]:
+    def trace(self, answers: Sequence[TargetAnswer]) -> list[Trace]:
         """Score the answers under the current weights."""
         occurrences = [self._occurrences(answer) for answer in answers]
         prompts = {
@@ -156,9 +156,9 @@ class Learner:
         ]
 
     def _prompt(self, features: PromptFeatures) -> Prompt:
-        return Prompt(Scorer(self._seed, self._constant, features), features)
+        return Prompt(PromptScorer(self._seed, self._constant, features), features)
 
-    def _occurrences(self, answer: Answer) -> list[Occurrence]:
+    def _occurrences(self, answer: TargetAnswer) -> list[Occurrence]:
         """Prepare every position of an answer. Its tokens get slots, and weights for constant features."""
         self._add_constant(answer)
         positions = []
@@ -170,7 +170,7 @@ class Learner:
             positions.append(Occurrence(successors, successors.slot(target), features, rows))
         return positions
 
-    def _add_constant(self, answer: Answer) -> None:
+    def _add_constant(self, answer: TargetAnswer) -> None:
         tokens = set(answer.ids)
         for feature, _ in answer.features.constant:
             row = self._constant.get(feature)

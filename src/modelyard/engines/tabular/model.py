@@ -232,9 +232,9 @@ class TabularModel:
     seed: int
     adapter: Adapter = Adapter()
 
-    def scorer(self, features: PromptFeatures) -> "Scorer":
+    def scorer(self, features: PromptFeatures) -> "PromptScorer":
         """Return the scorer of answers to one prompt."""
-        return Scorer(self.seed, self.adapter.rows, features)
+        return PromptScorer(self.seed, self.adapter.rows, features)
 
     def score(self, features: PromptFeatures, ids: Sequence[int]) -> list[float]:
         """Return the log-probability (nats, temperature 1) of each token of an answer."""
@@ -259,7 +259,7 @@ class Odds(NamedTuple):
         return [logit - log_total for logit in self.logits]
 
 
-class Scorer:
+class PromptScorer:
     """The model at one prompt. The prompt's part is summed once, here; each position then adds its own part.
 
     `logits` are the prompt's own by token, the largest 0, and `exps` their exponentials.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import add, itemgetter, mul
 from typing import NamedTuple
 
-from modelyard.engines.tabular.model import PromptFeatures, Row, Scorer
+from modelyard.engines.tabular.model import PromptFeatures, PromptScorer, Row
 
 Weights = dict[int, float]
 """A row that is learnt: weights (nats), by slot; by token where the feature is constant for a prompt."""
@@ -93,7 +93,7 @@ class Position(NamedTuple):
 class Prompt:
     """What the answers to one prompt share. Valid for one step, once all its answers have been prepared."""
 
-    def __init__(self, scorer: Scorer, features: PromptFeatures) -> None:
+    def __init__(self, scorer: PromptScorer, features: PromptFeatures) -> None:
         self.scorer, self.features = scorer, features
         self.total = sum(scorer.exps)
         self.energy: float = sum(map(mul, scorer.exps, scorer.logits))

@@ -8,9 +8,9 @@ from modelyard.domain.training import Example, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter, write_adapter
 from modelyard.engines.tabular.base import BASE_MODELS, base_seed
-from modelyard.engines.tabular.learning import Learner
+from modelyard.engines.tabular.learning import WorkingCopy
 from modelyard.engines.tabular.model import Adapter, TabularModel
-from modelyard.engines.tabular.training_data import Turn, example_turns, sampled_turns
+from modelyard.engines.tabular.training_data import TabularTurn, example_turns, sampled_turns
 from modelyard.errors import TrainingError
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
@@ -46,26 +46,26 @@ class TabularLearner:
     """A tabular model in training, as the training loop needs it."""
 
     def __init__(self, model: TabularModel) -> None:
-        self._learner = Learner(model)
+        self._learner = WorkingCopy(model)
 
-    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
+    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[TabularTurn]:
         """Return the assistant turns of an example."""
         return example_turns(example, which)
 
-    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.Sampled:
+    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.TrainableTurns:
         """Return the sampled choices of a trajectory, found by their token ids or their bytes."""
         histories = sampled_turns(trajectory, without_logprobs)
         length = sum(history[-1].length for history in histories if history)
-        return loop.Sampled([turn for turn in chain.from_iterable(histories) if turn.ids], length)
+        return loop.TrainableTurns([turn for turn in chain.from_iterable(histories) if turn.ids], length)
 
     def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
         """Return log-probabilities under another `TabularModel`."""
         fixed = cast(TabularModel, model)
-        return [fixed.score(turn.answer.features, turn.ids) for turn in cast(Sequence[Turn], turns)]
+        return [fixed.score(turn.answer.features, turn.ids) for turn in cast(Sequence[TabularTurn], turns)]
 
     def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
         """Trace, compute the loss, descend."""
-        traces = self._learner.trace([turn.answer for turn in cast(Sequence[Turn], turns)])
+        traces = self._learner.trace([turn.answer for turn in cast(Sequence[TabularTurn], turns)])
         found = loss.of([trace.logprobs for trace in traces])
         entropies = [entropy for trace in traces for entropy in trace.entropies]
         moved = self._learner.step(traces, found.derivatives, learning_rate, number)

@@ -10,13 +10,13 @@ from modelyard.domain.logprobs import TokenLogprob, token_bytes
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.engines.tabular.base import conversation
-from modelyard.engines.tabular.learning import Answer
+from modelyard.engines.tabular.learning import TargetAnswer
 from modelyard.engines.tabular.model import prompt_features, prompt_ids
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_id
 
 
 @attrs.frozen
-class Turn:
+class TabularTurn:
     """An assistant turn to learn from: the messages before it, its tokens, and for each its sampler's log-
     probability.
     """
@@ -26,9 +26,9 @@ class Turn:
     logprobs: tuple[float | None, ...]
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> TargetAnswer:
         """The turn as features and tokens."""
-        return Answer(prompt_features(self.prompt), self.ids)
+        return TargetAnswer(prompt_features(self.prompt), self.ids)
 
     @property
     def length(self) -> int:
@@ -39,7 +39,7 @@ class Turn:
 # ---- examples ----------------------------------------------------------------------------------------------------
 
 
-def example_turns(example: Example, which: AssistantTurns) -> list[Turn]:
+def example_turns(example: Example, which: AssistantTurns) -> list[TabularTurn]:
     """Return all assistant turns of an example, or the last."""
     messages = example.messages
     places = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
@@ -48,16 +48,16 @@ def example_turns(example: Example, which: AssistantTurns) -> list[Turn]:
     return [_imitated(messages[:place], example.tools, messages[place]) for place in places]
 
 
-def _imitated(before: Sequence[Message], tools: Sequence[Tool], message: Message) -> Turn:
+def _imitated(before: Sequence[Message], tools: Sequence[Tool], message: Message) -> TabularTurn:
     (said,) = conversation((message,))
     ids = (*encode(said.text), END_OF_TURN)
-    return Turn(conversation(before, tools), ids, (None,) * len(ids))
+    return TabularTurn(conversation(before, tools), ids, (None,) * len(ids))
 
 
 # ---- trajectories ------------------------------------------------------------------------------------------------
 
 
-def sampled_turns(trajectory: Trajectory, without_logprobs: bool = False) -> list[list[Turn]]:
+def sampled_turns(trajectory: Trajectory, without_logprobs: bool = False) -> list[list[TabularTurn]]:
     """Return the turns of each history that can be trained: sampled choices with logprobs.
 
     `without_logprobs` adds the assistant turns that have none.
@@ -65,12 +65,12 @@ def sampled_turns(trajectory: Trajectory, without_logprobs: bool = False) -> lis
     return [list(_turns(history, without_logprobs)) for history in trajectory.histories]
 
 
-def _turns(history: History, without_logprobs: bool) -> Iterator[Turn]:
+def _turns(history: History, without_logprobs: bool) -> Iterator[TabularTurn]:
     before: list[Message] = []
     for item in history.items:
         choice = item if isinstance(item, SampledChoice) else SampledChoice(item)
         if choice.logprobs is not None:
-            yield Turn(conversation(before, history.tools), *_sampled(choice, choice.logprobs))
+            yield TabularTurn(conversation(before, history.tools), *_sampled(choice, choice.logprobs))
         elif without_logprobs and choice.message.role is Role.ASSISTANT:
             yield _without_logprobs(before, history.tools, choice)
         before.append(choice.message)
@@ -110,7 +110,7 @@ def _spelled(raw: bytes) -> Sequence[int]:
         return raw
 
 
-def _without_logprobs(before: Sequence[Message], tools: Sequence[Tool], choice: SampledChoice) -> Turn:
+def _without_logprobs(before: Sequence[Message], tools: Sequence[Tool], choice: SampledChoice) -> TabularTurn:
     turn = _imitated(before, tools, choice.message)
     ids = choice.token_ids if _are_ours(choice.token_ids) else turn.ids
     if ids is turn.ids and choice.finish_reason is FinishReason.LENGTH:

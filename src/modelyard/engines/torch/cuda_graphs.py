@@ -28,14 +28,14 @@ MOST = 64
 """The number of recordings kept; the least recently used one is dropped first."""
 
 
-class Recording(NamedTuple):
+class CapturedGraph(NamedTuple):
     """A recorded pass: `replay()` runs it again, and its result is then in `states`."""
 
     replay: Callable[[], object]
     states: Tensor
 
 
-Recorder = Callable[[Callable[[], Tensor]], Recording]
+Recorder = Callable[[Callable[[], Tensor]], CapturedGraph]
 """Records the tensor operations of a call. Raises if they cannot be recorded."""
 
 NewRecorder = Callable[[], Recorder]
@@ -54,7 +54,7 @@ class CudaGraphs:
             self._device, self._stream = device, torch.cuda.Stream()
             self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, call: Callable[[], Tensor]) -> Recording:
+    def __call__(self, call: Callable[[], Tensor]) -> CapturedGraph:
         """Record the call, after running it once: libraries initialise on first use. Other threads may use the card."""
         graph = torch.cuda.CUDAGraph()
         with _RECORDING, torch.cuda.device(self._device):
@@ -64,7 +64,7 @@ class CudaGraphs:
                 with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                     states = call()
             torch.cuda.current_stream().wait_stream(self._stream)
-        return Recording(graph.replay, states)
+        return CapturedGraph(graph.replay, states)
 
 
 def usual_recorder(device: torch.device) -> NewRecorder | None:
@@ -90,7 +90,7 @@ class RecordedDecoding:
         self._network, self._bank, self._cache = network, bank, cache
         self._recorder, self._record = recorder, recorder()
         self._inputs = torch.zeros((3, rows), dtype=torch.long, device=network.device)
-        self._recordings: OrderedDict[_Shape, Recording | None] = OrderedDict()
+        self._recordings: OrderedDict[_Shape, CapturedGraph | None] = OrderedDict()
         self._versions, self._warned = (cache.version, bank.version), False
 
     def states(self, tokens: Sequence[int], places: Sequence[int], slots: Sequence[int], most: int) -> Tensor | None:
@@ -110,7 +110,7 @@ class RecordedDecoding:
         recording.replay()
         return recording.states[: len(tokens)]
 
-    def _recording(self, shape: _Shape) -> Recording | None:
+    def _recording(self, shape: _Shape) -> CapturedGraph | None:
         versions = self._cache.version, self._bank.version
         if versions != self._versions:
             self._recordings.clear()
@@ -122,7 +122,7 @@ class RecordedDecoding:
         self._recordings.move_to_end(shape)
         return self._recordings[shape]
 
-    def _recorded(self, shape: _Shape) -> Recording | None:
+    def _recorded(self, shape: _Shape) -> CapturedGraph | None:
         try:
             return self._record(partial(self._pass, shape))
         except Exception as fault:  # noqa: BLE001 - after any error the pass can run without a graph

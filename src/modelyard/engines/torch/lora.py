@@ -101,7 +101,7 @@ def _fused_expert_names(model: nn.Module) -> set[str]:
 
 
 @attrs.define
-class Selection:
+class SlotSelection:
     """The adapter slot of each row of the current pass: one for all rows, or looked up in `rows`.
 
     `rows` holds one slot for each row, or one for all.
@@ -158,7 +158,7 @@ def put_in(model: nn.Module, name: str, layer: LoraLinear) -> None:
 class BankedLinear(LoraLinear):
     """A linear layer with the adapters of every slot."""
 
-    def __init__(self, base: nn.Linear, slots: int, selection: Selection) -> None:
+    def __init__(self, base: nn.Linear, slots: int, selection: SlotSelection) -> None:
         super().__init__(base)
         self.selection = selection
         self.down = base.weight.new_zeros(slots, 0, self.in_features)
@@ -191,7 +191,7 @@ class AdapterBank:
     """
 
     def __init__(self, model: nn.Module, slots: int, rank: int) -> None:
-        self.selection, self.slots, self.rank = Selection(), slots, rank
+        self.selection, self.slots, self.rank = SlotSelection(), slots, rank
         self.version = 0
         """Incremented when adapters move to other addresses."""
         self._model, self._plain = model, dict(linear_layers(model))

@@ -81,7 +81,7 @@ _SPACE = "\u2581"
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
-class Chat:
+class ChatTokenizer:
     """The tokenizer and chat template of a base model's folder. Raises `BackendError` if they cannot be loaded."""
 
     def __init__(self, folder: Path) -> None:

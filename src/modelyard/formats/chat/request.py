@@ -38,7 +38,7 @@ from modelyard.formats.chat.tools import (
     tool_choice_json,
     tool_object,
 )
-from modelyard.formats.constraints import Length, Refused, Within
+from modelyard.formats.constraints import Length, Unsupported, Within
 from modelyard.formats.converter import structure
 from modelyard.formats.json import INT64, MAX_DEPTH, loads
 
@@ -115,11 +115,15 @@ class ChatRequest:
     verbosity: str | None = attrs.field(default=None, validator=_SHORT)
     prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
     prompt_cache_retention: str | None = attrs.field(default=None, validator=_SHORT)
-    audio: object = attrs.field(default=None, validator=Refused("is not supported: answers are text"))
-    prediction: object = attrs.field(default=None, validator=Refused("is not supported"))
-    web_search_options: object = attrs.field(default=None, validator=Refused("is not supported: models do not search"))
-    functions: object = attrs.field(default=None, validator=Refused("is not supported any more: send tools"))
-    function_call: object = attrs.field(default=None, validator=Refused("is not supported any more: send tool_choice"))
+    audio: object = attrs.field(default=None, validator=Unsupported("is not supported: answers are text"))
+    prediction: object = attrs.field(default=None, validator=Unsupported("is not supported"))
+    web_search_options: object = attrs.field(
+        default=None, validator=Unsupported("is not supported: models do not search")
+    )
+    functions: object = attrs.field(default=None, validator=Unsupported("is not supported any more: send tools"))
+    function_call: object = attrs.field(
+        default=None, validator=Unsupported("is not supported any more: send tool_choice")
+    )
 
 
 # ---- read --------------------------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ from modelyard.http.catalogue.schemas import (
     ModelList,
 )
 from modelyard.http.message import JSON_HEADER, Header, Response, dump, json_response
-from modelyard.http.route import Auth, Call, ErrorFormat, Interface, Route
+from modelyard.http.route import Auth, ErrorFormat, Interface, Route, RouteCall
 from modelyard.platform.platform import Platform
 
 PATH = "/inference/analysis/partner/models"
 _CACHEABLE: Header = ("cache-control", "public, max-age=0, must-revalidate")
 
 
-def show_catalogue(call: Call) -> Response:
+def show_catalogue(call: RouteCall) -> Response:
     """Return the catalogue, or 304 to a client that has it. Its bytes are cached until it changes."""
     listing = _listing(call.platform)
     headers = [("etag", listing.etag), _CACHEABLE]
@@ -57,14 +57,14 @@ def _knows(if_none_match: str, etag: str) -> bool:
 # ---- the chat format's own list ------------------------------------------------------------------------------------
 
 
-def list_models(call: Call) -> Response:
+def list_models(call: RouteCall) -> Response:
     """List the models that the caller may use: the catalogue, then their trained models by name."""
     offered = map(ListedModel.of, call.platform.catalogue.list())
     trained = map(ListedModel.of_trained, call.platform.models.list())
     return json_response(ModelList("list", (*offered, *trained)))
 
 
-def show_model(call: Call) -> Response:
+def show_model(call: RouteCall) -> Response:
     """Show one model that the caller may use, by any of its names."""
     name = call.params["id"]
     found = call.platform.catalogue.resolve(name)

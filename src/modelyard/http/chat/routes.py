@@ -13,7 +13,7 @@ from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
 from modelyard.http.auth import attribution
 from modelyard.http.error_responses import chat_body, error_status, report
 from modelyard.http.message import EVENT_STREAM, JSON_HEADER, STREAMED, Header, Response
-from modelyard.http.route import Auth, Body, Call, ErrorFormat, Handler, Interface, Route
+from modelyard.http.route import Auth, Body, ErrorFormat, Handler, Interface, Route, RouteCall
 from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.protocols import Clock
 
@@ -21,7 +21,7 @@ JOINED = 2**14
 """Bytes of events that are joined at most, where nothing has to be awaited between them."""
 
 
-def complete(call: Call, training: bool) -> Flow[Response | None]:
+def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
     """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform, clock = call.platform, call.platform.clock
     booked_on = attribution(call.headers, call.principal)

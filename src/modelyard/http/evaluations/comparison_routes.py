@@ -15,13 +15,13 @@ from modelyard.http.evaluations.comparison_schemas import (
 )
 from modelyard.http.evaluations.route import evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Body, Call, Parameter
+from modelyard.http.route import Body, Parameter, RouteCall
 from modelyard.report.evaluations.export import Format
 
 _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
-def compare_runs(call: Call) -> Flow[Response]:
+def compare_runs(call: RouteCall) -> Flow[Response]:
     """Compare two runs, row by row."""
     namespace = namespace_of(call)
     body = structure(ComparisonRequest, call.body, "body")
@@ -41,7 +41,7 @@ def compare_runs(call: Call) -> Flow[Response]:
     return cast(Response, (yield flow.Call(answer)))
 
 
-def export_run(call: Call) -> Flow[Response]:
+def export_run(call: RouteCall) -> Flow[Response]:
     """Read every prediction of a run with its scores, as JSON Lines or CSV."""
     namespace = namespace_of(call)
     wanted = _format(call)
@@ -59,7 +59,7 @@ def _started(pieces: Iterator[bytes]) -> Iterator[bytes]:
     return chain([next(pieces, b"")], pieces)
 
 
-def _format(call: Call) -> Format:
+def _format(call: RouteCall) -> Format:
     named = call.one("format") or "jsonl"
     for known in get_args(Format):
         if named == known:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 import attrs
 
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison
-from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.prediction import Source
 from modelyard.domain.evaluation.statistics import Paired
 from modelyard.http.message import answer_from
@@ -56,7 +56,7 @@ class MetricComparisonObject:
     scorer: str
     path: Sequence[str]
     name: str
-    value_type: Kind
+    value_type: MetricKind
     verdict: Literal["better", "worse", "no difference shown", "nothing to compare"]
     baseline: float | None
     candidate: float | None

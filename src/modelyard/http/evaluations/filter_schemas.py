@@ -6,9 +6,9 @@ from typing import Any
 from modelyard.domain.evaluation.filters import (
     AllOf,
     AnyOf,
+    Comparator,
     Compare,
-    Comparison,
-    Contains,
+    ContainsText,
     Convert,
     Expression,
     Field,
@@ -105,7 +105,7 @@ def _contains(reader: _Reader, value: Any) -> Expression:
     insensitive = value.get("case_insensitive")
     if insensitive not in (None, True, False):
         raise InvalidInput.at("case_insensitive", msg="must be true or false", type="bool_type")
-    return Contains(reader.operand("input", whole), reader.operand("substr", part), insensitive is True)
+    return ContainsText(reader.operand("input", whole), reader.operand("substr", part), insensitive is True)
 
 
 def _in(reader: _Reader, value: Any) -> Expression:
@@ -121,7 +121,7 @@ def _not(reader: _Reader, value: Any) -> Expression:
     return Not(*reader.operands(value, 1))
 
 
-def _compare(comparison: Comparison) -> _Part:
+def _compare(comparison: Comparator) -> _Part:
     return lambda reader, value: Compare(comparison, *reader.operands(value, 2))
 
 
@@ -129,7 +129,7 @@ _CONDITIONS: Mapping[str, _Part] = {
     "$and": lambda reader, value: AllOf(reader.operands(value)),
     "$or": lambda reader, value: AnyOf(reader.operands(value)),
     "$not": _not,
-    **{comparison.value: _compare(comparison) for comparison in Comparison},
+    **{comparison.value: _compare(comparison) for comparison in Comparator},
     "$in": _in,
     "$contains": _contains,
 }

@@ -28,11 +28,11 @@ from modelyard.http.evaluations.route import (
 from modelyard.http.evaluations.run_schemas import Success
 from modelyard.http.listing import problems_at
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
 from modelyard.platform.paging import check_slice, slice_listing
 
 
-def evaluate_model(call: Call) -> Response:
+def evaluate_model(call: RouteCall) -> Response:
     """Have a worker evaluate a model as a published evaluation says."""
     body = structure(EvaluateModel, call.body, "body")
     namespace = _namespace(call, body.project_id)
@@ -43,7 +43,7 @@ def evaluate_model(call: Call) -> Response:
     return json_response(EvaluationQueued(run.id))
 
 
-def rescore(call: Call) -> Response:
+def rescore(call: RouteCall) -> Response:
     """Have a worker score the outputs of a run again, in a new run."""
     body = structure(Rescore, call.body, "body")
     namespace = _namespace(call, body.project_id)
@@ -55,7 +55,7 @@ def rescore(call: Call) -> Response:
     return json_response(RescoreQueued(run.id, run.id))
 
 
-def resume_run(call: Call) -> Response:
+def resume_run(call: RouteCall) -> Response:
     """Have a worker resume a run that failed; rows that were stored are not run again."""
     run = call.platform.evaluations.runs.get(call.params["run_id"], **namespace_of(call))
     call.platform.jobs.require_worker("evaluation")
@@ -63,7 +63,7 @@ def resume_run(call: Call) -> Response:
     return json_response(Success(True))
 
 
-def list_events(call: Call) -> Response:
+def list_events(call: RouteCall) -> Response:
     """List the events so far of a run that a worker runs, one JSON object a line."""
     namespace, window = namespace_of(call), parse_object_query(call.query)
     check_slice(window.limit, window.offset)
@@ -72,7 +72,7 @@ def list_events(call: Call) -> Response:
     return lines_response(slice_listing(events, window.limit, window.offset), EvaluationEventObject.of)
 
 
-def show_status(call: Call) -> Response:
+def show_status(call: RouteCall) -> Response:
     """Show how far a run has come; for one that does not exist the status is `not_found`."""
     body = structure(StatusOf, call.body, "body")
     namespace = _namespace(call, body.project_id)
@@ -82,7 +82,7 @@ def show_status(call: Call) -> Response:
         return json_response(StatusAnswer(StatusNotFound("not_found")))
 
 
-def _namespace(call: Call, project_id: str) -> NamespaceArguments:
+def _namespace(call: RouteCall, project_id: str) -> NamespaceArguments:
     """Return the entity and project of a body. Raises `Forbidden`."""
     entity, _, project = project_id.partition("/")
     call.principal.require(entity, project)

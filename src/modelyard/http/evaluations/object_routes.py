@@ -42,10 +42,10 @@ from modelyard.http.evaluations.route import (
 )
 from modelyard.http.evaluations.run_schemas import NumDeleted
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Body, Call, Parameter, PlainHandler, Route
+from modelyard.http.route import Body, Parameter, PlainHandler, Route, RouteCall
 
 
-def create_dataset(call: Call) -> Response:
+def create_dataset(call: RouteCall) -> Response:
     """Store the next version of a dataset; equal content is the version that has it."""
     namespace = namespace_of(call)
     with call.open_data() as file:
@@ -56,7 +56,7 @@ def create_dataset(call: Call) -> Response:
 
 
 def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> PlainHandler:
-    def create(call: Call) -> Response:
+    def create(call: RouteCall) -> Response:
         namespace = namespace_of(call)
         body = body_with_references(cls, call, **references)
         return _publish(call, kind, body.name, content_of(body), None, **namespace)
@@ -65,7 +65,12 @@ def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozense
 
 
 def _publish(
-    call: Call, kind: ObjectKind, name: str, content: Mapping[str, Any], rows: Iterator[Any] | None, **namespace: Any
+    call: RouteCall,
+    kind: ObjectKind,
+    name: str,
+    content: Mapping[str, Any],
+    rows: Iterator[Any] | None,
+    **namespace: Any,
 ) -> Response:
     with problems_in_request():
         version = call.platform.evaluations.objects.publish(kind, name, content, rows, **namespace)
@@ -73,7 +78,7 @@ def _publish(
 
 
 def _lister(kind: ObjectKind) -> PlainHandler:
-    def list_versions(call: Call) -> Response:
+    def list_versions(call: RouteCall) -> Response:
         namespace = namespace_of(call)
         query = parse_object_query(call.query)
         found = call.platform.evaluations.objects.list(kind, **namespace, **attrs.asdict(query))
@@ -83,19 +88,19 @@ def _lister(kind: ObjectKind) -> PlainHandler:
 
 
 def _reader(kind: ObjectKind) -> PlainHandler:
-    def read(call: Call) -> Response:
+    def read(call: RouteCall) -> Response:
         return json_response(version_object(_version(call, kind)))
 
     return read
 
 
-def _version(call: Call, kind: ObjectKind) -> ObjectVersion:
+def _version(call: RouteCall, kind: ObjectKind) -> ObjectVersion:
     object_id, version = call.params["object_id"], call.params["version"]
     return call.platform.evaluations.objects.get(kind, object_id, version, **namespace_of(call))
 
 
 def _deleter(kind: ObjectKind) -> PlainHandler:
-    def delete(call: Call) -> Response:
+    def delete(call: RouteCall) -> Response:
         namespace = namespace_of(call)
         digests = parse_digests(call.query)
         deleted = call.platform.evaluations.objects.delete(kind, call.params["object_id"], digests, **namespace)

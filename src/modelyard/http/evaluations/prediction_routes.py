@@ -25,7 +25,7 @@ from modelyard.http.evaluations.route import (
 )
 from modelyard.http.evaluations.run_schemas import NumDeleted, Success, parse_ids
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Body, Call, Parameter, Route
+from modelyard.http.route import Body, Parameter, Route, RouteCall
 
 PREDICTIONS, SCORES = "/predictions", "/scores"
 
@@ -33,7 +33,7 @@ PREDICTIONS, SCORES = "/predictions", "/scores"
 # ---- predictions
 
 
-def create_prediction(call: Call) -> Response:
+def create_prediction(call: RouteCall) -> Response:
     """Store the output of a model, in a running run or without one."""
     namespace = namespace_of(call)
     body = body_with_references(PredictionCreate, call, model=MODEL_KINDS)
@@ -44,13 +44,13 @@ def create_prediction(call: Call) -> Response:
     return json_response(PredictionCreated(prediction.id))
 
 
-def read_prediction(call: Call) -> Response:
+def read_prediction(call: RouteCall) -> Response:
     """Show a prediction."""
     found = call.platform.evaluations.predictions.get(call.params["prediction_id"], **namespace_of(call))
     return json_response(PredictionObject.of(found))
 
 
-def list_predictions(call: Call) -> Response:
+def list_predictions(call: RouteCall) -> Response:
     """List predictions, one JSON object a line."""
     namespace = namespace_of(call)
     query = parse_part_query(call.query)
@@ -59,7 +59,7 @@ def list_predictions(call: Call) -> Response:
     )
 
 
-def finish_prediction(call: Call) -> Response:
+def finish_prediction(call: RouteCall) -> Response:
     """Finish a prediction; again with an equal output, or without one, changes nothing."""
     namespace = namespace_of(call)
     body = optional_body(PredictionFinish, call)
@@ -67,7 +67,7 @@ def finish_prediction(call: Call) -> Response:
     return json_response(Success(True))
 
 
-def delete_predictions(call: Call) -> Response:
+def delete_predictions(call: RouteCall) -> Response:
     """Delete predictions with their scores; those that do not exist are not counted."""
     namespace = namespace_of(call)
     ids = parse_ids(call.query, "prediction_ids")
@@ -77,7 +77,7 @@ def delete_predictions(call: Call) -> Response:
 # ---- scores
 
 
-def create_score(call: Call) -> Response:
+def create_score(call: RouteCall) -> Response:
     """Store the score of a prediction."""
     namespace = namespace_of(call)
     body = body_with_references(ScoreCreate, call, scorer=MODEL_KINDS)
@@ -88,21 +88,21 @@ def create_score(call: Call) -> Response:
     return json_response(ScoreCreated(score.id))
 
 
-def read_score(call: Call) -> Response:
+def read_score(call: RouteCall) -> Response:
     """Show a score."""
     return json_response(
         ScoreObject.of(call.platform.evaluations.scores.get(call.params["score_id"], **namespace_of(call)))
     )
 
 
-def list_scores(call: Call) -> Response:
+def list_scores(call: RouteCall) -> Response:
     """List scores, one JSON object a line."""
     namespace = namespace_of(call)
     query = parse_part_query(call.query)
     return lines_response(call.platform.evaluations.scores.list(**namespace, **attrs.asdict(query)), ScoreObject.of)
 
 
-def delete_scores(call: Call) -> Response:
+def delete_scores(call: RouteCall) -> Response:
     """Delete scores; those that do not exist are not counted."""
     namespace = namespace_of(call)
     ids = parse_ids(call.query, "score_ids")

@@ -14,11 +14,11 @@ from modelyard.http.evaluations.result_schemas import (
 )
 from modelyard.http.evaluations.route import FIRST_LINES, evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
-from modelyard.http.route import Body, Call, Route
+from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.evaluations.query import Results
 
 
-def query_results(call: Call) -> Response:
+def query_results(call: RouteCall) -> Response:
     """Show the rows of runs, joined by their digests: filtered, sorted, in pages and summed up."""
     namespace = namespace_of(call)
     body = structure(EvalResultsQuery, call.body, "body")

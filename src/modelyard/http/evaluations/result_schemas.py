@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import attrs
 
 from modelyard.domain.evaluation.filters import Expression, Field
-from modelyard.domain.evaluation.metrics import FullScoredPrediction, Kind
+from modelyard.domain.evaluation.metrics import FullScoredPrediction, MetricKind
 from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, ResultRow, RunSummary, Sort, tokens_of
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
@@ -175,7 +175,7 @@ class EvalResultsScorerStats:
 
     scorer_key: str
     path: str | None
-    value_type: Kind
+    value_type: MetricKind
     trial_count: int
     numeric_count: int
     numeric_mean: float | None

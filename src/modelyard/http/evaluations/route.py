@@ -12,7 +12,7 @@ from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure
 from modelyard.http.message import Response, dump
-from modelyard.http.route import Auth, Call, Handler, Interface, Parameter, Route, documented_route
+from modelyard.http.route import Auth, Handler, Interface, Parameter, Route, RouteCall, documented_route
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class NamespaceArguments(TypedDict):
     project: str
 
 
-def namespace_of(call: Call) -> NamespaceArguments:
+def namespace_of(call: RouteCall) -> NamespaceArguments:
     """Return the entity and project of the path. Raises `Forbidden` before anything else of the request is checked."""
     entity, project = call.params["entity"], call.params["project"]
     call.principal.require(entity, project)
@@ -59,12 +59,12 @@ def namespace_of(call: Call) -> NamespaceArguments:
         return {"entity": check_name(entity, "entity"), "project": check_name(project, "project")}
 
 
-def optional_body(cls: type[T], call: Call) -> T:
+def optional_body(cls: type[T], call: RouteCall) -> T:
     """Read a body that may be left out. Raises `InvalidInput`."""
     return structure(cls, {} if call.body is None else call.body, "body")
 
 
-def body_with_references(cls: type[T], call: Call, **kinds: frozenset[RefKind]) -> T:
+def body_with_references(cls: type[T], call: RouteCall, **kinds: frozenset[RefKind]) -> T:
     """Read a body whose members named in `kinds` are references. Raises `InvalidInput`.
 
     A body that does not fit is refused with its wrong references too, so that all problems are reported at once.

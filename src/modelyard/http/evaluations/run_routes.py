@@ -30,10 +30,10 @@ from modelyard.http.evaluations.run_schemas import (
     parse_run_query,
 )
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Body, Call, Parameter, Route
+from modelyard.http.route import Body, Parameter, Route, RouteCall
 
 
-def create_run(call: Call) -> Response:
+def create_run(call: RouteCall) -> Response:
     """Create a run."""
     namespace = namespace_of(call)
     body = body_with_references(EvaluationRunCreate, call, evaluation=EVALUATION_KINDS, model=MODEL_KINDS)
@@ -44,14 +44,14 @@ def create_run(call: Call) -> Response:
     return json_response(EvaluationRunCreated(run.id))
 
 
-def read_run(call: Call) -> Response:
+def read_run(call: RouteCall) -> Response:
     """Show a run."""
     return json_response(
         EvaluationRunObject.of(call.platform.evaluations.runs.get(call.params["run_id"], **namespace_of(call)))
     )
 
 
-def list_runs(call: Call) -> Response:
+def list_runs(call: RouteCall) -> Response:
     """List runs, one JSON object a line."""
     namespace = namespace_of(call)
     query = parse_run_query(call.query)
@@ -60,7 +60,7 @@ def list_runs(call: Call) -> Response:
     )
 
 
-def finish_run(call: Call) -> Response:
+def finish_run(call: RouteCall) -> Response:
     """Complete a run; again with an equal summary, or without one, changes nothing."""
     namespace = namespace_of(call)
     body = optional_body(EvaluationRunFinish, call)
@@ -69,17 +69,17 @@ def finish_run(call: Call) -> Response:
     return json_response(Success(True))
 
 
-def cancel_run(call: Call) -> Response:
+def cancel_run(call: RouteCall) -> Response:
     """End a running run that is no longer wanted."""
     return _stop(call, call.platform.evaluations.runs.cancel)
 
 
-def fail_run(call: Call) -> Response:
+def fail_run(call: RouteCall) -> Response:
     """End a running run because it went wrong."""
     return _stop(call, call.platform.evaluations.runs.fail)
 
 
-def _stop(call: Call, stop: Callable[..., EvaluationRun]) -> Response:
+def _stop(call: RouteCall, stop: Callable[..., EvaluationRun]) -> Response:
     namespace = namespace_of(call)
     body = optional_body(EvaluationRunStop, call)
     reason = {} if body.reason is None else {"reason": body.reason}
@@ -88,7 +88,7 @@ def _stop(call: Call, stop: Callable[..., EvaluationRun]) -> Response:
     return json_response(Success(True))
 
 
-def delete_runs(call: Call) -> Response:
+def delete_runs(call: RouteCall) -> Response:
     """Delete runs; those that do not exist are not counted."""
     namespace = namespace_of(call)
     return json_response(NumDeleted(call.platform.evaluations.runs.delete(parse_ids(call.query), **namespace)))
@@ -105,7 +105,7 @@ _LISTING = (
 )
 
 
-def read_lineage(call: Call) -> Response:
+def read_lineage(call: RouteCall) -> Response:
     """Show what a run was made from, what was made from it, and the checkpoint that it evaluated."""
     return json_response(
         RunLineageObject.of(call.platform.evaluations.runs.lineage(call.params["run_id"], **namespace_of(call)))

@@ -3,7 +3,7 @@
 import attrs
 
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Call, Interface, Route
+from modelyard.http.route import Auth, Interface, Route, RouteCall
 from modelyard.platform.operations.health import SystemCheck
 
 
@@ -14,12 +14,12 @@ class HealthBody:
     status: str
 
 
-def health(call: Call) -> Response:
+def health(call: RouteCall) -> Response:
     """Report that the platform answers."""
     return json_response(HealthBody(call.platform.health.check()))
 
 
-def system_check(call: Call) -> Response:
+def system_check(call: RouteCall) -> Response:
     """Try every part of the platform; the status is 503 when one fails."""
     check = call.platform.health.system_check()
     return json_response(attrs.asdict(check), 200 if check.success else 503)

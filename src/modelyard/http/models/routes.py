@@ -32,7 +32,7 @@ from modelyard.http.models.schemas import (
     TrainableModelPage,
     promotion_request,
 )
-from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
 from modelyard.http.trajectory_body import groups_body
 
 MODELS = "/v1/preview/models"
@@ -48,7 +48,7 @@ _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-def create_model(call: Call) -> Response:
+def create_model(call: RouteCall) -> Response:
     """Create a model, or return the one of that name."""
     body = structure(ModelCreate, call.body, "body")
     with problems_at("body"):
@@ -62,7 +62,7 @@ def create_model(call: Call) -> Response:
     return json_response(TrainableModel.of(model))
 
 
-def list_models(call: Call) -> Response:
+def list_models(call: RouteCall) -> Response:
     """List models in the order of their creation."""
     with problems_at("query"):
         models, entity, project = call.platform.models, call.one("entity"), call.one("project")
@@ -70,18 +70,18 @@ def list_models(call: Call) -> Response:
     return json_response(TrainableModelPage.of(page, TrainableModel.of))
 
 
-def show_model(call: Call) -> Response:
+def show_model(call: RouteCall) -> Response:
     """Show a model."""
     return json_response(TrainableModel.of(call.platform.models.get(call.params["model_id"])))
 
 
-def delete_model(call: Call) -> Response:
+def delete_model(call: RouteCall) -> Response:
     """Delete a model with its checkpoints, logs and files; its jobs end, and stay readable."""
     deleted = call.platform.models.delete(call.params["model_id"])
     return json_response(ModelDeleted.of(deleted))
 
 
-def list_base_models(call: Call) -> Response:
+def list_base_models(call: RouteCall) -> Response:
     """List the ids of the models that training can start from."""
     return json_response(list(call.platform.models.trainable()))
 
@@ -89,14 +89,14 @@ def list_base_models(call: Call) -> Response:
 # ---- checkpoints -------------------------------------------------------------------------------------------------
 
 
-def list_checkpoints(call: Call) -> Response:
+def list_checkpoints(call: RouteCall) -> Response:
     """List the checkpoints of a model by step."""
     models, model_id = call.platform.models, call.params["model_id"]
     page = requested_page(call, lambda order: models.checkpoints(model_id, order=order))
     return json_response(CheckpointPage.of(page, CheckpointObject.of))
 
 
-def delete_checkpoints(call: Call) -> Response:
+def delete_checkpoints(call: RouteCall) -> Response:
     """Delete checkpoints of a model: all of the named ones, or none."""
     body = structure(CheckpointsDelete, call.body, "body")
     with problems_at("body"):
@@ -104,12 +104,12 @@ def delete_checkpoints(call: Call) -> Response:
     return json_response(CheckpointsDeleted.of(deleted))
 
 
-def list_files(call: Call) -> Response:
+def list_files(call: RouteCall) -> Response:
     """List the files of a checkpoint."""
     return json_response(CheckpointFiles.of(call.platform.models.checkpoint(call.params["model_id"], _step(call))))
 
 
-def download_file(call: Call) -> Response:
+def download_file(call: RouteCall) -> Response:
     """Download a file of a checkpoint."""
     models, model_id, name = call.platform.models, call.params["model_id"], call.params["name"]
     checkpoint = models.checkpoint(model_id, _step(call))
@@ -118,7 +118,7 @@ def download_file(call: Call) -> Response:
     return Response(200, [("content-type", "application/octet-stream"), ("content-length", size)], file)
 
 
-def _step(call: Call) -> int:
+def _step(call: RouteCall) -> int:
     text = call.params["step"]
     if not _STEP.fullmatch(text):
         raise NotFound("Checkpoint", text)
@@ -149,7 +149,7 @@ class FileBody:
 # ---- logs ----------------------------------------------------------------------------------------------------------
 
 
-def log_to_model(call: Call) -> Response:
+def log_to_model(call: RouteCall) -> Response:
     """Store trajectory groups of a split, such as "val", with their rewards and metrics."""
     model = call.platform.models.get(call.params["model_id"])
     with groups_body(call) as (rest, stored):
@@ -168,13 +168,13 @@ def _check_same_model(request: LogCreate, model: Model) -> None:
 # ---- aliases
 
 
-def list_aliases(call: Call) -> Response:
+def list_aliases(call: RouteCall) -> Response:
     """List the aliases of a model by name."""
     aliases = call.platform.models.aliases(call.params["model_id"])
     return json_response(AliasPage.of(Page(tuple(aliases), has_more=False), AliasObject.of))
 
 
-def promote(call: Call) -> Response:
+def promote(call: RouteCall) -> Response:
     """Point an alias to a checkpoint, if that meets the requirement. Idempotent."""
     body = promotion_request(call.body)
     with problems_at("path"):
@@ -185,21 +185,21 @@ def promote(call: Call) -> Response:
     return json_response(PromotionObject.of(change))
 
 
-def roll_back(call: Call) -> Response:
+def roll_back(call: RouteCall) -> Response:
     """Point an alias to the checkpoint that it pointed to before."""
     with problems_at("path"):
         change = call.platform.models.rollback(call.params["model_id"], call.params["alias"])
     return json_response(PromotionObject.of(change))
 
 
-def remove_alias(call: Call) -> Response:
+def remove_alias(call: RouteCall) -> Response:
     """Remove an alias; its history stays."""
     with problems_at("path"):
         change = call.platform.models.remove_alias(call.params["model_id"], call.params["alias"])
     return json_response(PromotionObject.of(change))
 
 
-def list_promotions(call: Call) -> Response:
+def list_promotions(call: RouteCall) -> Response:
     """List every change of an alias in order."""
     models, model_id, alias = call.platform.models, call.params["model_id"], call.params["alias"]
     page = requested_page(call, lambda order: models.promotions(model_id, alias, order=order))

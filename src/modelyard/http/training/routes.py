@@ -9,7 +9,7 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, Interface, Parameter, Route, documented_route
+from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
 from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
@@ -34,7 +34,7 @@ JOB = f"{JOBS}/{{training_job_id}}"
 # ---- jobs ----------------------------------------------------------------------------------------------------------
 
 
-def create_rl_job(call: Call) -> Response:
+def create_rl_job(call: RouteCall) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
     with groups_body(call) as (rest, stored):
         request = rl_request(rest)
@@ -44,17 +44,19 @@ def create_rl_job(call: Call) -> Response:
     return json_response(TrainingJobObject.of(job.refresh()))
 
 
-def create_sft_job(call: Call) -> Response:
+def create_sft_job(call: RouteCall) -> Response:
     """Create an SFT job, which fine-tunes a model on a dataset."""
     return _create_on_dataset(call, sft_request(call.body), call.platform.training.sft)
 
 
-def create_dpo_job(call: Call) -> Response:
+def create_dpo_job(call: RouteCall) -> Response:
     """Create a DPO job, which trains a model on a dataset of preferences."""
     return _create_on_dataset(call, dpo_request(call.body), call.platform.training.dpo)
 
 
-def _create_on_dataset(call: Call, request: SFTJobCreate | DPOJobCreate, train: Callable[..., JobHandle]) -> Response:
+def _create_on_dataset(
+    call: RouteCall, request: SFTJobCreate | DPOJobCreate, train: Callable[..., JobHandle]
+) -> Response:
     _check_can_run(call, request.model_id)
     if "://" not in request.training_data_url:
         raise InvalidInput.at("body", "training_data_url", msg="must be the URL that the upload of a dataset returned")
@@ -64,18 +66,18 @@ def _create_on_dataset(call: Call, request: SFTJobCreate | DPOJobCreate, train: 
     return json_response(TrainingJobObject.of(job.refresh()))
 
 
-def _check_can_run(call: Call, model_id: str) -> None:
+def _check_can_run(call: RouteCall, model_id: str) -> None:
     """Raise `NotFound` for an unknown model, and `NoWorker` when nothing would run a job of it."""
     call.platform.models.get(model_id.lower())
     call.platform.jobs.require_worker()
 
 
-def show_job(call: Call) -> Response:
+def show_job(call: RouteCall) -> Response:
     """Show a training job."""
     return json_response(TrainingJobObject.of(call.platform.training.get(call.params["training_job_id"])))
 
 
-def list_jobs(call: Call) -> Response:
+def list_jobs(call: RouteCall) -> Response:
     """List training jobs in the order of their creation."""
     with problems_at("query"):
         status, entity, project = _status(call), call.one("entity"), call.one("project")
@@ -84,21 +86,21 @@ def list_jobs(call: Call) -> Response:
     return json_response(TrainingJobPage.of(page, TrainingJobObject.of))
 
 
-def _status(call: Call) -> JobStatus | None:
+def _status(call: RouteCall) -> JobStatus | None:
     text = call.one("status")
     if text is not None and text not in list(JobStatus):
         raise InvalidInput.at("status", msg=f"must be one of {', '.join(JobStatus)}", type="literal_error")
     return None if text is None else JobStatus(text)
 
 
-def list_events(call: Call) -> Response:
+def list_events(call: RouteCall) -> Response:
     """List the events of a training job in order."""
     job_id = call.params["training_job_id"]
     page = requested_page(call, lambda order: call.platform.training.events(job_id, order=order))
     return json_response(TrainingEventPage.of(page, TrainingEventObject.of))
 
 
-def cancel_job(call: Call) -> Response:
+def cancel_job(call: RouteCall) -> Response:
     """Cancel a training job: at once while it waits, at its next step while it runs."""
     return json_response(TrainingJobObject.of(call.platform.training.cancel(call.params["training_job_id"])))
 
@@ -106,7 +108,7 @@ def cancel_job(call: Call) -> Response:
 # ---- datasets ------------------------------------------------------------------------------------------------------
 
 
-def upload_dataset(call: Call) -> Response:
+def upload_dataset(call: RouteCall) -> Response:
     """Store examples or preferences, one JSON object a line, as the next version of a dataset."""
     with call.open_data() as file, problems_at("query"):
         project, name = _required(call, "project"), _required(call, "name")
@@ -116,7 +118,7 @@ def upload_dataset(call: Call) -> Response:
     return json_response(DatasetObject.of(dataset))
 
 
-def _required(call: Call, name: str) -> str:
+def _required(call: RouteCall, name: str) -> str:
     value = call.one(name)
     if value is None:
         raise InvalidInput.at(name, msg="is required", type="missing")

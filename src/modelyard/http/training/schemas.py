@@ -21,7 +21,7 @@ EventType = Literal["training_started", "gradient_step", "training_ended", "trai
 
 
 @attrs.frozen
-class RLOptions:
+class RLOptionsBody:
     """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
 
     learning_rate: float | None = None
@@ -50,7 +50,7 @@ class RLJobCreate:
 
     model_id: str = attrs.field(validator=ID)
     trajectory_groups: tuple[Mapping[str, Any], ...]
-    experimental_config: RLOptions | None = None
+    experimental_config: RLOptionsBody | None = None
 
 
 @attrs.frozen
@@ -97,7 +97,7 @@ _NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 
 def rl_request(body: Any) -> RLJobCreate:
     """Read the body of an RL job. Raises `InvalidInput` naming every problem and unsupported option."""
-    problems = _unsupported(body, "experimental_config", RLOptions)
+    problems = _unsupported(body, "experimental_config", RLOptionsBody)
     request = _structured(RLJobCreate, body, problems)
     with problems_at("body", "experimental_config"):
         RLConfig.resolve(options_of(request.experimental_config))
@@ -121,7 +121,7 @@ def dpo_request(body: Any) -> DPOJobCreate:
     return request
 
 
-def options_of(options: RLOptions | SFTOptions | DPOOptions | None) -> dict[str, Any]:
+def options_of(options: RLOptionsBody | SFTOptions | DPOOptions | None) -> dict[str, Any]:
     """Return the options that were given, by name."""
     given = attrs.asdict(options, recurse=False) if options is not None else {}
     return {name: value for name, value in given.items() if value is not None}

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from modelyard.formats.converter import structure
 from modelyard.http.errors import MalformedRequest
-from modelyard.http.route import Call
+from modelyard.http.route import RouteCall
 from modelyard.http.uploads import schemas as answer
 from modelyard.http.uploads.schemas import (
     ArtifactCreateVariables,
@@ -34,59 +34,59 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[
 # ---- who, and where ------------------------------------------------------------------------------------------------
 
 
-def _viewer(call: Call, _: Mapping[str, Any]) -> Data:
+def _viewer(call: RouteCall, _: Mapping[str, Any]) -> Data:
     return answer.viewer(call.principal.entity)
 
 
-def _no_run(call: Call, run: RunVariables) -> Data:
+def _no_run(call: RouteCall, run: RunVariables) -> Data:
     return answer.no_run(_entity(call, run), run.project)
 
 
-def _run(call: Call, run: RunVariables) -> Data:
+def _run(call: RouteCall, run: RunVariables) -> Data:
     return answer.run(_entity(call, run), run.project, run.name, run.displayName or run.name)
 
 
-def _entity(call: Call, run: RunVariables) -> str:
+def _entity(call: RouteCall, run: RunVariables) -> str:
     """Return the entity of a run. Raises `Forbidden` unless the caller may use it and the project."""
     entity = call.principal.entity if run.entity is None else run.entity
     call.principal.require(entity, run.project)
     return entity
 
 
-def _run_files(_: Call, variables: RunFilesVariables) -> Data:
+def _run_files(_: RouteCall, variables: RunFilesVariables) -> Data:
     return answer.run_files(variables.run, variables.files)
 
 
 # ---- an artifact on its way ----------------------------------------------------------------------------------------
 
 
-def _begin(call: Call, variables: ArtifactCreateVariables) -> Data:
+def _begin(call: RouteCall, variables: ArtifactCreateVariables) -> Data:
     wanted = variables.input
     return answer.begun(
         call.platform.uploads.begin(wanted.projectName, wanted.artifactCollectionName, entity=wanted.entityName)
     )
 
 
-def _expect_manifest(call: Call, variables: ManifestVariables) -> Data:
+def _expect_manifest(call: RouteCall, variables: ManifestVariables) -> Data:
     if not variables.includeUpload:
         return answer.manifest_expected(variables.artifactID, None)
     secret = call.platform.uploads.expect_manifest(variables.artifactID)
     return answer.manifest_expected(variables.artifactID, _base(call) + MANIFEST.format(manifest=secret))
 
 
-def _expect_file(call: Call, variables: FilesVariables) -> Data:
+def _expect_file(call: RouteCall, variables: FilesVariables) -> Data:
     (file,) = variables.artifactFiles
     secret = call.platform.uploads.expect_file(file.artifactID, file.md5)
     url = None if secret is None else _base(call) + FILE.format(file=secret)
     return answer.file_expected(file.artifactID, file.name, url)
 
 
-def _commit(call: Call, variables: CommitVariables) -> Data:
+def _commit(call: RouteCall, variables: CommitVariables) -> Data:
     call.platform.uploads.commit(variables.artifactID)
     return answer.committed(variables.artifactID)
 
 
-def _base(call: Call) -> str:
+def _base(call: RouteCall) -> str:
     """Return the URL at which this caller reaches the platform. Raises `MalformedRequest`."""
     host = call.headers.get("host", "")
     if not _AUTHORITY.fullmatch(host):
@@ -97,20 +97,20 @@ def _base(call: Call) -> str:
 # ---- an artifact that is there -------------------------------------------------------------------------------------
 
 
-def _artifact(call: Call, variables: ArtifactVariables) -> Data:
+def _artifact(call: RouteCall, variables: ArtifactVariables) -> Data:
     return answer.artifact(variables.id, call.platform.uploads.dataset(variables.id))
 
 
-def _named_artifact(call: Call, variables: NamedArtifactVariables) -> Data:
+def _named_artifact(call: RouteCall, variables: NamedArtifactVariables) -> Data:
     return answer.named_artifact(call.platform.uploads.find(variables.project, variables.name, entity=variables.entity))
 
 
 # ---- by their names, or by their one field -------------------------------------------------------------------------
 
-Operation = Callable[[Call, Mapping[str, Any]], Data]
+Operation = Callable[[RouteCall, Mapping[str, Any]], Data]
 
 
-def _with(cls: type[V], perform: Callable[[Call, V], Data]) -> Operation:
+def _with(cls: type[V], perform: Callable[[RouteCall, V], Data]) -> Operation:
     """Make an operation whose variables are read as `cls`. Raises `InvalidInput`."""
     return lambda call, variables: perform(call, structure(cls, variables, "variables"))
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from modelyard.formats.converter import structure
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Call, Interface, Route, documented_route
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
 from modelyard.http.uploads.graphql import FILE, MANIFEST, operation
 from modelyard.http.uploads.schemas import (
     GraphQLAnswer,
@@ -20,27 +20,27 @@ from modelyard.http.uploads.schemas import (
 )
 
 
-def perform(call: Call) -> Response:
+def perform(call: RouteCall) -> Response:
     """Perform one operation of the upload of an artifact."""
     request = structure(GraphQLRequest, call.body, "body")
     return json_response(GraphQLAnswer(operation(request)(call, request.variables or {})))
 
 
-def put_file(call: Call) -> Response:
+def put_file(call: RouteCall) -> Response:
     """Store the file of an upload."""
     assert call.data is not None
     call.platform.uploads.receive(call.params["file"], call.data)
     return json_response(Received())
 
 
-def put_manifest(call: Call) -> Response:
+def put_manifest(call: RouteCall) -> Response:
     """Compare the list of files of an upload with the file that came."""
     manifest = structure(Manifest, call.body, "body")
     call.platform.uploads.check_manifest(call.params["manifest"], manifest.digests)
     return json_response(Received())
 
 
-def take_stream(call: Call) -> Response:
+def take_stream(call: RouteCall) -> Response:
     """Accept a piece of the stream of a run, which is not kept."""
     structure(RunStream, call.body, "body")
     call.principal.require(call.params["entity"], call.params["project"])

@@ -13,7 +13,7 @@ import attrs
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
 from modelyard.errors import InvalidInput
-from modelyard.formats.constraints import NAME, Length, Matching, Refused
+from modelyard.formats.constraints import NAME, Length, Matching, Unsupported
 
 Data = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ class ArtifactCreate:
     artifactCollectionName: str = attrs.field(validator=NAME)
     projectName: str = attrs.field(validator=NAME)
     entityName: str | None = attrs.field(default=None, validator=NAME)
-    distributedID: object = attrs.field(default=None, validator=Refused("cannot be made by several writers here"))
+    distributedID: object = attrs.field(default=None, validator=Unsupported("cannot be made by several writers here"))
 
 
 @attrs.frozen
@@ -104,7 +104,9 @@ class FileSpec:
     artifactID: str = attrs.field(validator=_id)
     name: str = attrs.field(validator=_text)
     md5: str = attrs.field(validator=Matching(r"[A-Za-z0-9+/]{22}==", "must be an MD5 in base64"))
-    uploadPartsInput: object = attrs.field(default=None, validator=Refused("cannot be a file in several parts here"))
+    uploadPartsInput: object = attrs.field(
+        default=None, validator=Unsupported("cannot be a file in several parts here")
+    )
 
 
 @attrs.frozen

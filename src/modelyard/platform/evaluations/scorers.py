@@ -10,7 +10,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.domain.evaluation.scorers import RULES, LlmJudge, OwnRule, Rule, rule_of
+from modelyard.domain.evaluation.scorers import RULES, DeclarativeScorer, LlmJudge, OwnRule, rule_of
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
@@ -34,7 +34,7 @@ ModelFunction = Callable[[Mapping[str, Any]], Any]
 
 ScorerFunction = Callable[[Any, Mapping[str, Any]], Any]
 
-OneScorer = ScorerFunction | Rule | str | Mapping[str, Any] | ObjectVersion
+OneScorer = ScorerFunction | DeclarativeScorer | str | Mapping[str, Any] | ObjectVersion
 """A function of output and row; a declarative scorer, by value, as data, or by name where it needs no fields; or a
 published scorer, or its reference.
 """
@@ -53,7 +53,7 @@ class NamedScorer:
     """
 
     name: str
-    rule: Rule | None = None
+    rule: DeclarativeScorer | None = None
     function: ScorerFunction | None = None
     published: ObjectRef | None = None
 
@@ -120,7 +120,7 @@ def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScore
             scorer = rule_of(scorer)
         except InvalidInput as wrong:
             raise wrong.below("scorers", name) from None
-    if isinstance(scorer, Rule):
+    if isinstance(scorer, DeclarativeScorer):
         return NamedScorer(_checked_name(name or scorer.type), scorer)
     if not callable(scorer):
         raise InvalidInput.at("scorers", msg=f"must be functions, or declarative: {', '.join(sorted(RULES))}")

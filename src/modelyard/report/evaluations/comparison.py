@@ -13,7 +13,7 @@ from modelyard.domain.evaluation.comparison import (
     RowDifference,
     Verdict,
 )
-from modelyard.domain.evaluation.metrics import Row, row_values
+from modelyard.domain.evaluation.metrics import RunRow, row_values
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.evaluations.comparison_page import UNPAIRED, comparison_content
 from modelyard.report.evaluations.export import Format, RunRows, comparison_lines, save_report
@@ -84,7 +84,7 @@ class ComparisonReport:
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
-    def _values(self, row: Row) -> Mapping[str, float]:
+    def _values(self, row: RunRow) -> Mapping[str, float]:
         kinds = {one.metric: one.kind for one in self.comparison.metrics}
         names = {one.metric: one.name for one in self.comparison.metrics}
         values = row_values(row, kinds, self.comparison.options.reduce)

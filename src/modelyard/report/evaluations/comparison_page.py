@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from modelyard.domain.evaluation.aggregate import POLICY
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, RowDifference, Verdict
-from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.histogram import NEUTRAL, Histogram
 from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
@@ -152,11 +152,11 @@ def _cells(note: RowDifference) -> list[object]:
     return [note.inputs, note.baseline_output, note.candidate_output, tag("code", note.digest[:10], kind="quiet")]
 
 
-def _change(note: RowDifference, kind: Kind) -> Html:
+def _change(note: RowDifference, kind: MetricKind) -> Html:
     if note.baseline is None or note.candidate is None:
         return Html(NONE)
     before, after = (value_text(value, kind) for value in (note.baseline, note.candidate))
-    difference = difference_text(note.candidate - note.baseline, Kind.CONTINUOUS)
+    difference = difference_text(note.candidate - note.baseline, MetricKind.CONTINUOUS)
     return joined([tag("b", difference), tag("small", f"{before} → {after}")])
 
 

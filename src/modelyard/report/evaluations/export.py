@@ -15,7 +15,7 @@ import attrs
 from modelyard.domain.evaluation.metrics import (
     FullScoredPrediction,
     Metric,
-    Row,
+    RunRow,
     ScoredPrediction,
     merged,
     metric_names,
@@ -129,7 +129,7 @@ def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:
 def comparison_lines(
     baseline: RunRows,
     candidate: RunRows,
-    values: Callable[[Row], Mapping[str, float]],
+    values: Callable[[RunRow], Mapping[str, float]],
     names: Sequence[str],
     format: Format,
 ) -> Iterator[bytes]:
@@ -139,7 +139,7 @@ def comparison_lines(
     return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
 
 
-def _pair_object(one: Row, other: Row, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
+def _pair_object(one: RunRow, other: RunRow, before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Any]:
     shared = before.keys() & after.keys()
     return {
         "row_digest": one.digest,

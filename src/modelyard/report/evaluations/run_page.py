@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, RowNote
-from modelyard.domain.evaluation.metrics import Kind
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.report.histogram import Histogram
 from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
@@ -84,7 +84,7 @@ def _metrics(found: Aggregate) -> Html:
 
 def _metric_cells(one: MetricSummary) -> list[object]:
     kind = tag("small", "no value" if one.kind is None else one.kind.value)
-    deviation = None if one.numbers is None or one.kind is Kind.BINARY else one.numbers.deviation
+    deviation = None if one.numbers is None or one.kind is MetricKind.BINARY else one.numbers.deviation
     counts = (one.scored, one.unscored, one.scorer_errors, one.model_errors)
     return [
         joined([one.name, kind]),

@@ -12,7 +12,7 @@ from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which ma
 from modelyard.errors import StoreClosed
 from modelyard.protocols import Snapshot
 from modelyard.stores.sqlite.errors import SqliteError, store_errors, to_store_error
-from modelyard.stores.sqlite.rows import Plan
+from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteSnapshot
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ _MAX_IDLE = 16
 class Readers:
     """A pool of read connections, one for each read that runs at the same time."""
 
-    def __init__(self, path: str, plans: Mapping[type, Plan], busy_seconds: float) -> None:
+    def __init__(self, path: str, plans: Mapping[type, StatementPlan], busy_seconds: float) -> None:
         self._path = path
         self._plans = plans
         self._busy_seconds = busy_seconds

@@ -31,7 +31,7 @@ _QUICK_COMMIT = 1e-4
 _MAX_GATHER = 1e-3
 
 
-class Call(Generic[T]):
+class PendingStep(Generic[T]):
     """A step and its result; settled once everything that it saw is committed."""
 
     settled = False
@@ -60,7 +60,7 @@ class Call(Generic[T]):
 _is_settled = attrgetter("settled")
 
 
-class _ThreadCall(Call[T]):
+class _ThreadCall(PendingStep[T]):
     """A call whose thread waits for it."""
 
     def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
@@ -72,7 +72,7 @@ class _ThreadCall(Call[T]):
         self._bell.put(None)
 
 
-class _TaskCall(Call[T]):
+class _TaskCall(PendingStep[T]):
     """A call that a task of `loop` awaits."""
 
     def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
@@ -84,7 +84,7 @@ class _TaskCall(Call[T]):
 class GroupCommit:
     """The queue of calls. `run` settles a group and returns how many seconds its commit took."""
 
-    def __init__(self, run: Callable[[Sequence[Call[Any]]], float]) -> None:
+    def __init__(self, run: Callable[[Sequence[PendingStep[Any]]], float]) -> None:
         self._run = run
         self._mutex = threading.Lock()
         self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()

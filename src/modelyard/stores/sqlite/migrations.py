@@ -12,7 +12,7 @@ from sqlite_utils import Database
 
 from modelyard.errors import StoreCorrupt, StoreTooNew
 from modelyard.stores.sqlite.connection import fetch_value
-from modelyard.stores.sqlite.rows import Plan
+from modelyard.stores.sqlite.rows import StatementPlan
 
 APPLICATION_ID = 0x4D594152
 """The mark of our files: "MYAR"."""
@@ -85,7 +85,7 @@ def refuse_unfit(connection: Any, migrations: Sequence[Migration]) -> None:
         raise StoreCorrupt(f"the file is damaged: {verdict}; restore a backup")
 
 
-def migrate(database: Database, plans: Iterable[Plan], migrations: Sequence[Migration]) -> None:
+def migrate(database: Database, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> None:
     """Give the file the declared schema, within a write transaction. Raises as `refuse_unfit` does."""
     connection = database.conn
     if _is_empty(connection):
@@ -101,7 +101,7 @@ def migrate(database: Database, plans: Iterable[Plan], migrations: Sequence[Migr
     _refuse_other_columns(database, plans)
 
 
-def up_to_date(database: Database, plans: Iterable[Plan], migrations: Sequence[Migration]) -> bool:
+def up_to_date(database: Database, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> bool:
     """Return whether the file already has the declared schema, so that opening it need not write.
 
     Raises as `migrate` does.
@@ -136,7 +136,7 @@ def _missing(applied: Sequence[str], migrations: Sequence[Migration]) -> Sequenc
     return migrations[len(applied) - 1 :]
 
 
-def _create(database: Database, plans: Iterable[Plan]) -> None:
+def _create(database: Database, plans: Iterable[StatementPlan]) -> None:
     database.conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
     database.create_table(
         "modelyard_migrations", {"number": int, "name": str}, pk="number", not_null={"name"}, strict=True
@@ -145,7 +145,7 @@ def _create(database: Database, plans: Iterable[Plan]) -> None:
         _create_table(database, plan)
 
 
-def _create_table(database: Database, plan: Plan) -> None:
+def _create_table(database: Database, plan: StatementPlan) -> None:
     record = plan.record
     key = record.key if len(record.key) > 1 else record.key[0]
     types = {column.name: _PYTHON_TYPES[column.kind.sql] for column in plan.columns}
@@ -161,7 +161,7 @@ def _create_table(database: Database, plan: Plan) -> None:
             ordered.add(columns)
 
 
-def _refuse_other_columns(database: Database, plans: Iterable[Plan]) -> None:
+def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) -> None:
     """Raise `StoreCorrupt` if a table does not have the declared columns, as after a forgotten migration."""
     for plan in plans:
         declared = {column.name for column in plan.columns}

@@ -69,7 +69,7 @@ def _after(column: Column, descending: bool) -> tuple[str, int]:
     return f"({name} > ? OR (? IS NULL AND {name} IS NOT NULL))", 2
 
 
-class Listing:
+class IndexStatements:
     """The statements of one index."""
 
     def __init__(self, table: str, columns: str, where: Sequence[Column], order: Sequence[Column]) -> None:
@@ -97,15 +97,15 @@ class Listing:
 
 
 @attrs.frozen
-class Selection:
+class ColumnSelection:
     """Some columns of the records of an index: the statements that read them, and how their values are converted."""
 
-    listing: Listing
+    listing: IndexStatements
     table: str
     loads: Sequence[tuple[int, Convert]]
 
     def values_of(self, rows: Sequence[Row]) -> list[Row]:
-        """Convert the values of rows, column by column. Raises `StoreCorrupt` as `Plan.record_of` does."""
+        """Convert the values of rows, column by column. Raises `StoreCorrupt` as `StatementPlan.record_of` does."""
         if not rows or not self.loads:
             return list(rows)
         columns: list[Iterable[Any]] = list(zip(*rows, strict=True))
@@ -138,7 +138,7 @@ def _picker(positions: Sequence[int]) -> Callable[[Row], Row]:
     return lambda row: tuple([row[at] for at in positions])
 
 
-class Plan:
+class StatementPlan:
     """The statements and conversions for the records of one class."""
 
     def __init__(self, record: Record) -> None:
@@ -160,24 +160,24 @@ class Plan:
         self.find = {name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()}
         self.find[KEY] = Lookup(self.get, self.key)
         self.listings = {name: self._listing(name, names) for name in record.indexes}
-        self._selections: dict[tuple[str, tuple[str, ...]], Selection] = {}
+        self._selections: dict[tuple[str, tuple[str, ...]], ColumnSelection] = {}
         self._updates: dict[tuple[int, ...], str] = {}
 
     def _lookup(self, columns: Sequence[Column]) -> Lookup:
         condition = " AND ".join(f'"{column.name}" = ?' for column in columns)
         return Lookup(f'SELECT {_quoted(self._names)} FROM "{self._table}" WHERE {condition}', _dumping(columns))
 
-    def _listing(self, index: str, selected: Sequence[str]) -> Listing:
+    def _listing(self, index: str, selected: Sequence[str]) -> IndexStatements:
         columns = columns_of(self.record)
         where, order = self.record.indexes[index].where, self.record.order_of(index)
-        return Listing(self._table, _quoted(selected), [columns[c] for c in where], [columns[c] for c in order])
+        return IndexStatements(self._table, _quoted(selected), [columns[c] for c in where], [columns[c] for c in order])
 
-    def selection(self, index: str, names: tuple[str, ...]) -> Selection:
+    def selection(self, index: str, names: tuple[str, ...]) -> ColumnSelection:
         """Return what reads these columns of the records of an index. Raises `KeyError` for unknown ones."""
         found = self._selections.get((index, names))
         if found is None:
             loads = _loads([columns_of(self.record)[name] for name in names])
-            found = Selection(self._listing(index, names), self._table, loads)
+            found = ColumnSelection(self._listing(index, names), self._table, loads)
             self._selections[index, names] = found
         return found
 
@@ -223,13 +223,13 @@ class Plan:
         return changed
 
 
-class Plans(dict[type, Plan]):
+class Plans(dict[type, StatementPlan]):
     """Plans by the class of their records."""
 
     def __missing__(self, cls: type) -> Never:
         raise TypeError(f"{cls.__name__} is not a declared record")
 
 
-def plans_of(records: Iterable[Record]) -> Mapping[type, Plan]:
+def plans_of(records: Iterable[Record]) -> Mapping[type, StatementPlan]:
     """Build the plan of each declaration."""
-    return Plans({record.cls: Plan(record) for record in records})
+    return Plans({record.cls: StatementPlan(record) for record in records})

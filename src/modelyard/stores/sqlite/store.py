@@ -16,7 +16,7 @@ from modelyard.stores.sqlite.errors import store_errors
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.group_commit import GroupCommit
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
-from modelyard.stores.sqlite.rows import Plan, plans_of
+from modelyard.stores.sqlite.rows import StatementPlan, plans_of
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
 
@@ -64,7 +64,7 @@ class SqliteStore:
             self._open(opened, plans_of(records), migrations)
             self._opened = opened.pop_all()
 
-    def _open(self, opened: ExitStack, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
+    def _open(self, opened: ExitStack, plans: Mapping[type, StatementPlan], migrations: Sequence[Migration]) -> None:
         _inspect(self._path, migrations, self._patience)
         create_file(self._path)
         fair_lock = opened.enter_context(closing(FairLock(f"{self._path}-turn", self._patience)))
@@ -162,7 +162,9 @@ def _write_ahead(connection: Any) -> None:
         raise StoreError(f"the file system allows no write-ahead log (journal mode {mode}); use a local disk")
 
 
-def _migrate(connection: Any, fair_lock: FairLock, plans: Mapping[type, Plan], migrations: Sequence[Migration]) -> None:
+def _migrate(
+    connection: Any, fair_lock: FairLock, plans: Mapping[type, StatementPlan], migrations: Sequence[Migration]
+) -> None:
     database = Database(connection, execute_plugins=False, recursive_triggers=False)
     connection.execute("PRAGMA synchronous=FULL")
     if fair_lock.enter(lambda: up_to_date(database, plans.values(), migrations)):

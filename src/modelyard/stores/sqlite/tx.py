@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.stores.columns import Projection
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
-from modelyard.stores.sqlite.rows import Listing, Plan, Row
+from modelyard.stores.sqlite.rows import IndexStatements, Row, StatementPlan
 
 R = TypeVar("R")
 
@@ -26,7 +26,7 @@ class SqliteSnapshot:
 
     __slots__ = ("_execute", "_plans", "error")
 
-    def __init__(self, execute: Execute, plans: Mapping[type, Plan]) -> None:
+    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan]) -> None:
         self._execute = execute
         self._plans = plans
         self.error: Exception | None = None
@@ -83,7 +83,9 @@ class SqliteSnapshot:
         rows = self._look_up(listing.count, listing.where, where)
         return rows[0][0] if rows else 0
 
-    def _window(self, listing: Listing, where: Row, after: Row | None, limit: int, descending: bool) -> list[Row]:
+    def _window(
+        self, listing: IndexStatements, where: Row, after: Row | None, limit: int, descending: bool
+    ) -> list[Row]:
         if limit < 0:
             raise ValueError(f"the limit {limit} is negative")
         sql, bound = listing.page(after, descending)
@@ -106,10 +108,10 @@ class SqliteSnapshot:
             raise ValueError(f"no column can hold this value: {error}") from error
         return rows
 
-    def _record(self, plan: Plan, row: Row) -> Any:
+    def _record(self, plan: StatementPlan, row: Row) -> Any:
         return plan.record_of(row)
 
-    def _records(self, plan: Plan, rows: list[Row]) -> list[Any]:
+    def _records(self, plan: StatementPlan, rows: list[Row]) -> list[Any]:
         return [plan.record_of(row) for row in rows]
 
 
@@ -118,10 +120,10 @@ class SqliteTx(SqliteSnapshot):
 
     __slots__ = ("_seen", "_shared", "dirty")
 
-    def __init__(self, execute: Execute, plans: Mapping[type, Plan], shared: bool) -> None:
+    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], shared: bool) -> None:
         super().__init__(execute, plans)
         self._shared = shared
-        self._seen: dict[tuple[Plan, Row], tuple[Any, Row]] = {}
+        self._seen: dict[tuple[StatementPlan, Row], tuple[Any, Row]] = {}
         self.dirty = False
 
     def add(self, record: object) -> None:
@@ -160,18 +162,18 @@ class SqliteTx(SqliteSnapshot):
         """Run a statement that writes a page but changes no record, so that the commit has something to sync."""
         self._write(sql, ())
 
-    def _stored(self, plan: Plan, key: Row) -> tuple[Any, Row]:
+    def _stored(self, plan: StatementPlan, key: Row) -> tuple[Any, Row]:
         rows = self._rows(plan.get, key)
         if not rows:
             raise RecordNotFound(f"no {plan.record.cls.__name__} {key}")
         return plan.record_of(rows[0]), rows[0]
 
-    def _record(self, plan: Plan, row: Row) -> Any:
+    def _record(self, plan: StatementPlan, row: Row) -> Any:
         record = plan.record_of(row)
         self._seen[plan, plan.key_of(row)] = record, row
         return record
 
-    def _records(self, plan: Plan, rows: list[Row]) -> list[Any]:
+    def _records(self, plan: StatementPlan, rows: list[Row]) -> list[Any]:
         """Remember the records of a short page, such as the head of a queue: they are read to be replaced."""
         if len(rows) <= _SHORT_PAGE:
             return [self._record(plan, row) for row in rows]

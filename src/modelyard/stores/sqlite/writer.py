@@ -10,8 +10,8 @@ from typing import Any
 from modelyard.errors import StoreBusy
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
-from modelyard.stores.sqlite.group_commit import Call
-from modelyard.stores.sqlite.rows import Plan
+from modelyard.stores.sqlite.group_commit import PendingStep
+from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteTx
 
 
@@ -22,7 +22,7 @@ class Writer:
     leader of a group uses it. `unsynced` is true while acknowledged records wait for a sync.
     """
 
-    def __init__(self, connection: Any, plans: Mapping[type, Plan], fair_lock: FairLock, power: bool) -> None:
+    def __init__(self, connection: Any, plans: Mapping[type, StatementPlan], fair_lock: FairLock, power: bool) -> None:
         self._connection = connection
         self._execute = connection.cursor().execute
         self._plans = plans
@@ -32,7 +32,7 @@ class Writer:
         self._committing = False
         self.unsynced = False
 
-    def run(self, group: Sequence[Call[Any]]) -> float:
+    def run(self, group: Sequence[PendingStep[Any]]) -> float:
         """Settle every call, once all that it saw is committed. Returns how many seconds the commit took.
 
         Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
@@ -58,7 +58,7 @@ class Writer:
         """Close the connection."""
         self._connection.close()
 
-    def _run_together(self, group: Sequence[Call[Any]]) -> float:
+    def _run_together(self, group: Sequence[PendingStep[Any]]) -> float:
         self._synchronize(self._power and any(map(_is_durable, group)))
         self._fair_lock.enter(self._begin)
         shared = len(group) > 1
@@ -67,7 +67,7 @@ class Writer:
         _settle(group)
         return seconds
 
-    def _run_alone(self, group: Sequence[Call[Any]], error: Exception) -> None:
+    def _run_alone(self, group: Sequence[PendingStep[Any]], error: Exception) -> None:
         """Run the calls of a failed group one by one, so that none suffers from the error of another.
 
         If the group was a single call, that one has failed.
@@ -89,7 +89,7 @@ class Writer:
     def _begin(self) -> None:
         self._execute("BEGIN IMMEDIATE")
 
-    def _attempt(self, call: Call[Any], shared: bool) -> bool:
+    def _attempt(self, call: PendingStep[Any], shared: bool) -> bool:
         """Run one step, undo it alone if it raises, and return whether it wrote. Raises the storage error it met."""
         tx = SqliteTx(self._execute, self._plans, shared)
         try:
@@ -139,7 +139,7 @@ class Writer:
 _is_durable = attrgetter("durable")
 
 
-def _settle(group: Sequence[Call[Any]]) -> None:
+def _settle(group: Sequence[PendingStep[Any]]) -> None:
     for call in group:
         call.settled = True
 

@@ -16,7 +16,7 @@ BrokenOff = Callable[[str], Exception]
 """Creates the exception that a client library raises if a server breaks off its response."""
 
 
-class Address(Protocol):
+class RequestUrl(Protocol):
     """A URL of a client library."""
 
     @property
@@ -46,7 +46,7 @@ class ClientRequest(Protocol):
     stream: Any
 
     @property
-    def url(self) -> Address:
+    def url(self) -> RequestUrl:
         """The requested URL; its host does not matter."""
         ...
 

@@ -18,7 +18,7 @@ Action = tuple[str, Item]
 actions: st.SearchStrategy[Action] = st.tuples(st.sampled_from(["add", "replace", "remove"]), items)
 
 
-class Refused(Exception):
+class UndoStep(Exception):
     """Ends a step that is to be undone."""
 
 
@@ -143,11 +143,11 @@ class StoreMachine(RuleBasedStateMachine):
             """Run a step in which each operation succeeds or is refused as it should be."""
             for action in chosen:
                 apply_to_store(tx, action)
-            raise Refused
+            raise UndoStep
 
         try:
             self.store.transact(step)
-        except Refused:
+        except UndoStep:
             return
         raise AssertionError("the store swallowed what its step raised")
 

@@ -14,7 +14,7 @@ import pytest
 
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
-from modelyard.testing.contracts.store_machine import Refused
+from modelyard.testing.contracts.store_machine import UndoStep
 from modelyard.testing.contracts.store_records import all_items, keep
 from modelyard.testing.contracts.store_values import Counter, Item
 
@@ -52,9 +52,9 @@ class StepLaws:
     # ---- steps ----
 
     def test_a_step_answers_and_raises_as_it_does(self, store: Store) -> None:
-        refusal = Refused("why")
+        refusal = UndoStep("why")
         assert store.transact(lambda tx: "answer") == "answer"
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(UndoStep) as caught:
             store.transact(lambda tx: _raise(refusal))
         assert caught.value is refusal
 
@@ -67,9 +67,9 @@ class StepLaws:
             tx.replace(Item("a", 1, "w"))
             tx.remove(Item, "a", 2)
             tx.add(Item("a", 2, "z"))
-            raise Refused
+            raise UndoStep
 
-        with pytest.raises(Refused):
+        with pytest.raises(UndoStep):
             store.transact(step)
         assert all_items(store) == [Item("a", 1, "x"), Item("a", 2, "y")]
         keep(store, Item("a", 3, "w"))
@@ -131,7 +131,7 @@ class StepLaws:
         def step_of(number: int) -> Callable[[Tx], int]:
             def step(tx: Tx) -> int:
                 tx.add(Item("a", number))
-                return _raise(Refused()) if number % 3 == 0 else number
+                return _raise(UndoStep()) if number % 3 == 0 else number
 
             return step
 
@@ -142,7 +142,7 @@ class StepLaws:
         by_task = asyncio.run(together())
         by_thread = at_once([lambda n=n: store.transact(step_of(n)) for n in range(60, 72)])  # type: ignore[misc]
         answered = [number for number in range(72) if number % 3]
-        assert [answer for answer in (*by_task, *by_thread) if not isinstance(answer, Refused)] == answered
+        assert [answer for answer in (*by_task, *by_thread) if not isinstance(answer, UndoStep)] == answered
         assert [i.number for i in store.read(lambda s: s.page(Item, "by_shelf", "a"))] == answered
 
     def test_an_outcome_is_told_after_its_commit(self, store: Store) -> None:

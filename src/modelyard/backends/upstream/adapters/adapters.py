@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modelyard.backends.upstream.adapters import slots
-from modelyard.backends.upstream.adapters.calls import Answer, Server, wait_for_bell
+from modelyard.backends.upstream.adapters.calls import Server, ServerAnswer, wait_for_bell
 from modelyard.backends.upstream.adapters.files import OURS, adapter_name, materialise, remove, sweep
 from modelyard.backends.upstream.address import Address
 from modelyard.clock import SystemClock
@@ -110,24 +110,24 @@ class LoraAdapters:
     def loaded(self) -> tuple[str, ...]:
         """The names of the adapters that are believed to be loaded, the least recently used first."""
         with self._lock:
-            there = [slot for slot in self._slots.slots.values() if slot.state is slots.State.LOADED]
+            there = [slot for slot in self._slots.slots.values() if slot.state is slots.AdapterState.LOADED]
         return tuple(slot.name for slot in sorted(there, key=lambda slot: slot.used))
 
     # ---- flows
 
-    def _new_claim(self, model: ServedModel) -> slots.Claim | None:
+    def _new_claim(self, model: ServedModel) -> slots.SlotClaim | None:
         """Return a claim, which must be left; None for a model without weights of its own."""
         if not _has_weights(model):
             return None
         name = _name(model)
-        return slots.Claim(name, f"{self._seen}/{name}")
+        return slots.SlotClaim(name, f"{self._seen}/{name}")
 
-    def _leave(self, claim: slots.Claim | None) -> None:
+    def _leave(self, claim: slots.SlotClaim | None) -> None:
         if claim is not None:
             with self._lock:
                 self._slots.leave(claim)
 
-    def _serve(self, claim: slots.Claim, model: ServedModel) -> Flow[None]:
+    def _serve(self, claim: slots.SlotClaim, model: ServedModel) -> Flow[None]:
         """Have the adapter loaded, and pinned for the claim."""
         deadline = self._clock.monotonic() + self._patience
         while True:
@@ -265,7 +265,7 @@ def _name(model: ServedModel) -> str:
 # ---- answers of the server ------------------------------------------------------------------------------------------
 
 
-def _adapters_in(answer: Answer) -> Mapping[str, str]:
+def _adapters_in(answer: ServerAnswer) -> Mapping[str, str]:
     """Return our adapters that are listed, each with the path that the server loaded it from."""
     if answer.status != 200:
         raise _refusal(answer, "")
@@ -276,11 +276,11 @@ def _adapters_in(answer: Answer) -> Mapping[str, str]:
         raise BackendError(f"the server's {MODELS} is not a list of models") from None
 
 
-def _is_loaded(answer: Answer) -> bool:
+def _is_loaded(answer: ServerAnswer) -> bool:
     return answer.status == 200 or (answer.status == 400 and b"already been loaded" in answer.body)
 
 
-def _refusal(answer: Answer, path: str) -> BackendError:
+def _refusal(answer: ServerAnswer, path: str) -> BackendError:
     message = _message(answer)
     if answer.status == 401:
         hint = "give its api_key"
@@ -294,7 +294,7 @@ def _refusal(answer: Answer, path: str) -> BackendError:
     return BackendError(f"the server refused {answer.path} with status {answer.status}; {hint}{shown}")
 
 
-def _message(answer: Answer) -> str | None:
+def _message(answer: ServerAnswer) -> str | None:
     """Return the message of an error, as newer or older releases send it; None for an error that is not vLLM's own."""
     try:
         body: Any = json.loads(answer.body)

@@ -15,7 +15,7 @@ from modelyard.protocols import Clock
 
 
 @attrs.frozen
-class Answer:
+class ServerAnswer:
     """What the server answered to a request for `path`."""
 
     path: str
@@ -31,17 +31,17 @@ class Server:
     timeout: float
 
     def call(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Await:
-        """Return an effect that is answered with an `Answer`, or raises `BackendError` after `timeout` seconds."""
+        """Return an effect that is answered with a `ServerAnswer`, or raises `BackendError` after `timeout` seconds."""
         return Await(partial(self._acall, method, path, body), partial(self._call, method, path, body))
 
-    def _call(self, method: str, path: str, body: Mapping[str, str] | None) -> Answer:
+    def _call(self, method: str, path: str, body: Mapping[str, str] | None) -> ServerAnswer:
         try:
             with httpx.Client(**self.address.options, timeout=self.timeout) as client:
                 return _answer(path, client.request(method, path, json=body))
         except httpx.HTTPError as error:
             raise _unreachable(path, error) from error
 
-    async def _acall(self, method: str, path: str, body: Mapping[str, str] | None) -> Answer:
+    async def _acall(self, method: str, path: str, body: Mapping[str, str] | None) -> ServerAnswer:
         try:
             async with httpx.AsyncClient(**self.address.options, timeout=self.timeout) as client:
                 return _answer(path, await client.request(method, path, json=body))
@@ -49,8 +49,8 @@ class Server:
             raise _unreachable(path, error) from error
 
 
-def _answer(path: str, response: httpx.Response) -> Answer:
-    return Answer(path, response.status_code, response.content)
+def _answer(path: str, response: httpx.Response) -> ServerAnswer:
+    return ServerAnswer(path, response.status_code, response.content)
 
 
 def _unreachable(path: str, error: Exception) -> BackendError:

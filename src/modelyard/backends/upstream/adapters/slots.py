@@ -1,6 +1,6 @@
 """Which adapters a server holds, and what to do next: decisions only, without I/O, clock or threads.
 
-A slot is an adapter on the server, or being loaded or unloaded. A request makes a `Claim` and calls `next` until that
+A slot is an adapter on the server, loading or unloading. A request makes a `SlotClaim` and calls `next` until that
 returns `Serve`; every other result is something to do, or to wait for. What is in use is pinned, and never unloaded.
 When all are in use and a claim waits, the least recently used slot drains: it serves no new claim, and makes room when
 its last user has left. So every claim is served, in order, as long as answers end.
@@ -17,7 +17,7 @@ from enum import Enum, auto
 import attrs
 
 
-class State(Enum):
+class AdapterState(Enum):
     """Where an adapter is."""
 
     LOADING = auto()
@@ -34,7 +34,7 @@ class Slot:
 
     name: str
     path: str
-    state: State = State.LOADING
+    state: AdapterState = AdapterState.LOADING
     pins: int = 0
     used: int = 0
     draining: bool = False
@@ -43,11 +43,11 @@ class Slot:
     @property
     def idle(self) -> bool:
         """Whether it may be unloaded."""
-        return self.state is State.LOADED and not self.pins
+        return self.state is AdapterState.LOADED and not self.pins
 
 
 @attrs.define(eq=False)
-class Waiter:
+class SlotWaiter:
     """One that waits; `bell` rings when it is worth trying again."""
 
     bell: "Future[None]" = attrs.field(factory=Future, init=False)
@@ -59,7 +59,7 @@ class Waiter:
 
 
 @attrs.define(eq=False)
-class Claim(Waiter):
+class SlotClaim(SlotWaiter):
     """A request for an adapter; `slot` is the one that was pinned for it, `error` why there will be none."""
 
     name: str
@@ -69,7 +69,7 @@ class Claim(Waiter):
 
 
 @attrs.define(eq=False)
-class Removal(Waiter):
+class Removal(SlotWaiter):
     """A request to unload adapters: those of the first look for which `covers` returns True."""
 
     covers: Callable[[str], bool]
@@ -120,14 +120,14 @@ class Slots:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.slots: dict[str, Slot] = {}
-        self.waiting: list[Waiter] = []
+        self.waiting: list[SlotWaiter] = []
         self.suspect = True
         self._listing: frozenset[str] | None = None
         self._clock = 0
 
     # ---- what next
 
-    def next(self, claim: Claim) -> Serve | List | Load | Unload | Wait:
+    def next(self, claim: SlotClaim) -> Serve | List | Load | Unload | Wait:
         """Return the next step for a claim. Raises its error when its adapter was refused."""
         if claim.error is not None:
             raise claim.error
@@ -159,12 +159,12 @@ class Slots:
         if not self.suspect or self._listing is not None:
             return None
         self.suspect = False
-        self._listing = frozenset(slot.name for slot in self.slots.values() if slot.state is not State.LOADED)
+        self._listing = frozenset(slot.name for slot in self.slots.values() if slot.state is not AdapterState.LOADED)
         return List()
 
-    def _served(self, claim: Claim) -> Serve | None:
+    def _served(self, claim: SlotClaim) -> Serve | None:
         slot = self.slots.get(claim.name)
-        if self._listing is not None or slot is None or slot.state is not State.LOADED:
+        if self._listing is not None or slot is None or slot.state is not AdapterState.LOADED:
             return None
         if slot.draining or slot.leftover:
             return None
@@ -179,7 +179,7 @@ class Slots:
                     return self._unload(slot)
         return None
 
-    def _make(self, claim: Claim) -> Load | Unload | None:
+    def _make(self, claim: SlotClaim) -> Load | Unload | None:
         """Load the claim's adapter, or make room for it when it is the claim's turn."""
         if self._listing is not None:
             return None
@@ -193,7 +193,7 @@ class Slots:
             return Load(slot)
         return self._make_room(self.slots.values())
 
-    def _adopt(self, slot: Slot, claim: Claim) -> Load | Unload | None:
+    def _adopt(self, slot: Slot, claim: SlotClaim) -> Load | Unload | None:
         """Load a leftover again, which ensures its files, or unload it when its files lie elsewhere.
 
         Where an earlier process with more room has left too many, others are unloaded first.
@@ -202,13 +202,13 @@ class Slots:
             return self._make_room(other for other in self.slots.values() if other is not slot)
         if slot.path != claim.path:
             return self._unload(slot)
-        slot.state = State.LOADING
+        slot.state = AdapterState.LOADING
         return Load(slot)
 
-    def _first(self) -> Waiter | None:
+    def _first(self) -> SlotWaiter | None:
         """Return the claim whose turn it is to get room: the first whose adapter has no slot."""
         for waiter in self.waiting:
-            if isinstance(waiter, Claim) and waiter.name not in self.slots:
+            if isinstance(waiter, SlotClaim) and waiter.name not in self.slots:
                 return waiter
         return None
 
@@ -217,18 +217,18 @@ class Slots:
         for slot in by_age:
             if slot.idle:
                 return self._unload(slot)
-        if not any(slot.draining or slot.state is State.UNLOADING for slot in by_age):
+        if not any(slot.draining or slot.state is AdapterState.UNLOADING for slot in by_age):
             for slot in by_age:
-                if slot.state is State.LOADED:
+                if slot.state is AdapterState.LOADED:
                     slot.draining = True
                     break
         return None
 
     def _unload(self, slot: Slot) -> Unload:
-        slot.state = State.UNLOADING
+        slot.state = AdapterState.UNLOADING
         return Unload(slot)
 
-    def _wait(self, waiter: Waiter) -> Wait:
+    def _wait(self, waiter: SlotWaiter) -> Wait:
         if waiter.bell.done():
             waiter.bell = Future()
         return Wait(waiter.bell)
@@ -243,11 +243,11 @@ class Slots:
         moving = self._listing or frozenset()
         self._listing = None
         for name, slot in list(self.slots.items()):
-            if slot.state is State.LOADED and name not in found and name not in moving:
+            if slot.state is AdapterState.LOADED and name not in found and name not in moving:
                 del self.slots[name]
         for name, path in found.items():
             if name not in self.slots and name not in moving:
-                self.slots[name] = Slot(name, path, State.LOADED, leftover=True)
+                self.slots[name] = Slot(name, path, AdapterState.LOADED, leftover=True)
         self._changed()
 
     def not_listed(self) -> None:
@@ -257,7 +257,7 @@ class Slots:
 
     def loaded(self, slot: Slot) -> None:
         """Note that it is loaded, and pin it for every claim that waits for it."""
-        slot.state, slot.leftover = State.LOADED, False
+        slot.state, slot.leftover = AdapterState.LOADED, False
         self._changed()
         for claim in self._claims(slot.name):
             self._pin(slot, claim)
@@ -290,21 +290,21 @@ class Slots:
         if not slot.pins:
             self._changed()
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: SlotWaiter) -> None:
         """End a claim or a removal: give back the slot that was pinned, or wait no longer."""
-        if isinstance(waiter, Claim) and waiter.slot is not None:
+        if isinstance(waiter, SlotClaim) and waiter.slot is not None:
             self.release(waiter.slot)
         elif waiter in self.waiting:
             self.waiting.remove(waiter)
             self._changed()
 
-    def _pin(self, slot: Slot, claim: Claim) -> None:
+    def _pin(self, slot: Slot, claim: SlotClaim) -> None:
         self._clock += 1
         slot.used, slot.pins, claim.slot = self._clock, slot.pins + 1, slot
         self.waiting.remove(claim)
 
-    def _claims(self, name: str) -> Collection[Claim]:
-        return [waiter for waiter in self.waiting if isinstance(waiter, Claim) and waiter.name == name]
+    def _claims(self, name: str) -> Collection[SlotClaim]:
+        return [waiter for waiter in self.waiting if isinstance(waiter, SlotClaim) and waiter.name == name]
 
     def _changed(self) -> None:
         for waiter in self.waiting:

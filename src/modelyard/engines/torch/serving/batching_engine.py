@@ -23,7 +23,7 @@ from modelyard.engines.torch.serving.forward import ForwardPass, side_by_side
 from modelyard.engines.torch.serving.leader import LeaderElection, Waiter
 from modelyard.engines.torch.serving.sampler import Sampler
 from modelyard.engines.torch.serving.separate_caches import SeparateCaches
-from modelyard.engines.torch.serving.sequence import Sampled, Sequence, State
+from modelyard.engines.torch.serving.sequence import SampledToken, Sequence, SequenceState
 from modelyard.errors import BackendError, Overloaded, QueueFull
 
 
@@ -107,7 +107,7 @@ class Engine:
 
     def cancel(self, sequence: Sequence) -> None:
         """Stop its work: at the next step, or now if there is no leader."""
-        if sequence.state is State.ENDED:
+        if sequence.state is SequenceState.ENDED:
             return
         sequence.cancelled = True
         if self._lead.take():
@@ -206,7 +206,7 @@ class Engine:
         self._end(failed[0], failure=_failure(fault))
 
     def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
-        if sequence.state is State.RUNNING:
+        if sequence.state is SequenceState.RUNNING:
             self._leave(sequence, failed=failure is not None)
         sequence.end(failure)
         self._changed.append(sequence)
@@ -242,7 +242,7 @@ class Engine:
         for sequence in reversed(sequences):
             self._sampler = None
             self.rows.drop(sequence)
-            sequence.state, sequence.read = State.WAITING, False
+            sequence.state, sequence.read = SequenceState.WAITING, False
         with self._lock:
             self._waiting.extendleft(reversed(sequences))
 
@@ -262,7 +262,7 @@ class Engine:
                 break
             if not self._admit(sequence):
                 break
-            if sequence.state is State.RUNNING:
+            if sequence.state is SequenceState.RUNNING:
                 new.append(sequence)
                 longest = max(longest, sequence.length - sequence.cached)
             if sequence.alone:
@@ -275,7 +275,7 @@ class Engine:
         try:
             if not self.rows.admit(sequence):
                 return False
-            sequence.state, self._sampler = State.RUNNING, None
+            sequence.state, self._sampler = SequenceState.RUNNING, None
         except Exception as fault:  # noqa: BLE001 - reported to the reader of the answer
             failure = _failure(fault)
         with self._lock:
@@ -300,12 +300,12 @@ class Engine:
             self._sampler = Sampler(running, self._network.device)
         self._took(running, self._sampler.draw(logits))
 
-    def _took(self, sequences: Many[Sequence], drawn: Many[Sampled]) -> None:
+    def _took(self, sequences: Many[Sequence], drawn: Many[SampledToken]) -> None:
         for sequence, sampled in zip(sequences, drawn, strict=True):
-            if sequence.state is State.RUNNING:
+            if sequence.state is SequenceState.RUNNING:
                 self._take(sequence, sampled)
 
-    def _take(self, sequence: Sequence, sampled: Sampled) -> None:
+    def _take(self, sequence: Sequence, sampled: SampledToken) -> None:
         """Add a token to an answer, and end it if it is complete. An error here affects only this answer."""
         try:
             reason = self._reason(sequence, sequence.take(sampled))
@@ -328,7 +328,7 @@ class Engine:
 
 
 def _news(sequence: Sequence, seen: int) -> bool:
-    return len(sequence.sampled) > seen or sequence.state is State.ENDED
+    return len(sequence.sampled) > seen or sequence.state is SequenceState.ENDED
 
 
 def _woken(event: asyncio.Event, _: object) -> None:

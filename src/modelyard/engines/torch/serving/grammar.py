@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolMode
-from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat.tool_calls import ToolFormat
 
@@ -38,7 +38,7 @@ class Matcher:
 class Grammars:
     """Creates grammars for one base model. Preparing the vocabulary takes about 2 s for 100,000 tokens, once."""
 
-    def __init__(self, chat: Chat, vocabulary: int) -> None:
+    def __init__(self, chat: ChatTokenizer, vocabulary: int) -> None:
         end = min(chat.end_tokens, default=None)
         self._tokens = llguidance.hf.from_tokenizer(chat.tokenizer, n_vocab=vocabulary, eos_token=end)
         self._known = chat.tokenizer.get_vocab()

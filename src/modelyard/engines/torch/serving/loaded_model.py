@@ -16,7 +16,7 @@ from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.grammar import Grammars, Matcher
 from modelyard.engines.torch.serving.model_pool import Networks, Room
 from modelyard.engines.torch.serving.sequence import ChoiceStream, Sequence
-from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.formats.model_config import CONFIG, vocabulary_size
 from modelyard.formats.model_folder import check_unchanged
@@ -31,7 +31,7 @@ class LoadedModel:
     def __init__(self, base: BaseModel, device: str, room: Room) -> None:
         check_unchanged(base)
         folder = Path(base.path)
-        self.chat = Chat(folder)
+        self.chat = ChatTokenizer(folder)
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
         self._grammars: Grammars | None = None
         vocabulary = vocabulary_size(json.loads((folder / CONFIG).read_bytes()))

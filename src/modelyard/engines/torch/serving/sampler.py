@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from modelyard.backends.sampling import uniform
-from modelyard.engines.torch.serving.sequence import Sampled, Sequence
+from modelyard.engines.torch.serving.sequence import SampledToken, Sequence
 
 NEVER = -1e30
 """The score of a forbidden token."""
@@ -33,7 +33,7 @@ class Sampler:
         self._filtering = [row for row, sequence in enumerate(sequences) if _filters(sequence)]
         self._top = max((sequence.top_logprobs for sequence in sequences), default=0)
 
-    def draw(self, logits: Tensor) -> list[Sampled]:
+    def draw(self, logits: Tensor) -> list[SampledToken]:
         """Sample the next token of each sequence, from logits (sequences x vocabulary), which may be changed in
         place.
         """
@@ -63,14 +63,14 @@ class Sampler:
             tokens[row] = _filtered(weights[row], chance[row], self._sequences[row])
         return tokens
 
-    def _samples(self, tokens: Tensor, logprobs: Tensor) -> list[Sampled]:
+    def _samples(self, tokens: Tensor, logprobs: Tensor) -> list[SampledToken]:
         own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         if not self._top:
-            return [Sampled(token, min(logprob, 0.0)) for token, logprob in zip(tokens.tolist(), own, strict=True)]
+            return [SampledToken(token, min(logprob, 0.0)) for token, logprob in zip(tokens.tolist(), own, strict=True)]
         best = logprobs.topk(self._top)
         values, ids = best.values.tolist(), best.indices.tolist()
         return [
-            Sampled(token, min(own[row], 0.0), _first(ids[row], values[row], self._sequences[row].top_logprobs))
+            SampledToken(token, min(own[row], 0.0), _first(ids[row], values[row], self._sequences[row].top_logprobs))
             for row, token in enumerate(tokens.tolist())
         ]
 

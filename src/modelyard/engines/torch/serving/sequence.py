@@ -29,7 +29,7 @@ class Grammar(Protocol):
         ...
 
 
-class State(Enum):
+class SequenceState(Enum):
     """The state of a sequence."""
 
     WAITING = "waiting"
@@ -38,7 +38,7 @@ class State(Enum):
 
 
 @attrs.frozen
-class Sampled:
+class SampledToken:
     """A token that was sampled: its log-probability as the model gives it, and the likeliest ones (id, logprob).
 
     The last one of an answer carries the finish reason, so that a concurrent reader never sees one without the other.
@@ -66,9 +66,9 @@ class Sequence:
     slot: int = 0
     top_logprobs: int = 0
     grammar: Grammar | None = None
-    sampled: list[Sampled] = attrs.field(factory=list)
+    sampled: list[SampledToken] = attrs.field(factory=list)
     answer: list[int] = attrs.field(factory=list)
-    state: State = State.WAITING
+    state: SequenceState = SequenceState.WAITING
     failure: Exception | None = None
     cancelled: bool = False
     cached: int = 0
@@ -97,7 +97,7 @@ class Sequence:
         equal = self.slot == other.slot and start < end and self.prompt[start:end] == other.prompt[start:end]
         return equal and self.prompt[:start] == other.prompt[:start]
 
-    def take(self, sampled: Sampled) -> bool:
+    def take(self, sampled: SampledToken) -> bool:
         """Add a token, still to be shown; return whether the answer's grammar is complete.
 
         Raises what prevents the answer from continuing.
@@ -110,14 +110,14 @@ class Sequence:
         self.answer.append(sampled.token)
         return complete
 
-    def show(self, sampled: Sampled, reason: FinishReason | None) -> None:
+    def show(self, sampled: SampledToken, reason: FinishReason | None) -> None:
         """Publish the token that was taken, with the finish reason if the answer is complete."""
         self.sampled.append(sampled if reason is None else attrs.evolve(sampled, reason=reason))
 
     def end(self, failure: Exception | None = None) -> None:
         """End the sequence. The state is set last, because readers look at it first."""
         self.failure = failure
-        self.state = State.ENDED
+        self.state = SequenceState.ENDED
 
 
 MAX_UNREAD = 64
@@ -158,7 +158,7 @@ class ChoiceStream:
         if it is `ENDED`, the tokens are complete.
         """
         sequence = self.sequence
-        over = sequence.state is State.ENDED
+        over = sequence.state is SequenceState.ENDED
         while self.due <= len(sequence.sampled) or (over and self.emitted < len(sequence.sampled)):
             yield from self._next(min(self.due, len(sequence.sampled)))
         if over and not self._ended:
@@ -197,7 +197,7 @@ class ChoiceStream:
             *(ToolCallDelta(number, _short(call.id), call.name, call.arguments) for number, call in numbered),
         ]
 
-    def _delta(self, text: str, fresh: Many[Sampled], first: bool, last: bool) -> Delta:
+    def _delta(self, text: str, fresh: Many[SampledToken], first: bool, last: bool) -> Delta:
         request = self._request
         return Delta(
             text=text,
@@ -209,7 +209,7 @@ class ChoiceStream:
             finish_reason=self._reason(last),
         )
 
-    def _logprob(self, sampled: Sampled) -> TokenLogprob:
+    def _logprob(self, sampled: SampledToken) -> TokenLogprob:
         top = tuple(self._entry(token, logprob) for token, logprob in sampled.top)
         return self._entry(sampled.token, sampled.logprob, top)
 

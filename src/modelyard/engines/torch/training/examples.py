@@ -13,12 +13,12 @@ from modelyard.domain.completion import FinishReason, Message, Role, Tool
 from modelyard.domain.logprobs import TokenLogprob, token_bytes
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.domain.training_config import AssistantTurns
-from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.errors import InvalidInput
 
 
 @attrs.frozen
-class Row:
+class TokenRow:
     """Tokens up to the last trained one, the positions of the trained ones, and for each the sampler's log-probability.
 
     A row without positions is what is left of a row that is too long for the model.
@@ -29,21 +29,21 @@ class Row:
     logprobs: tuple[float | None, ...]
 
 
-LEFT_OUT = Row((), (), ())
+LEFT_OUT = TokenRow((), (), ())
 
 
-def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | None]) -> Iterator[Row]:
+def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | None]) -> Iterator[TokenRow]:
     """Yield a row, if anything in it is trained. The first token never is, as nothing precedes it to predict it."""
     pairs = [pair for pair in zip(places, logprobs, strict=True) if pair[0] > 0]
     if pairs:
         trained, known = zip(*pairs, strict=True)
-        yield Row(tuple(ids[: trained[-1] + 1]), trained, known)
+        yield TokenRow(tuple(ids[: trained[-1] + 1]), trained, known)
 
 
 # ---- examples ----------------------------------------------------------------------------------------------------
 
 
-def example_rows(chat: Chat, example: Example, which: AssistantTurns) -> list[Row]:
+def example_rows(chat: ChatTokenizer, example: Example, which: AssistantTurns) -> list[TokenRow]:
     """Return a conversation as a row in which all assistant turns, or the last, are trained with their end token.
 
     The template marks turns with `{% generation %}`; without these marks a turn is what rendering it adds to the
@@ -67,7 +67,7 @@ def _runs(marks: Sequence[bool]) -> list[range]:
     return [range(run[0], run[-1] + 1) for run in runs]
 
 
-def _span(chat: Chat, example: Example, turn: int, whole: Sequence[int]) -> range:
+def _span(chat: ChatTokenizer, example: Example, turn: int, whole: Sequence[int]) -> range:
     """Return the range of a turn in the whole, including its end token."""
     before = _prompt(chat, example.messages[:turn], example.tools)
     through = chat.render(example.messages[: turn + 1], example.tools, add_generation_prompt=False)
@@ -81,7 +81,7 @@ def _span(chat: Chat, example: Example, turn: int, whole: Sequence[int]) -> rang
     return range(len(before), _end_of_turn(chat, through, len(before)))
 
 
-def _prompt(chat: Chat, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+def _prompt(chat: ChatTokenizer, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
     if not messages:
         raise InvalidInput.at(
             "messages", 0, msg="is an assistant's: its beginning cannot be located; begin with a system or user message"
@@ -89,7 +89,7 @@ def _prompt(chat: Chat, messages: Sequence[Message], tools: Sequence[Tool]) -> l
     return chat.prompt(messages, tools)
 
 
-def _end_of_turn(chat: Chat, ids: Sequence[int], start: int) -> int:
+def _end_of_turn(chat: ChatTokenizer, ids: Sequence[int], start: int) -> int:
     """Return the index after the first end token from `start` on; templates add more, such as a new line."""
     ends = [place + 1 for place in range(start, len(ids)) if ids[place] in chat.end_tokens]
     return ends[-1] if ends else len(ids)
@@ -98,12 +98,12 @@ def _end_of_turn(chat: Chat, ids: Sequence[int], start: int) -> int:
 # ---- trajectories ------------------------------------------------------------------------------------------------
 
 
-def trajectory_rows(chat: Chat, trajectory: Trajectory, without_logprobs: bool) -> list[Row]:
+def trajectory_rows(chat: ChatTokenizer, trajectory: Trajectory, without_logprobs: bool) -> list[TokenRow]:
     """Return the rows of all histories, without those in which nothing is trained. Raises `InvalidInput`."""
     return [row for history in trajectory.histories for row in _stitched(chat, history, without_logprobs)]
 
 
-def _stitched(chat: Chat, history: History, without_logprobs: bool) -> Iterator[Row]:
+def _stitched(chat: ChatTokenizer, history: History, without_logprobs: bool) -> Iterator[TokenRow]:
     ids: list[int] = []
     places: list[int] = []
     logprobs: list[float | None] = []
@@ -118,7 +118,7 @@ def _stitched(chat: Chat, history: History, without_logprobs: bool) -> Iterator[
 
 
 def _turns(
-    chat: Chat, history: History, without_logprobs: bool
+    chat: ChatTokenizer, history: History, without_logprobs: bool
 ) -> Iterator[tuple[list[int], Sequence[int], Sequence[float | None]]]:
     """Yield the prompt of each sampled choice, its tokens and their log-probabilities."""
     before: list[Message] = []
@@ -132,7 +132,7 @@ def _turns(
 
 
 def _answer(
-    chat: Chat, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]
+    chat: ChatTokenizer, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]
 ) -> tuple[Sequence[int], Sequence[float | None]]:
     """Return the sampled tokens, by their ids or their bytes; without either, those of the text."""
     logprobs = choice.logprobs or ()
@@ -148,7 +148,7 @@ def _answer(
     return found, known
 
 
-def _written(chat: Chat, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+def _written(chat: ChatTokenizer, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
     """Return the tokens of an answer as the template writes it."""
     messages = (*before, choice.message)
     whole = chat.render(messages, tools, add_generation_prompt=False)
@@ -157,12 +157,12 @@ def _written(chat: Chat, choice: SampledChoice, before: Sequence[Message], tools
     return ids[:-1] if choice.finish_reason is FinishReason.LENGTH and _ends(chat, ids) else ids
 
 
-def _found_again(chat: Chat, logprobs: Sequence[TokenLogprob], written: Sequence[int]) -> list[int]:
+def _found_again(chat: ChatTokenizer, logprobs: Sequence[TokenLogprob], written: Sequence[int]) -> list[int]:
     """Return the tokens with these bytes, nothing if some have none; a token without bytes ends the turn."""
     end = written[-1] if _ends(chat, written) else None
     found = [chat.token_of_bytes.get(raw, None if raw else end) for raw in map(token_bytes, logprobs)]
     return [] if None in found else [token for token in found if token is not None]
 
 
-def _ends(chat: Chat, ids: Sequence[int]) -> bool:
+def _ends(chat: ChatTokenizer, ids: Sequence[int]) -> bool:
     return bool(ids) and ids[-1] in chat.end_tokens

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from modelyard.domain.training import Example, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.engines.torch.lora import tensor_bytes
-from modelyard.engines.torch.tokenizer import Chat
-from modelyard.engines.torch.training.examples import LEFT_OUT, Row, example_rows, trajectory_rows
-from modelyard.engines.torch.training.memory_plan import Pass, Room
-from modelyard.engines.torch.training.token_logprobs import Scorer
-from modelyard.engines.torch.training.trainable import Trained, Weights
+from modelyard.engines.torch.tokenizer import ChatTokenizer
+from modelyard.engines.torch.training.examples import LEFT_OUT, TokenRow, example_rows, trajectory_rows
+from modelyard.engines.torch.training.memory_plan import MemoryBudget, Pass
+from modelyard.engines.torch.training.token_logprobs import TokenScorer
+from modelyard.engines.torch.training.trainable import TrainableWeights, Weights
 from modelyard.errors import TrainingError
 from modelyard.trainers import loop
 from modelyard.trainers.losses import Loss
@@ -30,26 +30,33 @@ BETAS, WEIGHT_DECAY, MAX_GRAD_NORM = (0.9, 0.99), 0.1, 1.0
 class LocalLearner:
     """Trains the parameters `trained` of the network of `scorer`, on rows of up to `context_length` tokens."""
 
-    def __init__(self, chat: Chat, scorer: Scorer, trained: Trained, room: Room, context_length: int) -> None:
+    def __init__(
+        self,
+        chat: ChatTokenizer,
+        scorer: TokenScorer,
+        trained: TrainableWeights,
+        room: MemoryBudget,
+        context_length: int,
+    ) -> None:
         self._chat, self._scorer, self._trained, self._room = chat, scorer, trained, room
         self._context_length = context_length
         self._optimizer = _optimizer(trained.parameters)
 
     # ---- data
 
-    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Row]:
+    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[TokenRow]:
         """Return the example as a row. Raises `InvalidInput` or `TrainingError`."""
         return self._checked(example_rows(self._chat, example, which))
 
-    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.Sampled:
+    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.TrainableTurns:
         """Return the trajectory as rows. Raises `InvalidInput` or `TrainingError`."""
         rows = self._checked(trajectory_rows(self._chat, trajectory, without_logprobs))
-        return loop.Sampled(rows, sum(len(row.ids) for row in rows))
+        return loop.TrainableTurns(rows, sum(len(row.ids) for row in rows))
 
-    def _checked(self, rows: Sequence[Row]) -> list[Row]:
+    def _checked(self, rows: Sequence[TokenRow]) -> list[TokenRow]:
         return [self._known(row) if len(row.ids) <= self._context_length else LEFT_OUT for row in rows]
 
-    def _known(self, row: Row) -> Row:
+    def _known(self, row: TokenRow) -> TokenRow:
         if max(row.ids) >= self._scorer.vocabulary:
             raise TrainingError(
                 f"token {max(row.ids)} is not one of this model's {self._scorer.vocabulary}: the trajectories were "
@@ -63,7 +70,7 @@ class LocalLearner:
     def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
         """Return log-probabilities under the weights `model`."""
         with self._trained.replaced(cast(Weights, model)):
-            return self._scored(self._room.passes(cast(Sequence[Row], turns)), len(turns))
+            return self._scored(self._room.passes(cast(Sequence[TokenRow], turns)), len(turns))
 
     def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
         """Make one step of AdamW.
@@ -71,7 +78,7 @@ class LocalLearner:
         Rows go through the network once if one pass holds them all or the loss is linear; otherwise derivatives need
         all log-probabilities first, and rows go through it twice.
         """
-        passes = list(self._room.passes(cast(Sequence[Row], turns)))
+        passes = list(self._room.passes(cast(Sequence[TokenRow], turns)))
         self._optimizer.zero_grad(set_to_none=True)
         found, entropy = self._gradient(passes, turns, loss)
         norm = self._descend(learning_rate, number, found)
@@ -159,7 +166,7 @@ def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=0.0, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
 
 
-def _rows(flat: Tensor, rows: Sequence[Row]) -> list[list[float]]:
+def _rows(flat: Tensor, rows: Sequence[TokenRow]) -> list[list[float]]:
     values = iter(flat.detach().tolist())
     return [list(islice(values, len(row.places))) for row in rows]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.training.examples import Row
-from modelyard.engines.torch.training.token_logprobs import HEAD_LOGITS, Scorer
+from modelyard.engines.torch.training.examples import TokenRow
+from modelyard.engines.torch.training.token_logprobs import HEAD_LOGITS, TokenScorer
 from modelyard.errors import TrainingError
 
 MOST_TOKENS, LEAST_TOKENS = 8192, 1024
@@ -100,7 +100,7 @@ class Need:
         return self.weights + self.moments
 
 
-def need_of(network: Network, scorer: Scorer, parameters: Sequence[nn.Parameter], copies: int) -> Need:
+def need_of(network: Network, scorer: TokenScorer, parameters: Sequence[nn.Parameter], copies: int) -> Need:
     """Measure the needs of this network by two short passes. `copies` of trained parameters are kept as well."""
     learning = sum(parameter.numel() for parameter in parameters)
     weights = sum(parameter.nbytes for parameter in network.model.parameters())
@@ -146,11 +146,11 @@ class Pass:
     """Some rows of a step, their numbers in the step, and whether layers are recomputed."""
 
     numbers: Sequence[int]
-    rows: Sequence[Row]
+    rows: Sequence[TokenRow]
     recomputed: bool
 
 
-class Room:
+class MemoryBudget:
     """The memory that a job may take in all: `limit` bytes, or any amount."""
 
     def __init__(self, need: Need, limit: int | None, tokens: int | None = None) -> None:
@@ -182,7 +182,7 @@ class Room:
             "train on shorter rows, on a smaller base model, or with more memory"
         )
 
-    def passes(self, rows: Sequence[Row]) -> Iterator[Pass]:
+    def passes(self, rows: Sequence[TokenRow]) -> Iterator[Pass]:
         """Group rows of similar length, as many as fit."""
         order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         numbers: list[int] = []
@@ -194,7 +194,7 @@ class Room:
         if numbers:
             yield self._pass(numbers, rows)
 
-    def _pass(self, numbers: Sequence[int], rows: Sequence[Row]) -> Pass:
+    def _pass(self, numbers: Sequence[int], rows: Sequence[TokenRow]) -> Pass:
         longest = len(rows[numbers[-1]].ids)
         return Pass(numbers, [rows[one] for one in numbers], not self._fits(len(numbers), longest, recomputed=False))
 

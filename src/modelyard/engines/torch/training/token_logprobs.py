@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.training.examples import Row
+from modelyard.engines.torch.training.examples import TokenRow
 
 HEAD_LOGITS = 2**25
 """Logits that are computed at a time. If a pass has more, they are computed again for their derivatives."""
 
 
-class Scorer:
+class TokenScorer:
     """The network as training uses it."""
 
     def __init__(self, network: Network) -> None:
@@ -23,7 +23,7 @@ class Scorer:
         self.layers = Layers(network.model.get_decoder())
         self.vocabulary = network.vocabulary
 
-    def logprobs(self, rows: Sequence[Row], recomputed: bool = False) -> tuple[Tensor, Tensor]:
+    def logprobs(self, rows: Sequence[TokenRow], recomputed: bool = False) -> tuple[Tensor, Tensor]:
         """Return the log-probability (nats) of each trained token, row after row, and the entropy if it was sampled.
 
         Logits are computed at these positions only: with a large vocabulary they cost more than everything else. Rows

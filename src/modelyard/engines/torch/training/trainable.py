@@ -18,7 +18,7 @@ Weights = Mapping[str, Tensor]
 
 
 @attrs.frozen(eq=False)
-class Trained:
+class TrainableWeights:
     """Parameters by their names in the checkpoint's file, and the other files of a checkpoint."""
 
     named: Mapping[str, nn.Parameter]
@@ -74,10 +74,10 @@ class Trained:
 # ---- all weights -------------------------------------------------------------------------------------------------
 
 
-def all_weights(model: nn.Module) -> Trained:
+def all_weights(model: nn.Module) -> TrainableWeights:
     """Train all weights of a network; weights that layers share are stored once."""
     model.requires_grad_(True)
-    return Trained(dict(model.named_parameters()), FULL_FILE, {})
+    return TrainableWeights(dict(model.named_parameters()), FULL_FILE, {})
 
 
 # ---- an adapter --------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class _Inner(torch.autograd.Function):
         return (gradient @ down).to(x.dtype), of_down
 
 
-def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: str) -> Trained:
+def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: str) -> TrainableWeights:
     """Add an adapter to a network's projections, which are replaced in place. The seed initialises it.
 
     The weights have the names that peft and vLLM know. Raises `TrainingError` if the network has no such projections.
@@ -138,4 +138,4 @@ def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: st
         around = TrainedLinear(layer, found, generator)
         put_in(model, name, around)
         named[f"{PREFIX}{name}.lora_A.weight"], named[f"{PREFIX}{name}.lora_B.weight"] = around.down, around.up
-    return Trained(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)})
+    return TrainableWeights(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)})

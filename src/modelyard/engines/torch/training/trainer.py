@@ -16,11 +16,11 @@ except ImportError as error:
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.engines.torch.lora import CONFIG_FILE, LoraShape, read_tensors
 from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.tokenizer import Chat
+from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.engines.torch.training.learner import MOMENTS_FILE, LocalLearner
-from modelyard.engines.torch.training.memory_plan import Room, check_weights, free_memory, need_of
-from modelyard.engines.torch.training.token_logprobs import Scorer
-from modelyard.engines.torch.training.trainable import Trained, Weights, all_weights, attach_adapter
+from modelyard.engines.torch.training.memory_plan import MemoryBudget, check_weights, free_memory, need_of
+from modelyard.engines.torch.training.token_logprobs import TokenScorer
+from modelyard.engines.torch.training.trainable import TrainableWeights, Weights, all_weights, attach_adapter
 from modelyard.formats.model_folder import check_unchanged
 from modelyard.protocols import TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
@@ -68,7 +68,7 @@ class LocalTrainer:
             yield from loop.run(learner, plan, self._save_every)
 
     @contextmanager
-    def _base_learner(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, Trained]]:
+    def _base_learner(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, TrainableWeights]]:
         """Yield the base model and its trainable parameters for the duration of a job, with memory for `copies` of
         these.
 
@@ -82,11 +82,11 @@ class LocalTrainer:
             check_weights(base.parameters, _bytes_each(self._device, full), limit)
             network = Network(folder, self._device, torch.float32 if full else None)
             trained = all_weights(network.model) if full else self._adapter(network, context)
-            scorer = Scorer(network)
-            room = Room(need_of(network, scorer, trained.parameters, copies), limit)
-            yield LocalLearner(Chat(folder), scorer, trained, room, base.context_length), trained
+            scorer = TokenScorer(network)
+            room = MemoryBudget(need_of(network, scorer, trained.parameters, copies), limit)
+            yield LocalLearner(ChatTokenizer(folder), scorer, trained, room, base.context_length), trained
 
-    def _adapter(self, network: Network, context: TrainContext) -> Trained:
+    def _adapter(self, network: Network, context: TrainContext) -> TrainableWeights:
         return attach_adapter(network.model, self._shape_of(context), context.seed, context.base_model)
 
     def _shape_of(self, context: TrainContext) -> LoraShape:
@@ -133,7 +133,7 @@ def _as_training_errors() -> Iterator[None]:
 # ---- initial weights ---------------------------------------------------------------------------------------------
 
 
-def _begin(learner: LocalLearner, trained: Trained, context: TrainContext) -> None:
+def _begin(learner: LocalLearner, trained: TrainableWeights, context: TrainContext) -> None:
     """Resume from the saved state, or else start from the parent."""
     if context.resume_step and context.resume is not None:
         trained.load(_read(context.resume, trained.file))
@@ -142,7 +142,7 @@ def _begin(learner: LocalLearner, trained: Trained, context: TrainContext) -> No
         trained.load(_weights(trained, context.parent_files, context.parent))
 
 
-def _weights(trained: Trained, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> Weights:
+def _weights(trained: TrainableWeights, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> Weights:
     """Return the weights of a checkpoint; without files those of the base model, which `trained` must still have."""
     if not files or open_file is None:
         return trained.copy()
