@@ -1,17 +1,139 @@
-"""The house rules that no linter knows: which modules are public, and that nothing in the docs goes past them."""
+"""The rules of the house that import-linter cannot state (docs/explanation/architecture.md)."""
 
 import ast
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+from modelyard import Platform
 from modelyard.errors import MissingExtra
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "modelyard"
+
+# ---- folders, files and imports -------------------------------------------------------------------------------------
+
+SHARED = {"checkpoints", "operations"}
+"""Folders of `platform/` that are no attribute: rules that training and models share, and what a host does with all."""
+
+LONG = {
+    "protocols.py": "everything that a third party may implement, on one page",
+}
+"""Files over the limit, each with its reason."""
+
+SHORT = {
+    "version.py": "the one place that the package and the build read the version from",
+    "cli/__main__.py": "`python -m modelyard.cli`",
+    "domain/logprobs.py": "what completions and training both read, below the two",
+}
+"""Files under 40 lines, each with its reason."""
+
+LONGEST_CHAIN = 26
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Every file of the package, by its path from there."""
+    return ((path.relative_to(SOURCE).as_posix(), path) for path in sorted(SOURCE.rglob("*.py")))
+
+
+def folders(of: str) -> set[str]:
+    """The packages in a folder."""
+    return {path.parent.name for path in (SOURCE / of).glob("*/__init__.py")}
+
+
+def resources() -> dict[str, str]:
+    """The module in which the class of each resource of a platform lies."""
+    hints = {name: get_type_hints(value.fget)["return"] for name, value in _properties()}
+    return {name: hint.__module__ for name, hint in hints.items() if hint.__module__.count(".") == 3}
+
+
+def _properties() -> Iterator[tuple[str, property]]:
+    public = ((name, value) for name, value in vars(Platform).items() if not name.startswith("_"))
+    return ((name, value) for name, value in public if isinstance(value, property))
+
+
+def test_the_attribute_you_type_is_the_folder_you_open() -> None:
+    found = resources()
+    assert folders("platform") - SHARED == set(found) - {"health"}
+    assert folders("http") <= set(found)
+    for name, module in found.items():
+        folder = "operations" if name == "health" else name
+        assert module.startswith(f"modelyard.platform.{folder}."), module
+
+
+def test_files_are_neither_long_nor_short() -> None:
+    lines = {name: path.read_text().count("\n") for name, path in sources() if path.name != "__init__.py"}
+    long = {name for name, count in lines.items() if count > (450 if name.startswith("testing/") else 350)}
+    short = {name for name, count in lines.items() if count < 40}
+    assert long == set(LONG)
+    assert short == set(SHORT)
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    homes = defaultdict(list)
+    for name, path in sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+def imports() -> dict[str, set[str]]:
+    """The modules that each module imports: at its top, in its functions, and those that wait for their first use."""
+    modules = {}
+    for name, path in sources():
+        parts = ("modelyard", *Path(name).with_suffix("").parts)
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
+    return {name: {found for found in _imported(tree, set(modules)) if found != name} for name, tree in modules.items()}
+
+
+def _imported(tree: ast.Module, modules: set[str]) -> Iterator[str]:
+    for node in _walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield from (name for name in (inner if inner in modules else node.module,) if name in modules)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node, without what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from _walk(child)
+
+
+def longest_chain(graph: dict[str, set[str]]) -> list[str]:
+    """The longest way along imports, from the module that nobody imports to the one that imports nobody."""
+
+    @cache
+    def from_here(name: str) -> tuple[str, ...]:
+        return (name, *max((from_here(other) for other in sorted(graph[name])), key=len, default=()))
+
+    return list(max((from_here(name) for name in sorted(graph)), key=len))
+
+
+def test_no_chain_of_imports_is_long() -> None:
+    chain = longest_chain(imports())
+    assert len(chain) <= LONGEST_CHAIN, " > ".join(chain)
+
+
+def test_a_chain_is_found() -> None:
+    graph = {"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}
+    assert longest_chain(graph) == ["a", "b", "c"]
+
+
+# ---- public modules ------------------------------------------------------------------------------------------------
 
 DOORS = (
     "modelyard",

@@ -3,8 +3,11 @@
 import random
 from pathlib import Path
 
+import pytest
 from campaign import on_tabular_models
 from nursery import Nursery
+
+pytestmark = pytest.mark.crash
 
 KILLS = 8
 

@@ -10,6 +10,8 @@ import pytest
 from checks import Evidence
 from nursery import Nursery
 
+pytestmark = pytest.mark.crash
+
 STEPS = 3
 
 

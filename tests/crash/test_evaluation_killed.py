@@ -14,6 +14,8 @@ from modelyard import Settings, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.evaluation.run import RunState
 
+pytestmark = pytest.mark.crash
+
 ROWS, CONCURRENCY = 40, 4
 
 PROGRAM = """

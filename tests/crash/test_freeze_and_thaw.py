@@ -9,6 +9,8 @@ import pytest
 from checks import Evidence
 from nursery import Child, Nursery
 
+pytestmark = pytest.mark.crash
+
 STEPS = 8
 LEASE, POLL = 1 / 4, 1 / 64
 LONG = 3600.0

@@ -8,6 +8,8 @@ import pytest
 from checks import Base, Evidence
 from nursery import Child, Nursery
 
+pytestmark = pytest.mark.crash
+
 STEPS = 3
 SAVE_EVERY = 2
 

@@ -8,6 +8,8 @@ import pytest
 from checks import Evidence
 from nursery import Child, Nursery
 
+pytestmark = pytest.mark.crash
+
 STEPS = 6
 LONG = 3600.0
 """A lease that never runs out."""

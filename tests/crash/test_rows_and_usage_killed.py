@@ -14,6 +14,8 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.evaluation.run import RunState
 
+pytestmark = pytest.mark.crash
+
 ROWS, CONCURRENCY = 10, 4
 PRICE = Pricing(Decimal("0.25"), Decimal("0.5"))
 

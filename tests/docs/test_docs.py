@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)(?: ([\w.]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -111,7 +113,7 @@ def ended_with_the_page() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - set((ROOT / "examples").glob("*_local.py")))
-"""Those of local models run where torch is, in `tests/local`."""
+"""Those of local models run where torch is, in `tests/engines/torch`."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

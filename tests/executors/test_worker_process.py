@@ -23,6 +23,8 @@ from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.executor import PATIENCE, outcome, until
 from modelyard.worker import platform_of
 
+pytestmark = pytest.mark.crash
+
 HERE = Path(__file__).parent
 STEPS = 6
 STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, STEPS + 1)), ("training_ended", 0)]

@@ -90,7 +90,7 @@ def test_a_guarded_test_fails_where_it_leaves_loopback(pytester: pytest.Pytester
         pytester,
         FAR
         + """
-pytestmark = pytest.mark.usefixtures("loopback_only")
+pytestmark = [pytest.mark.usefixtures("loopback_only"), pytest.mark.plugin]
 
 def test_plainly():
     reach()

@@ -8,6 +8,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 MAX_WORKERS = 1000
+"""How many announced workers are read at most."""
 
 
 def alive(runtime: Runtime) -> bool:

@@ -9,6 +9,7 @@ from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.runtime import Runtime
 
 FIRST_PAUSE = 0.005
+"""Seconds before the first poll; each later pause is twice as long, up to `Settings.poll`."""
 
 
 def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[None, None, None]:

@@ -1,0 +1,22 @@
+"""The pages about local models run as they stand."""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("page", ["serve-a-local-model.md", "train-a-local-model.md"])
+def test_a_page_about_local_models_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane has no installed modelyard, so its command is made here."""
+    command = tmp_path / "bin" / "modelyard"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m modelyard.cli "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+    docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
+    docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / page, tmp_path, monkeypatch)
