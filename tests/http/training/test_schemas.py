@@ -16,7 +16,7 @@ from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.models import Model
 from modelyard.domain.paging import Page
 from modelyard.domain.training import TrainingEvent, TrainingJob
-from modelyard.domain.training_config import RLConfig
+from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, UnsupportedParameter
 from modelyard.formats.converter import structure, unstructure
 from modelyard.formats.training_data import read_groups
@@ -63,7 +63,7 @@ def captured(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["10", "11", "12"])
 def test_the_options_that_a_public_client_sends_are_taken(name: str) -> None:
     body = captured(name)[0]
-    request = rl_request(body | {"trajectory_groups": []})
+    request, _ = rl_request(body | {"trajectory_groups": []})
     sent = {key: value for key, value in (body.get("experimental_config") or {}).items() if value is not None}
     assert options_of(request.experimental_config) == sent
 
@@ -78,8 +78,8 @@ NEUTRAL = [None, False, 0, 0.0]
 
 @pytest.mark.parametrize("value", NEUTRAL)
 def test_an_option_that_we_lack_is_accepted_at_its_neutral_value(value: object) -> None:
-    assert options_of(rl_request(rl(future_option=value)).experimental_config) == {}
-    assert options_of(sft_request(sft(future_option=value)).config) == {}
+    assert options_of(rl_request(rl(future_option=value))[0].experimental_config) == {}
+    assert options_of(sft_request(sft(future_option=value))[0].config) == {}
     assert sft_request({**sft(), "experimental_config": {"future_option": value}})
 
 
@@ -133,12 +133,13 @@ def test_all_problems_are_named_at_once() -> None:
 
 
 def test_sft_options_keep_their_types() -> None:
-    request = sft_request(sft(learning_rate=[1e-4, 5e-5], batch_size="auto", assistant_turns="last"))
+    request, config = sft_request(sft(learning_rate=[1e-4, 5e-5], batch_size="auto", assistant_turns="last"))
     assert options_of(request.config) == {
         "learning_rate": (1e-4, 5e-5),
         "batch_size": "auto",
         "assistant_turns": "last",
     }
+    assert config == SFTConfig(learning_rate=(1e-4, 5e-5), batch_size="auto", assistant_turns="last")
     found = problems(sft_request, sft(learning_rate=[1e-4, "x"], batch_size=2.0, assistant_turns="first"))
     assert found.keys() == {
         ("body", "config", "learning_rate", 1),

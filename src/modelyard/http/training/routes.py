@@ -1,10 +1,11 @@
 """The routes of training jobs and training data (specification 4.3)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from modelyard.domain.job import JobStatus
+from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
@@ -20,12 +21,10 @@ from modelyard.http.training.schemas import (
     TrainingJobObject,
     TrainingJobPage,
     dpo_request,
-    options_of,
     rl_request,
     sft_request,
 )
 from modelyard.http.trajectory_body import groups_body
-from modelyard.platform.training.handle import JobHandle
 
 JOBS = "/v1/preview/training-jobs"
 JOB = f"{JOBS}/{{training_job_id}}"
@@ -37,39 +36,36 @@ JOB = f"{JOBS}/{{training_job_id}}"
 def create_rl_job(call: RouteCall) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
     with groups_body(call) as (rest, stored):
-        request = rl_request(rest)
-        _check_can_run(call, request.model_id)
+        body, config = rl_request(rest)
         with problems_at("body", "experimental_config", model="model_id"):
-            job = call.platform.training.rl(request.model_id.lower(), stored, **options_of(request.experimental_config))
+            request = call.platform.training._request(JobKind.RL, body.model_id.lower(), config)
+            call.platform.jobs.require_worker()
+            job = call.platform.training._submit_groups(request, stored)
     return json_response(TrainingJobObject.of(job.refresh()))
 
 
 def create_sft_job(call: RouteCall) -> Response:
     """Create an SFT job, which fine-tunes a model on a dataset."""
-    return _create_on_dataset(call, sft_request(call.body), call.platform.training.sft)
+    return _create_on_dataset(call, JobKind.SFT, *sft_request(call.body))
 
 
 def create_dpo_job(call: RouteCall) -> Response:
     """Create a DPO job, which trains a model on a dataset of preferences."""
-    return _create_on_dataset(call, dpo_request(call.body), call.platform.training.dpo)
+    return _create_on_dataset(call, JobKind.DPO, *dpo_request(call.body))
 
 
 def _create_on_dataset(
-    call: RouteCall, request: SFTJobCreate | DPOJobCreate, train: Callable[..., JobHandle]
+    call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJobCreate, config: TrainingConfig
 ) -> Response:
-    _check_can_run(call, request.model_id)
-    if "://" not in request.training_data_url:
-        raise InvalidInput.at("body", "training_data_url", msg="must be the URL that the upload of a dataset returned")
+    """Refuse what is wrong with the model before the lack of a worker, and that before the data are read."""
     url = "training_data_url"
     with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
-        job = train(request.model_id.lower(), request.training_data_url, **options_of(request.config))
+        request = call.platform.training._request(kind, body.model_id.lower(), config)
+        call.platform.jobs.require_worker()
+        if "://" not in body.training_data_url:
+            raise InvalidInput.at("data", msg="must be the URL that the upload of a dataset returned")
+        job = call.platform.training._submit_rows(request, body.training_data_url)
     return json_response(TrainingJobObject.of(job.refresh()))
-
-
-def _check_can_run(call: RouteCall, model_id: str) -> None:
-    """Raise `NotFound` for an unknown model, and `NoWorker` when nothing would run a job of it."""
-    call.platform.models.get(model_id.lower())
-    call.platform.jobs.require_worker()
 
 
 def show_job(call: RouteCall) -> Response:

@@ -95,30 +95,36 @@ _WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculat
 _NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 
 
-def rl_request(body: Any) -> RLJobCreate:
-    """Read the body of an RL job. Raises `InvalidInput` naming every problem and unsupported option."""
+def rl_request(body: Any) -> tuple[RLJobCreate, RLConfig]:
+    """Read the body of an RL job, and resolve its configuration.
+
+    Raises `InvalidInput` naming every problem and unsupported option.
+    """
     problems = _unsupported(body, "experimental_config", RLOptionsBody)
     request = _structured(RLJobCreate, body, problems)
     with problems_at("body", "experimental_config"):
-        RLConfig.resolve(options_of(request.experimental_config))
-    return request
+        return request, RLConfig.resolve(options_of(request.experimental_config))
 
 
-def sft_request(body: Any) -> SFTJobCreate:
-    """Read the body of an SFT job. Raises `InvalidInput` naming every problem and unsupported option."""
+def sft_request(body: Any) -> tuple[SFTJobCreate, SFTConfig]:
+    """Read the body of an SFT job, and resolve its configuration.
+
+    Raises `InvalidInput` naming every problem and unsupported option.
+    """
     problems = [*_unsupported(body, "config", SFTOptions), *_unsupported(body, "experimental_config")]
     request = _structured(SFTJobCreate, body, problems)
     with problems_at("body", "config"):
-        SFTConfig.resolve(options_of(request.config))
-    return request
+        return request, SFTConfig.resolve(options_of(request.config))
 
 
-def dpo_request(body: Any) -> DPOJobCreate:
-    """Read the body that creates a DPO job. Raises `InvalidInput` naming every problem."""
+def dpo_request(body: Any) -> tuple[DPOJobCreate, DPOConfig]:
+    """Read the body of a DPO job, and resolve its configuration.
+
+    Raises `InvalidInput` naming every problem.
+    """
     request = _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptions))
     with problems_at("body", "config"):
-        DPOConfig.resolve(options_of(request.config))
-    return request
+        return request, DPOConfig.resolve(options_of(request.config))
 
 
 def options_of(options: RLOptionsBody | SFTOptions | DPOOptions | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.job import JobKind
+from modelyard.domain.models import Model
 from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig, TrainingConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
@@ -23,6 +24,16 @@ class Method:
     config: type[TrainingConfig]
     rows: RowFormat[Any]
     plotted: tuple[str, ...] = ("loss",)
+
+
+@attrs.frozen
+class JobRequest:
+    """A job that is requested, without its data."""
+
+    method: Method
+    model: Model
+    config: TrainingConfig
+    idempotency_key: str | None
 
 
 METHODS: Mapping[JobKind, Method] = {

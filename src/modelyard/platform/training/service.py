@@ -14,7 +14,15 @@ from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import AssistantTurns, BatchSize, RLOptions, TrainingConfig
+from modelyard.domain.training_config import (
+    AssistantTurns,
+    BatchSize,
+    DPOConfig,
+    RLConfig,
+    RLOptions,
+    SFTConfig,
+    TrainingConfig,
+)
 from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, GROUPS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
@@ -36,7 +44,7 @@ from modelyard.platform.training.data import (
 )
 from modelyard.platform.training.handle import JobHandle, cancel_job
 from modelyard.platform.training.lookup import found_job, narrowest_index, shown, shown_job, visible
-from modelyard.platform.training.methods import METHODS, Method, require_offered
+from modelyard.platform.training.methods import METHODS, JobRequest, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
@@ -81,7 +89,7 @@ class Training:
             "batch_size": batch_size,
             "assistant_turns": assistant_turns,
         }
-        return self._submit_rows(self._request(JobKind.SFT, model, options, idempotency_key), data)
+        return self._submit_rows(self._request(JobKind.SFT, model, SFTConfig.resolve(options), idempotency_key), data)
 
     def rl(
         self,
@@ -101,12 +109,13 @@ class Training:
         for name in options:
             if name not in known:
                 raise TypeError(f"rl() has no option {name!r}{nearest(name, known)}")
-        request = self._request(JobKind.RL, model, cast("Mapping[str, Any]", options), idempotency_key)
+        config = RLConfig.resolve(cast("Mapping[str, Any]", options))
+        request = self._request(JobKind.RL, model, config, idempotency_key)
         if isinstance(groups, StoredArtifact):
-            return self._submit(request, _own(groups))
+            return self._submit_groups(request, groups)
         stored, _ = store_rows(self._runtime.artifacts, GROUPS, rows_of(GROUPS, groups))
         with remove_unless_recorded(self._runtime.artifacts, stored):
-            return self._submit(request, _own(stored))
+            return self._submit_groups(request, stored)
 
     def dpo(
         self,
@@ -131,7 +140,7 @@ class Training:
             "beta": beta,
             "label_smoothing": label_smoothing,
         }
-        return self._submit_rows(self._request(JobKind.DPO, model, options, idempotency_key), data)
+        return self._submit_rows(self._request(JobKind.DPO, model, DPOConfig.resolve(options), idempotency_key), data)
 
     # ---- datasets
 
@@ -219,16 +228,19 @@ class Training:
     # ---- how a job is made
 
     def _request(
-        self, kind: JobKind, model: Model | str, options: Mapping[str, Any], idempotency_key: str | None
-    ) -> "_Request":
+        self, kind: JobKind, model: Model | str, config: TrainingConfig, idempotency_key: str | None = None
+    ) -> JobRequest:
         """Check what is requested before any data are read."""
+        key, target = check_idempotency_key(idempotency_key), self._model(model)
         self._runtime.require_room()
-        key = check_idempotency_key(idempotency_key)
-        config, target = METHODS[kind].config.resolve(options), self._model(model)
         require_offered(self._runtime, target.base_model, kind)
-        return _Request(METHODS[kind], target, config, key)
+        return JobRequest(METHODS[kind], target, config, key)
 
-    def _submit_rows(self, request: "_Request", data: Iterable[Any] | str | os.PathLike[str]) -> JobHandle:
+    def _submit_groups(self, request: JobRequest, stored: StoredArtifact) -> JobHandle:
+        """Submit a job on trajectory groups, which are the job's own from then on."""
+        return self._submit(request, _own(stored))
+
+    def _submit_rows(self, request: JobRequest, data: Iterable[Any] | str | os.PathLike[str]) -> JobHandle:
         """Submit a job on rows: those of a dataset, or given as values or as a file."""
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
@@ -250,7 +262,7 @@ class Training:
         with open(data, "rb") as file:
             return store_rows(self._runtime.artifacts, rows, rows.read(file))
 
-    def _dataset_named(self, request: "_Request", url: str) -> tuple[Mapping[str, Any], str]:
+    def _dataset_named(self, request: JobRequest, url: str) -> tuple[Mapping[str, Any], str]:
         """Return the data of a job on a dataset, and the fingerprint of its request."""
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
         rows = self._readable_rows(dataset, request.method.rows)
@@ -281,7 +293,7 @@ class Training:
             raise NotFound("Dataset", url)
         return found
 
-    def _submit(self, request: "_Request", data: Mapping[str, Any], fingerprint: str = "") -> JobHandle:
+    def _submit(self, request: JobRequest, data: Mapping[str, Any], fingerprint: str = "") -> JobHandle:
         seed = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big")
         spec = {"config": attrs.asdict(request.config), "seed": seed, **data}
         place = (request.model.entity, request.model.project, request.model.id)
@@ -315,16 +327,6 @@ class Training:
 
     def _place(self, index: str, job_id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
-
-
-@attrs.frozen
-class _Request:
-    """A job that is requested, without its data."""
-
-    method: Method
-    model: Model
-    config: TrainingConfig
-    idempotency_key: str | None
 
 
 def _rates(given: float | Sequence[float] | None) -> float | tuple[float, ...] | None:
