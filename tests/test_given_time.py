@@ -55,15 +55,14 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     "worker.py": ({"Event.wait"}, "a process of its own has to leave in real time, whatever its platform's clock"),
     "platform/periodic.py": ({"self._thread.join"}, "a real thread ends in real time"),
     "platform/evaluations/pools.py": ({"thread.join", "asyncio.wait"}, "a real thread ends in real time"),
-    "http/asgi_receive.py": (
-        {"self._loop.call_at", "self._loop.time"},
-        "the pace of a body on a server's socket is the event loop's to measure",
-    ),
     "http/sse_keep_alive.py": (
         {"self._loop.call_later", "self._loop.time"},
         "the silence of a server's socket is measured by proxies in real time",
     ),
-    "asgi.py": ({"asyncio.timeout", "asyncio.sleep"}, "the pace of a client on a server's socket; sleep(0) is a turn"),
+    "asgi.py": (
+        {"asyncio.timeout", "asyncio.sleep", "self._loop.call_at", "self._loop.time"},
+        "the pace of a client on a server's socket is the event loop's to measure; sleep(0) is a turn",
+    ),
     "testing/clients/server.py": ({"thread.join"}, "a real server's thread ends in real time"),
     "testing/fake_vllm/misbehaviour.py": ({"self._arrivals.acquire"}, "a test waits for a real server's request"),
     "testing/fake_vllm/exchange.py": (

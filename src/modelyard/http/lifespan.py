@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 
 from modelyard.errors import StoreError
 from modelyard.flow import in_executor
-from modelyard.http.asgi_receive import Receive, Send
 from modelyard.lazy import log
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
@@ -14,22 +13,8 @@ from modelyard.protocols import Executor
 SYNC_SECONDS = 1.0
 
 
-async def lifespan(platform: Platform, worker: bool, executor: Executor | None, receive: Receive, send: Send) -> None:
-    """Speak ASGI's lifespan protocol until the server shuts down."""
-    async with AsyncExitStack() as stack:
-        await receive()
-        try:
-            await stack.enter_async_context(_served(platform, worker, executor))
-        except Exception as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            raise
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-    await send({"type": "lifespan.shutdown.complete"})
-
-
 @asynccontextmanager
-async def _served(platform: Platform, worker: bool, executor: Executor | None) -> AsyncIterator[None]:
+async def served(platform: Platform, worker: bool, executor: Executor | None) -> AsyncIterator[None]:
     """Sync the store each second, and run a worker if requested."""
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
