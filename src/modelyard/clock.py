@@ -1,4 +1,4 @@
-"""The real world: the system's clock, ids that sort by time, and the system's randomness."""
+"""The system's clock, and ids that sort by time."""
 
 import os
 import threading
@@ -13,23 +13,23 @@ class SystemClock:
     """The clock of this machine."""
 
     def now(self) -> datetime:
-        """The wall clock, in UTC."""
+        """Return the wall-clock time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event at most so long."""
+        """Wait for the event for at most `seconds`. Returns whether it was set."""
         return event.wait(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Let so much time go by."""
+        """Sleep for `seconds`."""
         time.sleep(seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """Let so much time go by, on the running event loop."""
+        """Sleep for `seconds` without blocking the event loop."""
         await asyncio.sleep(seconds)
 
 
@@ -46,8 +46,8 @@ def uuid7_ids(
     milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     randomness: Callable[[int], bytes] = os.urandom,
 ) -> Callable[[], str]:
-    """A source of UUIDv7 texts (RFC 9562) that only grow: within a millisecond, and when the clock goes back, a counter
-    in the 12 bits behind the time goes on (method 1 of section 6.2).
+    """Make a source of UUIDv7 strings (RFC 9562) that only grow: within a millisecond, and when the clock goes back, a
+    counter in the 12 bits after the time continues (method 1 of section 6.2).
     """
     lock = threading.Lock()
     last = 0

@@ -59,18 +59,18 @@ class ModelyardError(Exception):
     code: ClassVar[str] = "internal_error"
 
 
-# ---- what the caller asked for cannot be done ------------------------------------------------------------------
+# ---- errors of the caller --------------------------------------------------------------------------------------
 
 
 class CallerError(ModelyardError):
-    """The request is at fault; the same request fails again."""
+    """The request is invalid; sending it again fails again."""
 
     code = "bad_request"
 
 
 @attrs.frozen
 class Problem:
-    """One thing wrong with an input: where (`loc`, outermost first), what (`msg`) and its kind (`type`)."""
+    """One problem with an input: where (`loc`, outermost first), what (`msg`) and its kind (`type`)."""
 
     loc: tuple[str | int, ...]
     msg: str
@@ -82,7 +82,7 @@ class Problem:
 
 
 class InvalidInput(CallerError):
-    """One or more fields do not fit; `problems` names all of them."""
+    """One or more fields are invalid; `problems` names all of them."""
 
     code = "invalid_input"
 
@@ -92,7 +92,7 @@ class InvalidInput(CallerError):
 
     @classmethod
     def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> "InvalidInput":
-        """One problem at one place."""
+        """Make the error for one problem at one place."""
         return cls([Problem(loc, msg, type)])
 
     def below(self, *loc: str | int) -> Self:
@@ -101,7 +101,7 @@ class InvalidInput(CallerError):
 
 
 class UnsupportedParameter(InvalidInput):
-    """The backend cannot honour a parameter, so the request is refused by that name rather than answered wrongly."""
+    """The backend does not support a parameter, so the request is rejected rather than answered wrongly."""
 
     code = "unsupported_parameter"
 
@@ -119,7 +119,7 @@ class NoAnswerPrepared(InvalidInput):
 
 
 class NotFound(CallerError):
-    """No such thing in the caller's scope (what belongs to another tenant looks the same)."""
+    """There is no such thing in the caller's scope (a thing of another tenant gives the same error)."""
 
     code = "not_found"
 
@@ -129,13 +129,13 @@ class NotFound(CallerError):
 
 
 class ModelNotFound(NotFound):
-    """No catalogue entry, model or checkpoint answers to this name."""
+    """No catalogue entry, model or checkpoint has this name."""
 
     code = "model_not_found"
 
 
 class ObjectDeleted(NotFound):
-    """The version of an object was there, and was deleted at `deleted_at`."""
+    """The version of an object existed, and was deleted at `deleted_at`."""
 
     code = "object_deleted"
 
@@ -151,7 +151,7 @@ class Conflict(CallerError):
 
 
 class PromotionRefused(Conflict):
-    """A checkpoint does not meet what its promotion requires; the message says by how much and how sure that is."""
+    """A checkpoint does not meet the requirement of its promotion; the message states by how much."""
 
     code = "promotion_refused"
 
@@ -163,25 +163,25 @@ class RunAlreadyFinished(CallerError):
 
 
 class Unauthenticated(CallerError):
-    """No key, or one that is unknown, revoked or expired: which of them is not told."""
+    """The key is missing, unknown, revoked or expired: the error does not reveal which."""
 
     code = "invalid_api_key"
 
 
 class Forbidden(CallerError):
-    """The key does not hold the entity or project that the request names."""
+    """The key gives no access to the entity or project that the request names."""
 
     code = "forbidden"
 
 
 class BudgetExceeded(CallerError):
-    """The cost of this request could pass a budget's limit."""
+    """The cost of this request could exceed a budget's limit."""
 
     code = "insufficient_quota"
 
 
 class RateLimited(CallerError):
-    """Too many requests at once or in the window; try again after `retry_after` seconds."""
+    """There are too many concurrent requests, or too many per minute; try again after `retry_after` seconds."""
 
     code = "rate_limit_exceeded"
 
@@ -191,7 +191,7 @@ class RateLimited(CallerError):
 
 
 class BodyTooLarge(CallerError):
-    """A body passed its limit of `limit` bytes."""
+    """A body is larger than `limit` bytes."""
 
     code = "body_too_large"
 
@@ -215,7 +215,7 @@ class MissingExtra(ModelyardError):
 
 
 class NoWorker(ModelyardError):
-    """Nothing would run this job."""
+    """No worker would run this job."""
 
     code = "no_worker"
 
@@ -231,34 +231,34 @@ class JobFailed(ModelyardError):
 
 
 class LeaseLost(ModelyardError):
-    """A newer claim exists: this worker's writes for the job are refused, and it must stop."""
+    """A newer claim exists: this worker's writes for the job are rejected, and it must stop."""
 
     code = "lease_lost"
 
 
 class TrainingError(ModelyardError):
-    """Training cannot go on; the message says what to try. The job fails with it."""
+    """Training cannot continue; the message suggests what to try. The job fails with it."""
 
     code = "training_error"
 
 
 class EvaluationError(ModelyardError):
-    """An evaluation cannot go on; the message says why. Its run fails with it."""
+    """An evaluation cannot continue; the message states why. Its run fails with it."""
 
     code = "evaluation_error"
 
 
-# ---- what answers ------------------------------------------------------------------------------------------------
+# ---- backends ----------------------------------------------------------------------------------------------------
 
 
 class BackendError(ModelyardError):
-    """A backend failed or answered nonsense."""
+    """A backend failed or sent an invalid answer."""
 
     code = "backend_error"
 
 
 class Overloaded(BackendError):
-    """A backend has no room now; try again after `retry_after` seconds."""
+    """A backend has no capacity now; try again after `retry_after` seconds."""
 
     code = "overloaded"
 
@@ -268,16 +268,16 @@ class Overloaded(BackendError):
 
 
 class QueueFull(Overloaded):
-    """More is asked of a model at once than it takes in, requests or checkpoints: send fewer at once."""
+    """A model has more requests or checkpoints waiting than it accepts at once: send fewer at once."""
 
     code = "queue_full"
 
 
-# ---- where it is kept ------------------------------------------------------------------------------------------------
+# ---- storage -----------------------------------------------------------------------------------------------------
 
 
 class StoreError(ModelyardError):
-    """The store could not do its work; nothing of the refused step remains."""
+    """The store failed; the step left no changes."""
 
     code = "store_error"
 
@@ -301,19 +301,19 @@ class StoreBusy(StoreError):
 
 
 class StorageFull(StoreError):
-    """No room on the disk; reads still work."""
+    """The disk is full; reads still work."""
 
     code = "storage_full"
 
 
 class StoreCorrupt(StoreError):
-    """The file is no intact store of ours; it was left as it is."""
+    """The file is not an intact store of modelyard; it was left unchanged."""
 
     code = "store_corrupt"
 
 
 class StoreTooNew(StoreError):
-    """A newer modelyard wrote this store; upgrade before you open it."""
+    """A newer modelyard wrote this store; upgrade before opening it."""
 
     code = "store_too_new"
 
@@ -325,7 +325,7 @@ class StoreClosed(StoreError):
 
 
 class UsedAfterFork(StoreError):
-    """Opened before a fork and used after it: open the platform in the child instead."""
+    """A store that was opened before a fork was used after it: open the platform in the child instead."""
 
     code = "used_after_fork"
 
@@ -337,7 +337,7 @@ class ArtifactMissing(StoreError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Word the hint at the known names that are most like this one, or nothing.
+    """Return a hint that names the most similar known names, or "" if there are none.
 
     >>> nearest("learning_rat", ["learning_rate", "batch_size"])
     "; did you mean 'learning_rate'?"

@@ -1,5 +1,5 @@
-"""Everything that a third party may implement, on one page. The laws stand in the docstrings, the runnable contracts
-in `modelyard.testing`.
+"""Every protocol that a third party may implement. The docstrings state the laws; `modelyard.testing` holds the
+contract tests.
 """
 
 import threading
@@ -50,11 +50,11 @@ class Snapshot(Protocol):
     """A consistent view of every record. Records are the declared frozen classes (`domain.record.Record`)."""
 
     def get(self, cls: type[R], *key: object) -> R:
-        """The record with this key. Raises `RecordNotFound`."""
+        """Return the record with this key. Raises `RecordNotFound`."""
         ...
 
     def find(self, cls: type[R], unique: str, *values: object) -> R | None:
-        """The record with these values of a declared unique key, or None. "key" is the record's own key."""
+        """Return the record with these values of a declared unique key, or None. "key" is the record's own key."""
         ...
 
     def page(
@@ -66,10 +66,10 @@ class Snapshot(Protocol):
         limit: int = 100,
         descending: bool = False,
     ) -> list[R]:
-        """Up to `limit` records whose `index` prefix equals `where`, in index order, behind the cursor `after`.
+        """Return up to `limit` records whose `index` prefix equals `where`, in index order, after the cursor `after`.
 
-        `after` is `Record.cursor(index, record)`; the record itself need no longer exist. When descending, "behind"
-        means smaller.
+        `after` is `Record.cursor(index, record)`; the record itself need no longer exist. When descending, records
+        after the cursor are the smaller ones.
         """
         ...
 
@@ -83,52 +83,52 @@ class Snapshot(Protocol):
         limit: int = 100,
         descending: bool = False,
     ) -> list[tuple[Any, ...]]:
-        """The records of the same `page`, of each only these fields, at least one, in this order.
+        """Return what `page` would, but only these fields of each record, at least one, in this order.
 
-        What is not named need not be read: so a run over many records costs what it looks at.
+        The store need not read the other fields, so a scan of many records reads only what it needs.
         """
         ...
 
     def count(self, cls: type[Any], index: str, *where: object) -> int:
-        """How many records have this `index` prefix."""
+        """Return how many records have this `index` prefix."""
         ...
 
 
 class Tx(Snapshot, Protocol):
-    """A snapshot that may be written. A verb that refuses changes nothing, and the step may go on."""
+    """A snapshot that can also be written. A method that raises changes nothing, and the step may continue."""
 
     def add(self, record: object) -> None:
         """Keep a new record. Raises `RecordConflict` when its key or a unique key is taken."""
         ...
 
     def replace(self, record: object) -> None:
-        """Put a whole record in the place of the one with its key. Raises `RecordNotFound`, `RecordConflict`."""
+        """Replace the whole record that has this record's key. Raises `RecordNotFound`, `RecordConflict`."""
         ...
 
     def remove(self, cls: type[Any], *key: object) -> None:
-        """Drop the record with this key. Raises `RecordNotFound`."""
+        """Remove the record with this key. Raises `RecordNotFound`."""
         ...
 
 
 class Store(Protocol):
-    """Where records are kept: two methods (docs/explanation/store.md).
+    """Keeps records: mainly `transact` and `read` (docs/explanation/store.md).
 
     Laws: 1. A step is a pure function of `tx` and of values made before the call; the store may run it again from the
-    start. 2. No outcome, value or exception, leaves before the commit of all that it saw. 3. A verb that refuses
-    changes nothing; a storage fault that a step swallows fails the step anyway. 4. A step that raises undoes itself
-    alone, whoever shares its commit; one that calls its own store is refused with RuntimeError, not deadlocked; `tx`
-    is dead when its step has returned. 5. A read sees whole commits only, and every acknowledged one. Steps may run
+    start. 2. No outcome, value or exception, is returned before the commit of all that it saw. 3. A method of `tx` that
+    raises changes nothing; a storage fault that a step catches fails the step anyway. 4. A step that raises undoes only
+    itself, even when it shares a commit; one that calls its own store gets a RuntimeError, not a deadlock; `tx` is
+    invalid once its step has returned. 5. A read sees whole commits only, and every acknowledged one. Steps may run
     on another caller's thread: no thread-locals, no context variables. A cancelled caller does not undo its step.
     """
 
     @property
     def blocking(self) -> bool:
-        """Whether calls may wait; False means that they may be made on an event loop."""
+        """Whether calls may block; False means that they may be made on an event loop."""
         ...
 
     @property
     def durability(self) -> str:
-        """What an acknowledged record survives: "power", "process" or "none"."""
+        """Which failure an acknowledged record survives: loss of "power", death of the "process", or "none"."""
         ...
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
@@ -140,7 +140,7 @@ class Store(Protocol):
         ...
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """The same for tasks of an event loop, which it never blocks."""
+        """Run `step` like `transact`, from a task of an event loop, which it never blocks."""
         ...
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
@@ -148,7 +148,7 @@ class Store(Protocol):
         ...
 
     def check(self) -> Mapping[str, object]:
-        """Facts for the system check: engine, version, durability in force. Raises `StoreError` when unhealthy."""
+        """Return facts for the system check: engine, version, durability in force. Raises `StoreError` on a fault."""
         ...
 
     def sync(self) -> None:
@@ -156,11 +156,11 @@ class Store(Protocol):
         ...
 
     def backup(self, path: str) -> None:
-        """Write a consistent copy to `path`, which must not exist, while others go on reading and writing."""
+        """Write a consistent copy to `path`, which must not exist, while others continue to read and write."""
         ...
 
     def close(self) -> None:
-        """Idempotent. Later calls raise `StoreClosed`."""
+        """Close the store. Idempotent. Later calls raise `StoreClosed`."""
         ...
 
 
@@ -169,7 +169,7 @@ class Store(Protocol):
 
 @attrs.frozen
 class StoredArtifact:
-    """Bytes that are kept: a random `name`, their `size` in bytes and the SHA-256 `digest` in hex."""
+    """An artifact in the store: its random `name`, its `size` in bytes and its SHA-256 `digest` in hex."""
 
     name: str
     size: int
@@ -177,30 +177,30 @@ class StoredArtifact:
 
 
 class ArtifactStore(Protocol):
-    """Where checkpoint files and training data lie, under names of the store's own making.
+    """Keeps checkpoint files and training data, under names that the store generates.
 
-    Laws: what `put` returned survives a crash and is complete (written aside, synced, then named); a name is never
-    reused; no string of a client becomes a path. `put` may be called from any thread.
+    Laws: an artifact that `put` has returned is complete and survives a crash (written under a temporary name, synced,
+    then renamed); a name is never reused; no string from a client becomes a path. `put` may be called from any thread.
     """
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
-        """Keep the bytes of `chunks`, in constant memory. Raises `StorageFull`; then nothing remains of them."""
+        """Store the bytes of `chunks`, in constant memory. Raises `StorageFull`, and then keeps none of them."""
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """A readable, seekable file. Raises `ArtifactMissing`."""
+        """Open an artifact as a readable, seekable file. Raises `ArtifactMissing`."""
         ...
 
     def remove(self, name: str) -> None:
-        """Idempotent. A file that is open stays readable until it is closed."""
+        """Remove an artifact. Idempotent. A file that is open stays readable until it is closed."""
         ...
 
     def names(self) -> Iterator[str]:
-        """Every name kept, in no order."""
+        """Yield the name of every artifact, in any order."""
         ...
 
     def free(self) -> int | None:
-        """Bytes that there is room for; None where nobody knows. Raises `StoreError`."""
+        """Return how many bytes of room are left, or None if unknown. Raises `StoreError`."""
         ...
 
     def check(self) -> None:
@@ -208,24 +208,24 @@ class ArtifactStore(Protocol):
         ...
 
     def backup(self, folder: str) -> None:
-        """Copy every artifact that the folder has not yet to a file of its name, synced. Raises `StoreError`.
+        """Copy every artifact that the folder lacks to a file with its name, synced. Raises `StoreError`.
 
-        What is put or removed meanwhile may be in the copy or not.
+        The copy may or may not include artifacts that are put or removed meanwhile.
         """
         ...
 
 
-# ---- what answers ------------------------------------------------------------------------------------------------
+# ---- backends ----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Capabilities:
-    """What a backend can do with one model. What it cannot, the core refuses by the parameter's name.
+    """What a backend can do with one model. The platform rejects a request for anything else, naming the parameter.
 
-    `parameters` are names of `Sampling` fields that it honours. `choices` says that it makes `n` choices of one request
-    itself (else the core asks n times). `forced_tools`, `json_mode` and `structured_outputs` say that it really
-    constrains its output; `synthesises_structure` is for doubles that answer a forced tool call or a schema with the
-    smallest valid instance.
+    `parameters` are names of `Sampling` fields that it honours. `choices` means that it makes the `n` choices of one
+    request itself; otherwise the platform calls it n times. `forced_tools`, `json_mode` and `structured_outputs` mean
+    that it really constrains its output. `synthesises_structure` is for test doubles that answer a forced tool call or
+    a schema with the smallest valid instance.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -244,11 +244,11 @@ class Capabilities:
 
 @attrs.frozen
 class ServedModel:
-    """What a request's model name was resolved to.
+    """The model that a request's model name resolves to.
 
-    `base_model` is the id under which the backend offers it; `entry` is the catalogue entry that prices it (another id
-    when the host listed it under a name of its own). A trained model adds one checkpoint, whose files `open_file` opens
-    for reading. Raises `ArtifactMissing`.
+    `base_model` is the id under which the backend offers it. `entry` is the catalogue entry that prices it; its id
+    differs when the host listed the model under another name. A trained model adds one checkpoint, whose files
+    `open_file` opens for reading. `open_file` raises `ArtifactMissing`.
     """
 
     base_model: str
@@ -258,63 +258,63 @@ class ServedModel:
 
 
 class Backend(Protocol):
-    """What answers, synchronously. One that stands in front of others may add `backend_of(model)`, the one to ask.
+    """Answers completion requests, synchronously. A router may add `backend_of(model)`, the backend that answers.
 
     Laws: deltas of one choice come in order; the last has a finish reason; at most `request.max_tokens` tokens a choice
-    (the core has resolved it to a number); `request.n` is 1 unless `choices` is declared. With the same seed the
+    (the platform has resolved it to a number); `request.n` is 1 unless `choices` is declared. With the same seed the
     answer is the same. Text may come in pieces of any size; when `request.streamed` is False, one piece is best.
-    Stop strings are cut by the core. Closing the iterator stops the work. Everything that can fail before the first
-    token raises from the first `next`. Raises `Overloaded`, `BackendError`, `InvalidInput`.
+    The platform cuts the text at stop strings. Closing the iterator stops the work. Everything that can fail before the
+    first token raises from the first `next`. Raises `Overloaded`, `BackendError`, `InvalidInput`.
     """
 
     @property
     def blocking(self) -> bool:
-        """Whether `stream` may wait; False means that it may be iterated on an event loop."""
+        """Whether `stream` may block; False means that it may be iterated on an event loop."""
         ...
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """The models that it offers to the catalogue."""
+        """Return the models that it offers to the catalogue."""
         ...
 
     def capabilities(self, model: str) -> Capabilities:
-        """What it can do with the model of this catalogue id."""
+        """Return what it can do with the model of this catalogue id."""
         ...
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """How many tokens the prompt has, or None where only the answer will tell (see `Delta.usage`)."""
+        """Return how many tokens the prompt has, or None if only the answer reports it (see `Delta.usage`)."""
         ...
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """Answer."""
+        """Answer the request, delta by delta."""
         ...
 
 
 class AsyncBackend(Protocol):
-    """What answers, on an event loop: the laws of `Backend`, with `astream` in the place of `stream`."""
+    """Answers completion requests on an event loop, by the laws of `Backend`, with `astream` in place of `stream`."""
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """The models that it offers to the catalogue."""
+        """Return the models that it offers to the catalogue."""
         ...
 
     def capabilities(self, model: str) -> Capabilities:
-        """What it can do with the model of this catalogue id."""
+        """Return what it can do with the model of this catalogue id."""
         ...
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """How many tokens the prompt has, or None where only the answer will tell."""
+        """Return how many tokens the prompt has, or None if only the answer reports it (see `Delta.usage`)."""
         ...
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """Answer."""
+        """Answer the request, delta by delta."""
         ...
 
 
-# ---- what trains -------------------------------------------------------------------------------------------------
+# ---- trainers ----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Started:
-    """Training begins: so many gradient steps are to come. Yielded once, also by a resumed run."""
+    """Training begins and will take `steps` gradient steps. Yielded once, also by a resumed run."""
 
     steps: int
 
@@ -329,7 +329,7 @@ class Step:
 
 @attrs.frozen
 class SavedState:
-    """All that is needed to go on behind step `number` as if nothing had happened: files of bytes."""
+    """The files that a run needs to resume after step `number` as if it had never stopped."""
 
     number: int
     files: Mapping[str, Iterable[bytes]]
@@ -337,7 +337,7 @@ class SavedState:
 
 @attrs.frozen
 class Trained:
-    """The end: the files of the new checkpoint, and its metrics."""
+    """The result of training: the files of the new checkpoint, and its metrics."""
 
     files: Mapping[str, Iterable[bytes]]
     metrics: Mapping[str, float]
@@ -348,10 +348,10 @@ TrainItem = Started | Step | SavedState | Trained
 
 @attrs.frozen
 class TrainContext:
-    """Everything that a trainer may touch beside the data.
+    """Everything that a trainer may use besides the data.
 
     `parent` opens files of the checkpoint to start from (`parent_files` are their names; empty for the untouched base).
-    `resume_step` is 0, or the step behind which to go on, with `resume` opening the saved files. `reference` opens the
+    `resume_step` is 0, or the step after which to resume, and `resume` opens the saved files. `reference` opens the
     files of the checkpoint that a KL penalty refers to.
     """
 
@@ -367,23 +367,23 @@ class TrainContext:
 
 
 class Trainer(Protocol):
-    """What trains, pulled: each item is stored before the next is asked for; closing the iterator cancels.
+    """Trains as its iterator is read: each item is stored before the next is requested; closing the iterator cancels.
 
-    Laws: the same job, data, parent and seed give the same files, digest for digest, also when the run was broken off
-    and resumed from any `SavedState`. A resumed run yields `Started` again, then only the steps behind `resume_step`.
-    Data can be iterated again and again. Raises `TrainingError` with a sentence that says what to try.
+    Laws: the same job, data, parent and seed give the same files, digest for digest, also when the run was interrupted
+    and resumed from any `SavedState`. A resumed run yields `Started` again, then only the steps after `resume_step`.
+    Data can be iterated more than once. Raises `TrainingError` with a message that suggests what to try.
     """
 
     def methods(self, base_model: str) -> Collection[str]:
-        """The methods by which it can train this base model; none for a base model that it does not know.
+        """Return the methods by which it can train this base model: none for an unknown base model.
 
-        A job of a method that is not listed is refused when it is created, so methods that are added to the platform
-        change nothing for a trainer.
+        A job of a method that is not listed is rejected when it is created, so a trainer need not change when the
+        platform adds a method.
         """
         ...
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
-        """Train by a method: one that `methods` lists, with the configuration and the rows that it takes.
+        """Train by a method that `methods` lists, with that method's configuration and rows.
 
         "sft" takes an `SFTConfig` and `Example`s, which it imitates in file order, one optimizer step per batch.
         "rl" takes an `RLConfig` and `TrajectoryGroup`s, one optimizer step per packed sequence.
@@ -392,103 +392,103 @@ class Trainer(Protocol):
         ...
 
 
-# ---- where jobs run ----------------------------------------------------------------------------------------------
+# ---- executors ---------------------------------------------------------------------------------------------------
 
 
 class Executor(Protocol):
-    """Where a claimed job runs. The fence in the store makes it harmless to run one twice.
+    """Runs claimed jobs. The store's fencing token makes it harmless to run one twice.
 
-    Laws: what runs jobs in this process calls `run`, and such a job settles itself. Anything else starts a process
-    `python -m modelyard.worker FACTORY JOB_ID`, which takes the job over from the claim; its handle is kept in the
-    job's record, and the worker settles the job of a process that ends without having done so. No handle is given out
-    twice.
+    Laws: an executor that runs jobs in this process calls `run`, and such a job records its own end. Any other executor
+    starts a process `python -m modelyard.worker FACTORY JOB_ID`, which takes over the claim. The handle of that process
+    is kept in the job's record, and the worker records the end of a job whose process ended without doing so. No handle
+    is returned twice.
     """
 
     def submit(self, claim: "job.Claim", run: "Callable[[job.Claim], None]") -> str:
-        """Begin; returns a handle that can be kept."""
+        """Start the job. Returns a handle that can be stored."""
         ...
 
     def poll(self, handle: str) -> str | None:
-        """None while it runs, also while it is frozen; afterwards how it ended: the fault, as a person may read it, or
-        nothing. What is not known has ended.
+        """Return None while the job runs, also while it is frozen; afterwards a readable description of the fault that
+        ended it, or "" if there was none. An unknown handle counts as ended.
         """
         ...
 
     def cancel(self, handle: str) -> None:
-        """End it by force where that is possible. Idempotent."""
+        """End the job by force where that is possible. Idempotent."""
         ...
 
     def reattach(self, handle: str) -> bool:
-        """Whether it runs, or ran, outside of this process and is to be watched from here, by `poll` and `cancel`:
-        it was submitted here, or by a process that is dead. False also for what is not known.
+        """Return whether the job runs, or ran, outside this process and is to be watched from here, by `poll` and
+        `cancel`: it was submitted here, or by a process that has died. Returns False for an unknown handle.
         """
         ...
 
     def close(self) -> None:
-        """Have what this executor submitted end or give its job back, and wait for that in bounded time."""
+        """Have every job that this executor submitted end or return to the queue, and wait for that in bounded time."""
         ...
 
 
-# ---- who calls ---------------------------------------------------------------------------------------------------
+# ---- authentication ----------------------------------------------------------------------------------------------
 
 
 class Authenticator(Protocol):
-    """Who calls: from the secret that a client shows over HTTP to the principal who acts.
+    """Authenticates a caller: maps the secret that a client sends over HTTP to the principal who acts.
 
-    Laws: a secret lets in as it was given out and in no other form, no part of it and nothing around it. Whatever lets
-    nobody in, unknown, malformed, revoked or expired, is refused in the same words, which repeat nothing of it. A
-    secret that has ended lets nobody in from then on: the HTTP side remembers an answer for a second, so remember none.
-    Scope and limits are those of now. Every caller has a `key_id` of their own, under which limits and usage are
-    counted, and holds their own entity. May be called from any thread.
+    Laws: a secret is accepted exactly as it was issued: no part of it, and nothing added. Every other secret, unknown,
+    malformed, revoked or expired, is rejected with the same message, which repeats no part of it. A secret that was
+    revoked or has expired is rejected at once: the HTTP layer caches an answer for a second, so cache none. Scope and
+    limits are the current ones. Every caller has its own `key_id`, under which limits and usage are counted, and its
+    scope covers its own entity. May be called from any thread.
     """
 
     @property
     def blocking(self) -> bool:
-        """Whether `authenticate` may wait; False means that it may be called on an event loop."""
+        """Whether `authenticate` may block; False means that it may be called on an event loop."""
         ...
 
     @property
     def longest(self) -> int:
-        """How many characters a secret may have. A longer one is refused unseen."""
+        """How many characters a secret may have. A longer one is rejected without calling `authenticate`."""
         ...
 
     def authenticate(self, secret: str) -> Principal:
-        """Who stands behind a secret, which may be any text. Raises `Unauthenticated`."""
+        """Return the principal of a secret, which may be any string. Raises `Unauthenticated`."""
         ...
 
 
-# ---- the world ---------------------------------------------------------------------------------------------------
+# ---- time, ids, randomness, events -------------------------------------------------------------------------------
 
 
 class Clock(Protocol):
-    """Time, passed in."""
+    """The source of time, passed in so that tests can control it."""
 
     def now(self) -> datetime:
-        """The wall clock, in UTC, for what is stored and shown."""
+        """Return the wall-clock time in UTC, for what is stored and shown."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for every decision."""
+        """Return seconds that never go back, for every decision."""
         ...
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event at most so long; True when it was set."""
+        """Wait for the event for at most `seconds`. Returns whether it was set."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let so much time go by."""
+        """Sleep for `seconds`."""
         ...
 
     async def asleep(self, seconds: float) -> None:
-        """The same for a task of an event loop, which it never blocks."""
+        """Sleep for `seconds` in a task of an event loop, which it never blocks."""
         ...
 
 
 Ids = Callable[[], str]
-"""Makes a new id: a UUIDv7 as text, so that ids sort by the time at which they were made."""
+"""Makes a new id: a UUIDv7 as a string, so that ids sort by the time at which they were made."""
 
 Randomness = Callable[[int], bytes]
-"""So many random bytes: for keys, seeds and secrets."""
+"""Returns a number of random bytes, for keys, seeds and secrets."""
 
 Observer = Callable[[object], None]
 """Receives the typed events of `modelyard.domain.events`. Must not raise; what it raises is logged and dropped."""

@@ -1,4 +1,4 @@
-"""Base models that the host keeps in local folders: what is offered, and what training starts from."""
+"""Base models that the host keeps in local folders, to serve and to train."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,11 +11,11 @@ from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantiz
 from modelyard.domain.record import Index, Record, frozen_mapping
 
 SMALL = 10_000_000
-"""Parameters up to which a second thread only waits for the first."""
+"""The number of parameters up to which a second thread only waits for the first."""
 
 
 class Tuning(StrEnum):
-    """What training changes: low-rank adapters beside the weights, or the weights themselves."""
+    """What training changes: low-rank adapters next to the weights, or the weights themselves."""
 
     LORA = "lora"
     FULL = "full"
@@ -25,9 +25,9 @@ class Tuning(StrEnum):
 class BaseModel:
     """A causal language model in the folder `path`.
 
-    Lengths are in tokens, `prices` as `Pricing.texts`. `tool_format` names how it writes tool calls, "" for not at all
-    (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of everything that serving and training read.
-    `offer` keeps base models in one index: always "local".
+    Lengths are in tokens, `prices` as in `Pricing.texts`. `tool_format` names the format in which it writes tool calls,
+    "" for none (`formats.tool_calls`). `digests` holds the SHA-256 digest in hex of every file that serving and
+    training read. `offer` is always "local" and indexes all base models.
     """
 
     id: str
@@ -50,7 +50,7 @@ class BaseModel:
         return self.parameters <= SMALL
 
     def entry(self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...]) -> CatalogueEntry:
-        """How the catalogue lists it, by a backend that honours these."""
+        """Make its catalogue entry, for a backend that supports these parameters and features."""
         return CatalogueEntry(
             id=self.id,
             hub_id=self.id,

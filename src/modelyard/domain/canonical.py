@@ -1,4 +1,4 @@
-"""The one canonical JSON text, and the digests that are made of it: the domain's only JSON."""
+"""The canonical JSON encoding, and the digests computed from it: the domain's only JSON."""
 
 import base64
 import hashlib
@@ -17,35 +17,35 @@ _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=True, allow_nan=False, d
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys, separators ", " and ": ", non-ASCII escaped. Raises ValueError on NaN and infinity."""
+    """Encode with sorted keys, separators ", " and ": ", non-ASCII escaped. Raises ValueError on NaN and infinity."""
     return _encode(value)
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical text: base64url without padding, `-` to `X`, `_` to `Y` (43 characters)."""
+    """Return the SHA-256 of the canonical JSON: base64 without padding, X for + and Y for / (43 characters)."""
     raw = hashlib.sha256(canonical_json(value).encode()).digest()
     return base64.b64encode(raw, b"XY")[:-1].decode()
 
 
 class TableDigest:
-    """The digest of a table whose rows come one after the other: SHA-256 over the row digests joined."""
+    """Computes the digest of a table row by row: SHA-256 over the joined row digests."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._sum = hashlib.sha256()
 
     def add(self, row_digest: str) -> None:
-        """Go on with the next row."""
+        """Add the next row."""
         self.rows += 1
         self._sum.update(row_digest.encode())
 
     def hex(self) -> str:
-        """The digest of the rows so far."""
+        """Return the digest of the rows so far, in hex."""
         return self._sum.hexdigest()
 
 
 def table_digest(row_digests: Iterable[str]) -> str:
-    """SHA-256, in hex, over the row digests joined."""
+    """Return the SHA-256, in hex, over the joined row digests."""
     table = TableDigest()
     for row_digest in row_digests:
         table.add(row_digest)

@@ -1,4 +1,4 @@
-"""The model catalogue: what is listed, at what price (specification 2.1)."""
+"""The model catalogue: which models are listed, and at what price (specification 2.1)."""
 
 import re
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ class Pricing:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The prices that are not 0, as plain decimal text."""
+        """The prices that are not 0, as plain decimal strings."""
         prices = {field.name: getattr(self, field.name) for field in attrs.fields(Pricing)}
         return {name: f"{price:f}" for name, price in prices.items() if price}
 
@@ -74,10 +74,7 @@ class Datacenter:
 
 @attrs.frozen
 class CatalogueEntry:
-    """A model that can be asked for by `id`.
-
-    `created` is in Unix seconds, lengths in tokens. `base_model` says that training may start from it.
-    """
+    """A model that requests can name by its `id`. `created` is in Unix seconds, lengths are in tokens."""
 
     id: str
     hub_id: str
@@ -103,7 +100,7 @@ _MAX_PRICE = Decimal(10**15)
 
 
 def check_entry(entry: CatalogueEntry) -> None:
-    """Refuse an entry that the catalogue response could not carry. Raises `InvalidInput` naming all fields at fault."""
+    """Check that the catalogue response can hold an entry. Raises `InvalidInput` naming all invalid fields."""
     problems = [*_text_problems(entry), *_number_problems(entry), *_list_problems(entry)]
     if problems:
         raise InvalidInput(problems)
@@ -164,9 +161,9 @@ def _list_problems(entry: CatalogueEntry) -> list[Problem]:
 
 @attrs.frozen
 class RegisteredEntry:
-    """A catalogue entry that the host registered, as it is kept: flat, prices exact, lists as tuples.
+    """A catalogue entry that the host registered, as it is stored: flat, prices exact, lists as tuples.
 
-    `answers_as` is the backend's id of the model that answers. `offer` keeps entries in one index: always "public".
+    `answers_as` is the backend's id of the model that answers. `offer` is always "public" and indexes all entries.
     """
 
     id: str
@@ -192,7 +189,7 @@ class RegisteredEntry:
 
     @classmethod
     def of(cls, entry: CatalogueEntry, answers_as: str) -> "RegisteredEntry":
-        """The record that keeps `entry`."""
+        """Make the record that stores `entry`."""
         same = (
             "id",
             "hub_id",
@@ -215,7 +212,7 @@ class RegisteredEntry:
         )
 
     def entry(self) -> CatalogueEntry:
-        """The entry that this record keeps."""
+        """Return the entry that this record stores."""
         return CatalogueEntry(
             id=self.id,
             hub_id=self.hub_id,
@@ -236,7 +233,7 @@ class RegisteredEntry:
 
 @attrs.frozen
 class CatalogueRevision:
-    """How often entries of an offer were registered or removed: it changes exactly when they do."""
+    """How often entries of an offer were registered or removed."""
 
     offer: str
     number: int

@@ -9,7 +9,7 @@ from modelyard.domain.job import JobKind, JobStatus
 
 @attrs.frozen
 class CompletionBooked:
-    """A completion was answered and booked."""
+    """A completion was answered and recorded in the ledger."""
 
     completion_id: str
     entity: str
@@ -32,7 +32,7 @@ class CompletionFailed:
 
 @attrs.frozen
 class JobChanged:
-    """A job went to another status."""
+    """The status of a job changed."""
 
     job_id: str
     kind: JobKind
@@ -50,7 +50,7 @@ class JobEventRecorded:
 
 @attrs.frozen
 class LeaseTaken:
-    """A job was taken away from a worker that had gone still."""
+    """A job was taken from a worker that had stopped renewing its lease."""
 
     job_id: str
     from_worker: str

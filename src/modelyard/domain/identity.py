@@ -1,4 +1,4 @@
-"""Who asks, and what they may touch: principals, scopes, API keys (specification 5)."""
+"""Who calls, and what they may use: principals, scopes, API keys (specification 5)."""
 
 import re
 from datetime import datetime
@@ -12,7 +12,7 @@ NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,128}")
 
 
 def check_name(value: str, *loc: str | int) -> str:
-    """Refuse what is no name: 1 to 128 of `[A-Za-z0-9._-]`, not dots only. Raises `InvalidInput` at `loc`."""
+    """Check that a value is a name: 1 to 128 of `[A-Za-z0-9._-]`, not dots only. Raises `InvalidInput` at `loc`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise InvalidInput([Problem(loc, "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")])
     return value
@@ -20,7 +20,7 @@ def check_name(value: str, *loc: str | int) -> str:
 
 @attrs.frozen
 class Attribution:
-    """Whom a completion is booked on: the entity and the project, "" for none."""
+    """The entity and the project ("" for none) that a completion is charged to."""
 
     entity: str
     project: str = ""
@@ -34,13 +34,13 @@ class Scope:
     projects: frozenset[str] | None = None
 
     def covers(self, entity: str, project: str | None = None) -> bool:
-        """Whether this scope holds the entity and, where one is named, the project."""
+        """Return whether this scope includes the entity and, if one is named, the project."""
         if self.entity is None:
             return True
         return entity == self.entity and (not project or self.projects is None or project in self.projects)
 
     def holds(self, other: "Scope") -> bool:
-        """Whether everything that `other` covers is covered by this scope too."""
+        """Return whether this scope covers everything that `other` covers."""
         if self.entity is None:
             return True
         if other.entity != self.entity:
@@ -50,13 +50,13 @@ class Scope:
 
 @attrs.frozen
 class Limits:
-    """What a key may use: requests in a minute, requests at once. None means no limit."""
+    """What a key may use: requests per minute, concurrent requests. None means no limit."""
 
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
 
     def hold(self, other: "Limits") -> bool:
-        """Whether `other` allows no more than this."""
+        """Return whether `other` allows no more than this."""
         return _at_most(other.requests_per_minute, self.requests_per_minute) and _at_most(
             other.concurrent_requests, self.concurrent_requests
         )
@@ -70,8 +70,8 @@ def _at_most(value: int | None, limit: int | None) -> bool:
 class Principal:
     """Who is acting. `entity` is the default where none is named.
 
-    Limits and usage are counted under `key_id`: "" for the host, the id of an API key, or whatever tells the callers of
-    an authenticator of your own apart.
+    Limits and usage are counted under `key_id`: "" for the host, the id of an API key, or any value by which your own
+    authenticator distinguishes its callers.
     """
 
     name: str
@@ -81,12 +81,15 @@ class Principal:
     limits: Limits = attrs.field(factory=Limits)
 
     def require(self, entity: str, project: str | None = None) -> None:
-        """Raise `Forbidden`, in the same words whether anything exists there, unless the scope covers both."""
+        """Raise `Forbidden` unless the scope covers both. The message is the same whether or not they exist."""
         if not self.scope.covers(entity, project):
             raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
 
     def attribution(self, entity: str | None = None, project: str | None = None) -> Attribution:
-        """Whom to book on: what was named and is covered, else the default entity and the key's only project."""
+        """Return what to charge: the named entity and project, by default the caller's entity and its only project.
+
+        Raises `Forbidden` if the scope does not cover them.
+        """
         entity = entity or self.entity
         if not project and entity == self.entity and self.scope.projects is not None and len(self.scope.projects) == 1:
             (project,) = self.scope.projects
@@ -95,7 +98,7 @@ class Principal:
 
 
 def host(entity: str = "local") -> Principal:
-    """The embedding application itself: everything is in its scope."""
+    """Make the principal of the embedding application itself, whose scope covers everything."""
     return Principal("host", entity, Scope(None))
 
 
@@ -116,27 +119,27 @@ class ApiKey:
     concurrent_requests: int | None = None
 
     def alive(self, now: datetime) -> bool:
-        """Neither revoked nor expired."""
+        """Return whether the key is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     @property
     def scope(self) -> Scope:
-        """What may be touched with this key."""
+        """What this key gives access to."""
         return Scope(self.entity, frozenset(self.projects) if self.projects else None)
 
     @property
     def limits(self) -> Limits:
-        """What may be used with this key."""
+        """What this key may use."""
         return Limits(self.requests_per_minute, self.concurrent_requests)
 
     def principal(self) -> Principal:
-        """Who acts with this key."""
+        """Make the principal who acts with this key."""
         return Principal(self.name or self.prefix, self.entity, self.scope, self.id, self.limits)
 
 
 @attrs.frozen
 class NewKey:
-    """A key at its birth: the only moment at which the secret exists in clear."""
+    """A new key and its secret, which is available in clear only here."""
 
     key: ApiKey
     secret: str = attrs.field(repr=False)

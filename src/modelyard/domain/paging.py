@@ -18,7 +18,7 @@ MAX_LIMIT = 1000
 
 @attrs.frozen
 class Page(Generic[T]):
-    """Some items of a listing, in order. The next page is asked for with `after` = the id of the last item.
+    """Some items of a listing, in order. To get the next page, pass the id of the last item as `after`.
 
     >>> Page.cut([1, 2, 3], limit=2)
     Page(items=(1, 2), has_more=True)
@@ -29,11 +29,11 @@ class Page(Generic[T]):
 
     @classmethod
     def cut(cls, found: Sequence[T], limit: int) -> "Page[T]":
-        """The page of `limit` items out of what was found when asking for one more."""
+        """Make a page of `limit` items from a query for `limit` + 1."""
         return cls(tuple(found[:limit]), len(found) > limit)
 
     def map(self, change: Callable[[T], S]) -> "Page[S]":
-        """The same page of other items."""
+        """Return the page with `change` applied to every item."""
         return Page(tuple(map(change, self.items)), self.has_more)
 
     def __iter__(self) -> Iterator[T]:
@@ -41,7 +41,7 @@ class Page(Generic[T]):
 
 
 def check_limit(limit: int) -> int:
-    """Refuse a size of page that is not 1 to `MAX_LIMIT`. Raises `InvalidInput`."""
+    """Check that a page size is from 1 to `MAX_LIMIT`. Raises `InvalidInput`."""
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidInput.at("limit", msg=f"must be 1 to {MAX_LIMIT}")
     return limit

@@ -1,4 +1,4 @@
-"""How a value is kept: the declarations that every store builds its tables and indexes from."""
+"""Declarations of records, from which every store builds its tables and indexes."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -7,14 +7,14 @@ from typing import Any
 import attrs
 
 KEY = "key"
-"""The name under which a record's own key can be looked up, beside its unique keys."""
+"""The name under which a record's own key can be looked up, next to its unique keys."""
 
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
-"""The mapping without items, for defaults: one for all."""
+"""An empty mapping, for defaults."""
 
 
 def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The same mapping, unwritable: stores share objects, so nothing inside a record may change."""
+    """Return a read-only copy of the mapping: stores share objects, so nothing inside a record may change."""
     return value if type(value) is MappingProxyType else MappingProxyType(dict(value))
 
 
@@ -28,10 +28,10 @@ def truncate_for_storage(text: str) -> str:
 
 @attrs.frozen
 class Index:
-    """A listing order: records that agree on `where`, sorted by `order`.
+    """A listing order: records with equal values of `where`, sorted by `order`.
 
-    The record's key is appended to `order`, so every page cursor is total and none rests on an insertion order. A store
-    may keep `also` in the index, so that what is selected of these fields and those is read without the records.
+    The record's key is appended to `order`, so every cursor has one place and none depends on an insertion order. A
+    store may keep the fields of `also` in the index, so that a `select` of indexed fields need not read the records.
     """
 
     where: tuple[str, ...]
@@ -43,7 +43,7 @@ class Index:
 class Record:
     """A kind of record: its class, table, primary key, unique keys and indexes. Column names are checked at import.
 
-    A declaration equals itself alone, so that what is worked out from one can be kept with it.
+    A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
     cls: type
@@ -60,22 +60,22 @@ class Record:
         for index in self.indexes.values():
             used += [*index.where, *index.order, *index.also]
         if KEY in self.unique:
-            raise TypeError(f"{self.cls.__name__} has a unique key by the name of its own, {KEY!r}")
+            raise TypeError(f"{self.cls.__name__} has a unique key named {KEY!r}, which stands for its own key")
         unknown = set(used) - names
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")
 
     def order_of(self, index: str) -> tuple[str, ...]:
-        """The columns of a cursor into `index`: its order, made total by the key."""
+        """Return the columns of a cursor into `index`: its order, followed by the rest of the key."""
         declared = self.indexes[index]
         rest = tuple(k for k in self.key if k not in declared.order and k not in declared.where)
         return declared.order + rest
 
     def cursor(self, index: str, record: Any) -> tuple[Any, ...]:
-        """What `page(..., after=)` takes to go on behind `record`."""
+        """Return what `page(..., after=)` takes to continue after `record`."""
         return tuple(getattr(record, column) for column in self.order_of(index))
 
 
 def by_class(records: Sequence[Record]) -> Mapping[type, Record]:
-    """The declarations by the class they declare."""
+    """Return the declarations by the class that they declare."""
     return MappingProxyType({record.cls: record for record in records})

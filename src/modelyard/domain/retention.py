@@ -1,4 +1,4 @@
-"""Which checkpoints of a model are kept: a policy of the host's, and what it lets go."""
+"""Which checkpoints of a model are kept: the host's policy, and the checkpoints that it expires."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -14,10 +14,11 @@ MAX_METRIC = 128
 
 @attrs.frozen
 class Retention:
-    """The rules by which a model's checkpoints are kept. One that no rule keeps goes; without any rule all stay.
+    """The rules by which a model's checkpoints are kept. One that no rule keeps is removed; without any rule all stay.
 
-    `keep_last` keeps so many of the highest steps; `keep_best` so many with the highest `metric`, or the lowest where
-    `lower_is_better`; `ttl` those that are younger, in seconds. Raises `InvalidInput` naming every rule out of bounds.
+    `keep_last` is how many of the highest steps to keep. `keep_best` is how many to keep with the highest `metric`, or
+    the lowest if `lower_is_better`. `ttl` keeps checkpoints younger than this many seconds. Raises `InvalidInput`
+    naming every rule out of bounds.
     """
 
     model_id: str
@@ -40,13 +41,13 @@ class Retention:
         return [
             ("keep_last", self.keep_last is None or self.keep_last >= 1, "must be 1 or more"),
             ("keep_best", fits and (self.keep_best is None or self.keep_best >= 1), metric),
-            ("ttl", self.ttl is None or 0 < self.ttl <= longest, "must be more than no time"),
+            ("ttl", self.ttl is None or 0 < self.ttl <= longest, "must be more than 0"),
         ]
 
     def expired(self, checkpoints: Sequence[Checkpoint], now: datetime) -> list[Checkpoint]:
-        """Those of a model's checkpoints, given by step, that no rule keeps.
+        """Return the checkpoints that no rule keeps, from all of a model's, sorted by step.
 
-        The latest, those that are pinned, and step 0, which has no files, are never among them.
+        The latest, pinned ones, and step 0, which has no files, are never among them.
         """
         if self.keep_last is self.keep_best is self.ttl is None:
             return []
@@ -57,7 +58,7 @@ class Retention:
         return checkpoints[-self.keep_last :] if self.keep_last else ()
 
     def _best(self, checkpoints: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-        """The best by the metric, the later of equals first; one that lacks it is not among them."""
+        """Return the best by the metric, preferring the later of equals; checkpoints without it are left out."""
         if self.metric is None:
             return ()
         sign = -1 if self.lower_is_better else 1

@@ -1,7 +1,7 @@
-"""Regular expressions of a simple kind, read as data: a short text that one matches, and whether one matches a text.
+"""Simple regular expressions as a syntax tree: match a string against one, and make a short string that one matches.
 
-A pattern of a client is never compiled: matching here follows sets of places, so it takes polynomial time, within a
-budget. Known are literals, classes, `. ^ $ | ( ) (?: )`, the quantifiers, the escapes `\\d \\w \\s` with their
+A client's pattern is never compiled: matching here tracks sets of positions, so it takes polynomial time, within a
+budget. Supported are literals, classes, `. ^ $ | ( ) (?: )`, the quantifiers, the escapes `\\d \\w \\s` and their
 opposites, and `\\b`; everything else raises `PatternError`.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import attrs
 
 Spend = Callable[[int], None]
-"""Called with the steps of work about to be done; raises to stop it."""
+"""Called before work with its number of steps; raises to stop it."""
 
 MAX_TEXT = 4096
 MAX_NESTING = 20
@@ -19,12 +19,12 @@ MAX_PATTERN = 1000
 
 
 class PatternError(ValueError):
-    """A pattern beyond the simple kind; the message says where it leaves it."""
+    """The pattern is not supported; the message names the construct and where it is."""
 
 
 @attrs.frozen
 class CharacterSet:
-    """One character in (or, negated, outside) these inclusive ranges."""
+    """One character inside these inclusive ranges or, if negated, outside them."""
 
     ranges: tuple[tuple[str, str], ...]
     negated: bool = False
@@ -33,19 +33,19 @@ class CharacterSet:
         return any(low <= character <= high for low, high in self.ranges) != self.negated
 
     def size(self, more: int) -> int:
-        """One character."""
+        """Return 1."""
         return 1
 
     def text(self, more: int) -> str:
-        """A plain character if there is one."""
+        """Return a character of the set, a printable one if there is one."""
         plain = "a0A _-." + "".join(map(chr, range(32, 127))) + "".join(low for low, _ in self.ranges)
         for character in plain:
             if character in self:
                 return character
-        raise PatternError("has a class of which no character is known")
+        raise PatternError("has a class for which no matching character was found")
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Behind one character that belongs."""
+        """Return the positions after one character of the set."""
         spend(len(starts))
         return frozenset(at + 1 for at in starts if at < len(text) and text[at] in self)
 
@@ -57,15 +57,15 @@ class Anchor:
     at_end: bool
 
     def size(self, more: int) -> int:
-        """Nothing."""
+        """Return 0."""
         return 0
 
     def text(self, more: int) -> str:
-        """Nothing."""
+        """Return the empty string."""
         return ""
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """The one place, if it was reached."""
+        """Return the anchor's position if it is among the starts."""
         return starts & {len(text) if self.at_end else 0}
 
 
@@ -74,15 +74,15 @@ class Boundary:
     """The beginning or the end of a word."""
 
     def size(self, more: int) -> int:
-        """Nothing."""
+        """Return 0."""
         return 0
 
     def text(self, more: int) -> str:
-        """Nothing."""
+        """Return the empty string."""
         return ""
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Those places between a character of a word and what is none."""
+        """Return the starts that lie between a word character and something else."""
         spend(len(starts))
         word = CharacterSet(_WORD)
         return frozenset(at for at in starts if (text[at - 1 : at] in word) is not (text[at : at + 1] in word))
@@ -90,20 +90,20 @@ class Boundary:
 
 @attrs.frozen
 class Concatenation:
-    """One part behind the other."""
+    """Parts in sequence."""
 
     parts: "tuple[Node, ...]"
 
     def size(self, more: int) -> int:
-        """That of all parts."""
+        """Add up the sizes of the parts."""
         return sum(part.size(more) for part in self.parts)
 
     def text(self, more: int) -> str:
-        """That of all parts."""
+        """Join the texts of the parts."""
         return "".join(part.text(more) for part in self.parts)
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Behind the last part."""
+        """Return the positions after the last part."""
         for part in self.parts:
             starts = part.ends(text, starts, spend)
         return starts
@@ -111,46 +111,46 @@ class Concatenation:
 
 @attrs.frozen
 class Alternation:
-    """Any one of the branches; texts are made of the first."""
+    """Any one of the branches; `text` uses the first."""
 
     branches: "tuple[Node, ...]"
 
     def size(self, more: int) -> int:
-        """That of the first branch."""
+        """Return the size of the first branch."""
         return self.branches[0].size(more)
 
     def text(self, more: int) -> str:
-        """That of the first branch."""
+        """Return the text of the first branch."""
         return self.branches[0].text(more)
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Behind any branch."""
+        """Return the positions after any branch."""
         ends = (branch.ends(text, starts, spend) for branch in self.branches)
         return frozenset(place for places in ends for place in places)
 
 
 @attrs.frozen
 class Repetition:
-    """A part `least` to `most` times; `most` None is without end."""
+    """A part repeated `least` to `most` times; `most` is None for no limit."""
 
     part: "Node"
     least: int
     most: int | None
 
     def times(self, more: int) -> int:
-        """How often texts repeat the part when they are to be longer by `more` rounds."""
+        """Return how often `text` repeats the part when it is to have `more` extra rounds."""
         return self.least + more if self.most is None else min(self.most, self.least + more)
 
     def size(self, more: int) -> int:
-        """That of every round."""
+        """Return the size of all rounds."""
         return self.times(more) * self.part.size(more)
 
     def text(self, more: int) -> str:
-        """The same part again and again."""
+        """Repeat the text of the part."""
         return self.part.text(more) * self.times(more)
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Behind every allowed number of rounds. Rounds that reach what the round before reached change nothing."""
+        """Return the positions after every allowed number of rounds. Stops when a round reaches nothing new."""
         reached, found, rounds = starts, frozenset[int](), 0
         while reached and (self.most is None or rounds <= self.most):
             if rounds >= self.least:
@@ -169,12 +169,12 @@ Node = CharacterSet | Anchor | Boundary | Concatenation | Alternation | Repetiti
 
 
 def matches(node: Node, text: str, spend: Spend) -> bool:
-    """Whether the pattern matches somewhere in the text."""
+    """Return whether the pattern matches anywhere in the text."""
     return bool(node.ends(text, frozenset(range(len(text) + 1)), spend))
 
 
 def example(node: Node, least: int, spend: Spend) -> str:
-    """A text of at least `least` characters that the pattern matches. Raises `PatternError` when none is found."""
+    """Make a string of at least `least` characters that the pattern matches. Raises `PatternError` if none is found."""
     more = 0
     while more < least and node.size(more) < least:
         more += 1
@@ -185,10 +185,10 @@ def example(node: Node, least: int, spend: Spend) -> str:
     for candidate in (text, text.ljust(least, "a"), text.rjust(least, "a")):
         if len(candidate) >= least and matches(node, candidate, spend):
             return candidate
-    raise PatternError("is matched by none of the texts that were tried")
+    raise PatternError("matches none of the strings that were tried")
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------
+# ---- parsing ---------------------------------------------------------------------------------------------------
 
 _DIGITS = (("0", "9"),)
 _WORD = (("0", "9"), ("A", "Z"), ("_", "_"), ("a", "z"))
@@ -212,7 +212,7 @@ def parse(pattern: str) -> Node:
 
 
 class _Reader:
-    """Reads from left to right; `at` is the place of the next character."""
+    """Parses from left to right; `at` is the position of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.at, self.nesting = pattern, 0, 0
@@ -249,7 +249,7 @@ class _Reader:
         self.take("?")  # a lazy quantifier matches the same texts
         least, most = bounds
         if self.bounds() or (most is not None and most < least):
-            raise self.unknown("a quantifier that makes no sense")
+            raise self.unknown("an invalid quantifier")
         return Repetition(node, least, most)
 
     def bounds(self) -> tuple[int, int | None] | None:

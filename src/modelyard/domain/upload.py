@@ -1,4 +1,4 @@
-"""A dataset on its way here in several calls: announced, sent to an address of its own, and then kept as a version."""
+"""Uploads of datasets in several calls: announce it, send the file to its own address, then keep it as a version."""
 
 from datetime import datetime
 
@@ -9,12 +9,12 @@ from modelyard.domain.record import Index, Record
 
 @attrs.frozen
 class Upload:
-    """One dataset on its way. It is announced, then its file is awaited (`md5`), then here (`artifact`), then kept as a
-    version of a dataset (`dataset_id`), which from then on owns the artifact.
+    """One upload of a dataset.
 
-    `md5` is what the client says of its file, in base64. `file_secret` and `manifest_secret` are the digests of what
-    the addresses given out last hold; only whoever knows such a secret may send that one part. `rows` is 0 when the
-    file cannot be read as examples.
+    It is announced, then its file is expected (`md5`), then received (`artifact`), then kept as a version of a dataset
+    (`dataset_id`), which owns the artifact from then on. `md5` is the digest of the file that the client announced, in
+    base64. `file_secret` and `manifest_secret` are digests of the secrets in the addresses issued last; a client must
+    know such a secret to send that part. `rows` is 0 if the file cannot be read as examples.
     """
 
     id: str
@@ -34,7 +34,7 @@ class Upload:
 
     @property
     def received(self) -> bool:
-        """Whether its file is here."""
+        """Whether its file was received."""
         return self.digest is not None
 
 

@@ -1,4 +1,4 @@
-"""What was used and what it cost: the ledger, budgets, and what a request holds while it runs. All money is Decimal."""
+"""Usage and its cost: the ledger, budgets, and what a running request has reserved. All amounts are Decimal."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,14 +12,14 @@ from modelyard.domain.completion import Usage
 from modelyard.domain.record import Index, Record
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
-"""Money's arithmetic, whatever a thread's own decimal context is: a result that would be rounded raises `Inexact`.
+"""The context for arithmetic on money, in any thread: a result that would be rounded raises `Inexact`.
 
-Prices have at most 30 decimal places and lie below 10^15, so 200 digits hold any sum of ours.
+Prices have at most 30 decimal places and are below 10^15, so 200 digits hold every sum.
 """
 
 
 def add(amounts: Iterable[Decimal]) -> Decimal:
-    """The sum of amounts, exact."""
+    """Add up amounts exactly."""
     total = Decimal(0)
     for amount in amounts:
         total = EXACT.add(total, amount)
@@ -27,7 +27,7 @@ def add(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def cost(usage: Usage, pricing: Pricing) -> Decimal:
-    """USD for one completion, exact: prices are per token, `request` per request, `image` per image."""
+    """Return the exact cost of a completion in USD: prices are per token, `request` per request, `image` per image."""
     times, plus = EXACT.multiply, EXACT.add
     total = plus(pricing.request, times(pricing.prompt, usage.prompt_tokens - usage.cached_tokens))
     total = plus(total, times(pricing.completion, usage.completion_tokens))
@@ -39,14 +39,14 @@ def cost(usage: Usage, pricing: Pricing) -> Decimal:
 
 
 def most(usage: Usage, pricing: Pricing) -> Decimal:
-    """USD that a completion of at most this usage can cost, however much of its prompt is read from a cache."""
+    """Return the most that a completion of at most this usage can cost in USD, with or without cached tokens."""
     dearest = max(pricing.prompt, pricing.input_cache_read)
     return cost(usage, attrs.evolve(pricing, prompt=dearest, input_cache_read=dearest))
 
 
 @attrs.frozen
 class LedgerEntry:
-    """One completion as it was booked, at the price in force when it was accepted. Never changed."""
+    """One completion as it was recorded, at the price in force when it was accepted. Never changed."""
 
     id: str
     entity: str
@@ -66,7 +66,10 @@ class LedgerEntry:
 
 @attrs.frozen
 class UsageTotal:
-    """The sum of a day's ledger entries that agree on the rest; kept in step with them. `day` is YYYY-MM-DD, in UTC."""
+    """The sum of a day's ledger entries with the same entity, project, key and model, updated with each entry.
+
+    `day` is YYYY-MM-DD, in UTC.
+    """
 
     entity: str
     day: str
@@ -81,7 +84,7 @@ class UsageTotal:
     cost: Decimal = Decimal(0)
 
     def plus(self, entry: LedgerEntry) -> "UsageTotal":
-        """This total with one more entry."""
+        """Return this total with one more entry."""
         return UsageTotal(
             self.entity,
             self.day,
@@ -98,25 +101,25 @@ class UsageTotal:
 
 
 def day_of(moment: datetime) -> str:
-    """The day of a moment in UTC, as totals name it."""
+    """Return the day of a moment in UTC, as YYYY-MM-DD."""
     return (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).date().isoformat()
 
 
 def total_of(entry: LedgerEntry) -> UsageTotal:
-    """The total of one entry."""
+    """Return the total of one entry."""
     return empty_total(entry, day_of(entry.created_at)).plus(entry)
 
 
 def empty_total(entry: LedgerEntry, day: str) -> UsageTotal:
-    """The total, still of nothing, that an entry of this day belongs to."""
+    """Return an empty total that an entry of this day belongs to."""
     return UsageTotal(entry.entity, day, entry.project, entry.key_id, entry.model)
 
 
 @attrs.frozen
 class UsageSum:
-    """The sum of ledger entries that agree on what was asked for; None where they were not kept apart.
+    """The sum of one group of ledger entries. A field is None if the entries were not grouped by it.
 
-    `key` the id of the API key ("" for the host), `day` YYYY-MM-DD in UTC, `cost` in USD.
+    `key` is the id of the API key ("" for the host), `day` is YYYY-MM-DD in UTC, `cost` is in USD.
     """
 
     entity: str | None = None
@@ -133,11 +136,11 @@ class UsageSum:
 
 
 SUM_BY = {"entity": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
-"""What sums can be kept apart by, and the field of a total that says it."""
+"""What sums can be grouped by, and the field of a total that holds it."""
 
 
 def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> list[UsageSum]:
-    """The sums of totals, kept apart `by` some of `SUM_BY` and sorted by them; without any, the one sum of all."""
+    """Sum totals, grouped `by` some of `SUM_BY` and sorted by them; without any, into one sum of all."""
     groups: dict[tuple[str, ...], list[UsageTotal]] = {} if by else {(): []}
     for total in totals:
         groups.setdefault(tuple(getattr(total, SUM_BY[name]) for name in by), []).append(total)
@@ -154,8 +157,8 @@ def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, Any]) -> UsageSum:
 class Budget:
     """What an entity, or one key of it, may spend in USD. `id` is "entity" or "entity/key id".
 
-    Requests that were admitted since it was set count. No commit makes `spent + reserved` pass the limit, so no race
-    can overrun it.
+    It counts requests that were admitted after it was set. No commit makes `spent + reserved` exceed the limit, so
+    concurrent requests cannot overrun it.
     """
 
     id: str
@@ -170,11 +173,11 @@ class Budget:
         return EXACT.subtract(self.limit, EXACT.add(self.spent, self.reserved))
 
     def reserve(self, amount: Decimal) -> "Budget":
-        """This budget with so much more set aside."""
+        """Return this budget with `amount` more reserved."""
         return Budget(self.id, self.entity, self.limit, EXACT.add(self.reserved, amount), self.spent)
 
     def settle(self, reserved: Decimal, spent: Decimal) -> "Budget":
-        """This budget with a reservation given back and its real cost spent."""
+        """Return this budget with a reservation released and its real cost spent."""
         return Budget(
             self.id, self.entity, self.limit, EXACT.subtract(self.reserved, reserved), EXACT.add(self.spent, spent)
         )
@@ -182,7 +185,7 @@ class Budget:
 
 @attrs.frozen
 class Admission:
-    """What a running request holds: its reservation on every budget that applies, and a slot of its key."""
+    """What a running request has reserved: an amount of every budget that applies, and a slot of its key."""
 
     id: str
     key_id: str
@@ -194,7 +197,7 @@ class Admission:
 
 @attrs.frozen
 class RateWindow:
-    """A key's token bucket: so many `tokens` were left at `at`, in seconds of the machine's monotonic clock."""
+    """A key's token bucket: how many `tokens` were left at `at`, in seconds of the machine's monotonic clock."""
 
     key_id: str
     tokens: float
