@@ -273,7 +273,10 @@ class Backend(Protocol):
         ...
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """Return the models that it offers to the catalogue."""
+        """Return the models that it offers to the catalogue.
+
+        It is called at each request. Another tuple is how a backend changes its offer; the same one costs nothing.
+        """
         ...
 
     def capabilities(self, model: str) -> Capabilities:
