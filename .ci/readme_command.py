@@ -8,7 +8,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def commands(text: str) -> dict[str, str]:
-    """The README's single-line shell blocks, by what they do."""
+    """Return the README's single-line shell blocks, by what they do."""
     blocks = [block.strip() for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)]
     single = [block for block in blocks if "\n" not in block]
     return {

@@ -60,12 +60,12 @@ def open_platform(
 ) -> Platform:
     """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
 
-    `entity` owns what the host makes, and `project` is where models, datasets and evaluations are kept that name none.
+    `entity` owns what the host creates. `project` is the default for models, datasets and evaluations.
     `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
     `durability` of the file is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
-    make a history repeatable; ids of its own take their time from the clock. `observer` receives typed events, such as
-    `CompletionBooked`. A `store` or `artifacts` of your own takes the place of the default; you close it
-    yourself. Nothing is read from the environment and no thread is started.
+    make a run repeatable; the default ids take their time from `clock`. `observer` receives typed events, such as
+    `CompletionBooked`. Your own `store` or `artifacts` replaces the default; you close it yourself. Nothing is
+    read from the environment and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`.
     """
@@ -104,7 +104,7 @@ def open_platform(
 
 
 def ids_by(clock: Clock) -> Ids:
-    """Ids that take their time from a clock."""
+    """Make a source of ids that take their time from a clock."""
     return uuid7_ids(lambda: int(clock.now().timestamp() * 1000))
 
 
@@ -121,12 +121,12 @@ def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness)
 
 
 def _tabular_backend() -> Backend:
-    """With its entries at hand: every request compares them with those of the last one."""
+    """Make the tabular backend, with its entries cached: every request compares them with those of the last one."""
     return deferred(lambda: tabular.TabularBackend(), entries=cache(tabular_entries))
 
 
 def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
-    """Those of a store that was used before."""
+    """Return the base models that the store holds."""
 
     def query(snapshot: Snapshot) -> "list[base_model.BaseModel]":
         return snapshot.page(base_model.BaseModel, "listed", base_model.OFFER, limit=_MOST_BASE_MODELS)
@@ -135,7 +135,7 @@ def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
 
 
 def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, Callable[[], None]]:
-    """Base models in local folders, and what closes them; torch loads when the first of them is asked."""
+    """Make the backend of base models in local folders, and the function that closes it; torch loads on first use."""
     made: list[local.LocalBackend] = []
     offer = LocalOffer(base_models)
 
@@ -151,7 +151,7 @@ def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, 
 
 
 def _trainers(base_models: "list[base_model.BaseModel]") -> tuple[Trainer, ...]:
-    """Of the tabular models, and of base models in local folders."""
+    """Make the trainers of the tabular models and of base models in local folders."""
 
     def methods(model: str) -> Collection[str]:
         return learner_methods.LEARNER_METHODS if any(base.id == model for base in base_models) else ()

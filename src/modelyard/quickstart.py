@@ -1,4 +1,4 @@
-"""The main job from end to end, on real data, in seconds: `modelyard quickstart` (docs/quickstart)."""
+"""Train and evaluate a small model from end to end, on real data, in seconds: `modelyard quickstart`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ LONGEST = 80
 
 
 def data_folder() -> Path:
-    """Where the support data set lies: inside an installed package, or in the project's `examples`."""
+    """Return the folder of the support data set: inside an installed package, or in the project's `examples`."""
     here = Path(__file__).parent
     installed = here / "examples" / "support"
     return installed if installed.exists() else here.parents[1] / "examples" / "support"
 
 
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
-    """Catalogue, base model, SFT, RL, evaluation, usage: each shown as it happens."""
+    """Run through catalogue, base model, SFT, RL, evaluation and usage, and show each as it happens."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "yard.db"
     train, held_out = data_folder() / "train.jsonl", data_folder() / "held_out.jsonl"
@@ -62,7 +62,7 @@ def _lines(file: Path) -> list[Any]:
 
 
 def _practice(train: Path) -> list[Mapping[str, Any]]:
-    """The training questions of the RL job: the same ones in each round, so that rewards can be compared."""
+    """Return the training questions of the RL jobs: the same in each round, so that rewards can be compared."""
     lines = _lines(train)
     return [_row(line) for line in lines[:: len(lines) // PROMPTS][:PROMPTS]]
 
@@ -73,7 +73,7 @@ def _row(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _new_name(platform: Platform) -> str:
-    """`support`, or `support-2` and so on when the quickstart ran on this file before."""
+    """Return `support`, or `support-2` and so on if the quickstart ran on this file before."""
     number = 1
     while platform.models.find(name := "support" if number == 1 else f"support-{number}", project=PROJECT):
         number += 1
@@ -92,7 +92,7 @@ def _show_answer(platform: Platform, who: str, model: str, messages: Any, say: C
 
 
 def overlap(output: str, row: Mapping[str, Any]) -> float:
-    """The share of words that an answer and the expected one have in common (F1 of the two bags of words)."""
+    """Return the F1 score of the words of an answer against those of the expected answer."""
     said, expected = output.lower().split(), str(row["expected"]).lower().split()
     common = sum(min(said.count(word), expected.count(word)) for word in set(said))
     return 2 * common / (len(said) + len(expected)) if said else 0.0

@@ -1,4 +1,4 @@
-"""The command line: thin over the Python API."""
+"""The command line, a thin layer over the Python API."""
 
 import click
 
@@ -12,7 +12,7 @@ __all__ = ["GRACE_SECONDS", "main"]
 @click.group(cls=Group)
 @click.version_option(package_name="modelyard")
 def main() -> None:
-    """The model platform that you import, from the command line."""
+    """Use the model platform from the command line."""
 
 
 for command in (

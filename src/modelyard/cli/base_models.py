@@ -1,4 +1,4 @@
-"""Causal language models in local folders, which the platform then offers."""
+"""Commands for base models in local folders."""
 
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -23,23 +23,23 @@ COLUMNS = (
 
 
 def usd(text: str) -> Decimal:
-    """An amount of money, exact."""
+    """Parse an exact amount of money."""
     try:
         return Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text!r} is no decimal number") from None
+        raise ValueError(f"{text!r} is not a decimal number") from None
 
 
 @click.group("base-models", cls=Group)
 def base_models() -> None:
-    """Base models in local folders."""
+    """Manage base models in local folders."""
 
 
 @base_models.command("add")
 @store_option
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--id", "model_id", required=True, help="How requests name it.")
-@click.option("--name", help="How the catalogue calls it; as its id unless given.")
+@click.option("--name", help="Its name in the catalogue; its id by default.")
 @click.option("--price-prompt", type=usd, default="0", help="Per token of a prompt.")
 @click.option("--price-completion", type=usd, default="0", help="Per token of an answer.")
 @click.option("--full", is_flag=True, help="Train the weights themselves, not an adapter: for small models.")
@@ -73,13 +73,13 @@ def add_base_model(
             tuning=Tuning.FULL if full else Tuning.LORA,
             progress=read,
         )
-    click.echo(f"{entry.id} is offered to whoever opens {store} from now on")
+    click.echo(f"{entry.id} is offered from now on by every process that opens {store}")
 
 
 @base_models.command("list")
 @store_option
 @json_option
 def list_base_models(store: Path, as_json: bool) -> None:
-    """List base models and where they lie."""
+    """List base models and their folders."""
     with opened(store) as platform:
         show_values(as_json, COLUMNS, platform.base_models())

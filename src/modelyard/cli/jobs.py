@@ -1,4 +1,4 @@
-"""Jobs: trainings and evaluations."""
+"""Commands for jobs: trainings and evaluations."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,12 +23,12 @@ from modelyard.domain.training import TrainingEvent
 _EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 
 SHOWN = ("loss", "reward", "score", "failed")
-"""The numbers of an event that stand beside the bar."""
+"""The numbers of an event that are shown next to the progress bar."""
 
 
 @click.group(cls=Group)
 def jobs() -> None:
-    """Jobs: trainings and evaluations."""
+    """Manage jobs: trainings and evaluations."""
 
 
 JOB_COLUMNS = (
@@ -45,7 +45,7 @@ JOB_COLUMNS = (
 
 
 ERROR_WIDTH = 60
-"""How many characters of an error a list shows."""
+"""How many characters of an error the list shows."""
 
 
 @jobs.command("list")
@@ -60,7 +60,7 @@ def list_jobs(store: Path, entity: str | None, as_json: bool) -> None:
 
 
 def _brief(job: JobSummary) -> JobSummary:
-    """The job with no more of its error than fits into a line of a table; `jobs show` has it whole."""
+    """Return the job with its error cut to fit a line of the table; `jobs show` prints the whole error."""
     message = job.error_message or ""
     return job if len(message) <= ERROR_WIDTH else attrs.evolve(job, error_message=message[: ERROR_WIDTH - 1] + "…")
 
@@ -82,7 +82,7 @@ def show_job(store: Path, job_id: str, as_json: bool) -> None:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Fields one by one, those of nested values behind a point."""
+    """Yield fields one by one, those of nested values with dotted names."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -113,7 +113,7 @@ def watch_job(store: Path, job_id: str) -> None:
 
 
 def _how_far(event: TrainingEvent, before: int) -> tuple[int, int | None]:
-    """How many steps or rows are done after an event, and of how many, where it says so."""
+    """Return how many steps or rows are done after an event, and the total if the event has it."""
     match event.type:
         case "training_started":
             return before, event.data["num_sequences"]

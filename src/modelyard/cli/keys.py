@@ -1,4 +1,4 @@
-"""API keys."""
+"""Commands for API keys."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from modelyard.domain.identity import ApiKey
 
 @click.group(cls=Group)
 def keys() -> None:
-    """API keys."""
+    """Manage API keys."""
 
 
 @keys.command("create")
@@ -27,7 +27,7 @@ def keys() -> None:
 @click.option("--days", type=click.IntRange(1), help="Days until it expires.")
 @json_option
 def create_key(store: Path, entity: str, projects: Sequence[str], name: str, days: int | None, as_json: bool) -> None:
-    """Make a key and show it, this once."""
+    """Create a key and show it once."""
     with opened(store, must_exist=False) as platform:
         expires = timedelta(days=days) if days else None
         made = platform.keys.create(entity, projects or None, name=name, expires_in=expires)

@@ -1,4 +1,4 @@
-"""Trainable models, where their aliases point, and what was used."""
+"""Commands for trainable models, their aliases, and usage."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def models(store: Path, entity: str | None, as_json: bool) -> None:
 @alias_option
 @click.option("--not-worse", metavar="EVALUATION", help="Only if its run of this is not worse than the current one's.")
 def promote(store: Path, model: str, step: int, alias: str, not_worse: str | None) -> None:
-    """Let an alias of MODEL (an id, or entity/project/name) point to the checkpoint of STEP."""
+    """Point an alias of MODEL (an id, or entity/project/name) at the checkpoint of STEP."""
     require = None if not_worse is None else NotWorse(not_worse)
     with opened(store) as platform:
         made = platform.models.promote(model, step, alias, require=require)
@@ -42,7 +42,7 @@ def promote(store: Path, model: str, step: int, alias: str, not_worse: str | Non
 @click.argument("model")
 @alias_option
 def rollback(store: Path, model: str, alias: str) -> None:
-    """Let an alias of MODEL point to where it pointed before."""
+    """Point an alias of MODEL back to where it pointed before."""
     with opened(store) as platform:
         made = platform.models.rollback(model, alias)
     click.echo(f"{alias} points to step {made.step}" + _before(made.from_step))
@@ -59,7 +59,7 @@ def _before(step: int | None) -> str:
 )
 @json_option
 def usage(store: Path, by: str, as_json: bool) -> None:
-    """Sum what was used and what it cost."""
+    """Sum usage and its cost."""
     columns = tuple(by.split(","))
     with opened(store) as platform:
         show_values(as_json, (*columns, *COUNTED), platform.usage.total(by=columns))

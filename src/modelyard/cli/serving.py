@@ -1,4 +1,4 @@
-"""The main job, serving, and working off the queue."""
+"""Commands that run the quickstart, serve over HTTP, and run queued jobs."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from modelyard.report.terminal import PlainFormatter
 from modelyard.worker import platform_of
 
 GRACE_SECONDS = 10
-"""How long streams may go on when the server is told to end: their clients may have stopped reading."""
+"""How long streams may continue when the server is stopped: their clients may have stopped reading."""
 
 SLOW_TO_IMPORT = (
     "modelyard.engines.torch.training.trainer",
@@ -31,7 +31,7 @@ SLOW_TO_IMPORT = (
     "modelyard.stores.sqlite.store",
     "modelyard.platform.training.run",
 )
-"""What training a local model imports, of whatever architecture: seconds of processor time."""
+"""What training a local model of any architecture imports: seconds of processor time."""
 
 DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
@@ -73,7 +73,7 @@ def serve(store: Path, host: str, port: int, worker: bool, isolate: bool, upload
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 64), help="Jobs at a time.")
 @click.option("--isolate", is_flag=True, help="Run each job in a process of its own.")
 def work(store: Path | None, factory: str | None, concurrency: int, isolate: bool) -> None:
-    """Run queued jobs until interrupted; what runs then goes back to the queue."""
+    """Run queued jobs until interrupted; running jobs then return to the queue."""
     if (store is None) is (factory is None):
         raise click.UsageError("give either --store or --factory")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -91,17 +91,17 @@ def work(store: Path | None, factory: str | None, concurrency: int, isolate: boo
 
 
 def _log_to_terminal() -> None:
-    """Write what happens to standard error: a job's owner is told to look there."""
+    """Log to standard error, where error messages tell a job's owner to look."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _set_up_torch(platform: Platform) -> None:
-    """Say how many threads torch is to take, and that nothing is to be looked for on a model hub, which is read when
-    they load; what the environment says already stays.
+    """Set, for libraries that are not loaded yet, how many threads torch uses, and that no model hub is searched.
 
-    Threads that spin while they wait cost a busy machine more than they gain.
+    Variables that the environment already has stay. Threads that spin while they wait cost a busy machine more than
+    they gain.
     """
     models = platform.base_models()
     if models:
@@ -112,7 +112,7 @@ def _set_up_torch(platform: Platform) -> None:
 
 
 def _isolated(platform: Platform, store: Path | None, factory: str | None) -> Executor:
-    """What runs jobs in processes that open the same platform, and have loaded torch beforehand if it is needed."""
+    """Make an executor of processes that open the same platform, with torch loaded beforehand if it is needed."""
     preload = SLOW_TO_IMPORT if platform.base_models() else ()
     arguments = [] if store is None else [str(store)]
     return SubprocessExecutor(factory or DEFAULT_FACTORY, arguments, preload=preload, fork=bool(preload) and can_fork())

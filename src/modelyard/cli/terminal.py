@@ -1,4 +1,4 @@
-"""What every command shares: options, errors as one line, the platform of a store, tables."""
+"""Parts that the commands share: options, errors as one line, the platform of a store, tables."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ class Group(click.Group):
 
 @contextmanager
 def opened(store: Path, must_exist: bool = True) -> Iterator[Platform]:
-    """The platform kept in `store`."""
+    """Open the platform in `store`."""
     if must_exist and not store.exists():
         raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
     with open_platform(store) as platform:
@@ -49,7 +49,7 @@ def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -
 
 
 def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) -> None:
-    """The same of values, a row each: the columns are their attributes."""
+    """Print values like `show`, a row each: the columns are their attributes."""
     show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
 
 

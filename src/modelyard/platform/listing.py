@@ -1,4 +1,4 @@
-"""What a `list` method returns: a value that reads as it is iterated over, or a page at a time."""
+"""Listings: what a `list` method returns, read while it is iterated over, or one page at a time."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -27,12 +27,12 @@ def accept_all(_: object) -> bool:
 
 
 class Listing(Generic[T]):
-    """What a `list` method finds. Iterating over it reads batch after batch, to the end; nothing is read before.
+    """The result of a `list` method. Iterating over it reads batch after batch, to the end; nothing is read before.
 
         for job in platform.jobs.list():
             print(job.kind, job.status)
 
-    It can be iterated over again, also with `async for`, and is false where there is nothing. `page` reads one page.
+    It can be iterated over more than once, also with `async for`, and is false if it is empty. `page` reads one page.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ def in_batches(
     cursor_of: Callable[[R], Cursor],
     keep: Callable[[R], bool] = accept_all,
 ) -> Callable[[Cursor | None, int], Iterator[Sequence[R]]]:
-    """Read batch after batch, each from the end of the one before, until one is empty; pass on what `keep` keeps."""
+    """Read batch after batch, each from the end of the one before, until one is empty; yield what `keep` accepts."""
 
     def batches(cursor: Cursor | None, size: int) -> Iterator[Sequence[R]]:
         while batch := read(cursor, size):
@@ -90,7 +90,7 @@ def in_batches(
 
 
 def short_listing(read: Callable[[], Sequence[R]], id_of: Callable[[R], str]) -> Listing[R]:
-    """List the few things that `read` returns, in the order of their ids."""
+    """List the few items that `read` returns, sorted by id."""
 
     def batches(cursor: Cursor | None, size: int) -> Iterator[Sequence[R]]:
         yield [item for item in read() if cursor is None or (id_of(item),) > cursor]

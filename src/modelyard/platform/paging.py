@@ -1,4 +1,4 @@
-"""Listings of records in an index, with cursors that outlive the record that they name."""
+"""Listings of records in an index, with cursors that stay valid after their record is removed."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MANY = 2000
-"""How many are where a few columns are read of each."""
+"""How many records are read at once if only a few columns of each are."""
 
 MAX_WINDOW = 2**53
 MAX_IDS = 1000
@@ -27,7 +27,7 @@ _DECLARED = by_class(RECORDS)
 
 
 def get_or_none(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
-    """The record with this key, or None."""
+    """Return the record with this key, or None."""
     return snapshot.find(cls, KEY, *key)
 
 
@@ -40,7 +40,7 @@ def iter_index(
     size: int = BATCH,
     descending: bool = False,
 ) -> Iterator[R]:
-    """Every record of an index behind a cursor, read a batch of this size at a time."""
+    """Yield every record of an index after a cursor, reading batches of `size`."""
     while True:
         batch = snapshot.page(cls, index, *where, after=after, limit=size, descending=descending)
         yield from batch
@@ -50,8 +50,8 @@ def iter_index(
 
 
 def iter_index_live(runtime: Runtime, cls: type[R], index: str, *where: object, after: object = None) -> Iterator[R]:
-    """Every record of an index behind that of `after`, which need no longer exist; read as it is asked for, each batch
-    of a snapshot of its own.
+    """Yield every record of an index after the record `after`, which need no longer exist, reading each batch from its
+    own snapshot when it is needed.
     """
     cursor = None if after is None else cursor_at(cls, index, after)
     while True:
@@ -65,8 +65,8 @@ def iter_index_live(runtime: Runtime, cls: type[R], index: str, *where: object, 
 def iter_columns(
     runtime: Runtime, cls: type[Any], columns: Sequence[str], index: str, *where: object
 ) -> Iterator[tuple[Any, ...]]:
-    """Of every record of an index these columns, and behind them those that make its cursor; read as they are asked
-    for, each batch of a snapshot of its own.
+    """Yield these columns of every record of an index, followed by those of its cursor, reading each batch from its own
+    snapshot when it is needed.
     """
     order = _DECLARED[cls].order_of(index)
     names = (*columns, *(name for name in order if name not in columns))
@@ -80,12 +80,12 @@ def iter_columns(
 
 
 def slice_listing(found: Iterator[R], limit: int | None, offset: int) -> Iterator[R]:
-    """At most `limit` of what was found (all when None), behind the first `offset`."""
+    """Return at most `limit` of the items (all if None), after the first `offset`."""
     return islice(found, offset, None if limit is None else offset + limit)
 
 
 def check_slice(limit: int | None, offset: int) -> None:
-    """Refuse what is no window of a listing. Raises `InvalidInput`."""
+    """Check that `limit` and `offset` are in bounds. Raises `InvalidInput`."""
     values = {"limit": 0 if limit is None else limit, "offset": offset}
     problems = [
         Problem((name,), f"must be a whole number from 0 to {MAX_WINDOW}")
@@ -97,7 +97,7 @@ def check_slice(limit: int | None, offset: int) -> None:
 
 
 def unique_ids(ids: Iterable[str]) -> Sequence[str]:
-    """The ids, each once. Raises `InvalidInput`."""
+    """Return each id once, in order. Raises `InvalidInput` if there are too many."""
     named = tuple(dict.fromkeys(ids))
     if len(named) > MAX_IDS:
         raise InvalidInput.at("ids", msg=f"name at most {MAX_IDS} at a time", type="too_long")
@@ -105,7 +105,7 @@ def unique_ids(ids: Iterable[str]) -> Sequence[str]:
 
 
 def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
-    """The cursor behind a record of `cls`, or behind anything that has the columns of its place."""
+    """Return the cursor after a record of `cls`, or after any object that has the columns of the cursor."""
     return _DECLARED[cls].cursor(index, record)
 
 
@@ -127,8 +127,8 @@ def named_place(runtime: Runtime, principal: Principal, entity: str | None, proj
 
 
 def listed_entity(principal: Principal, entity: str | None, project: str | None) -> str | None:
-    """Whose records to list: of the entity that is named, of the caller's where only a project is, else (None) of every
-    entity that the caller may see. Raises `Forbidden`.
+    """Return the entity whose records to list: the one that is named, the caller's if only a project is named, else
+    None for every entity that the caller may see. Raises `Forbidden`.
     """
     own = principal.scope.entity if project is None else principal.entity
     named = own if entity is None else entity
@@ -138,7 +138,7 @@ def listed_entity(principal: Principal, entity: str | None, project: str | None)
 
 
 def listed_index(entity: str | None, project: str | None) -> tuple[str, ...]:
-    """The narrowest index for such a listing, and the values to look up in it."""
+    """Return the narrowest index for such a listing, and the values to look up in it."""
     if entity is None:
         return ("all",)
     return ("by_entity", entity) if project is None else ("by_project", entity, project)

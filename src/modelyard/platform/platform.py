@@ -1,4 +1,4 @@
-"""The platform: its resources as one principal sees them, and its life."""
+"""The platform: its resources as one principal sees them, and its lifetime."""
 
 import os
 from collections.abc import Callable
@@ -36,13 +36,13 @@ _id = attrgetter("id")
 
 
 def beside(path: str | os.PathLike[str]) -> str:
-    """The artifacts folder of a platform that is kept in the file `path`."""
+    """Return the artifacts folder of a platform that is stored in the file `path`."""
     return f"{os.fspath(path)}-artifacts"
 
 
 @attrs.define(eq=False)
 class Lifetime:
-    """What every view of one platform shares: whether it is open, in which process, and what it must close."""
+    """The state that all views of one platform share: whether it is open, in which process, and what it must close."""
 
     pid: int
     close: Callable[[], None]
@@ -74,7 +74,7 @@ class Platform:
 
     @property
     def catalogue(self) -> Catalogue:
-        """The models that can be asked."""
+        """The models that requests can name."""
         return self._resource(Catalogue)
 
     @property
@@ -89,7 +89,7 @@ class Platform:
 
     @property
     def training(self) -> "training_service.Training":
-        """SFT and RL jobs."""
+        """Training jobs."""
         return self._resource(training_service.Training)
 
     @property
@@ -99,7 +99,7 @@ class Platform:
 
     @property
     def jobs(self) -> "jobs.Jobs":
-        """The queue of both."""
+        """The queue of training jobs and evaluation runs."""
         return self._resource(jobs.Jobs)
 
     @property
@@ -109,7 +109,7 @@ class Platform:
 
     @property
     def usage(self) -> "usage_service.Ledger":
-        """What was used, what it cost, and budgets."""
+        """Usage, its cost, and budgets."""
         return self._resource(usage_service.Ledger)
 
     @property
@@ -119,7 +119,7 @@ class Platform:
 
     @property
     def health(self) -> "health_service.Health":
-        """Whether all is well."""
+        """The health checks."""
         return self._resource(health_service.Health)
 
     def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
@@ -135,17 +135,17 @@ class Platform:
 
     @property
     def clock(self) -> Clock:
-        """The clock that it goes by."""
+        """The clock that it uses."""
         return self._runtime.clock
 
     @property
     def randomness(self) -> Randomness:
-        """Where it takes random bytes from."""
+        """The source of its random bytes."""
         return self._runtime.randomness
 
     @property
     def blocking(self) -> bool:
-        """Whether a call may wait for its store, so that an event loop must leave it to a thread."""
+        """Whether a call may block on its store, so that an event loop must run it in a thread."""
         return self._runtime.store.blocking
 
     @property
@@ -157,12 +157,12 @@ class Platform:
     # ---- views, workers, upkeep
 
     def acting_as(self, principal: Principal) -> "Platform":
-        """The same platform as another principal sees it. Only the host may hand out views."""
+        """Return the platform as another principal sees it. Only the host may call this."""
         self._require_host()
         return Platform(self._runtime, principal, self._life)
 
     def worker(self, concurrency: int = 1, executor: Executor | None = None) -> "worker_service.Worker":
-        """A worker for the queue: a context manager that runs up to `concurrency` jobs at a time until it is left."""
+        """Make a worker for the queue: a context manager that runs up to `concurrency` jobs at a time."""
         self._require_host()
         return worker_service.Worker(self._runtime, executor or self._life.executor(concurrency), concurrency)
 
@@ -178,9 +178,9 @@ class Platform:
     ) -> CatalogueEntry:
         """Offer the causal language model in the folder `path`, in the transformers format, and train on it.
 
-        Every file is checked and its digest kept, which reads all weights once: `progress` is told how many bytes of
-        how many. `tuning` says what training changes, by default an adapter. Other processes offer it when they next
-        open the platform. The same folder again changes nothing.
+        Every file is checked and its digest stored, which reads all weights once: `progress` is called with the bytes
+        read and the total. `tuning` sets what training changes, by default an adapter. Other processes offer the model
+        when they next open the platform. Adding the same folder again changes nothing.
 
         Raises `InvalidInput` naming the file at fault, `Conflict` for an id that is taken, `MissingExtra`.
         """
@@ -191,15 +191,15 @@ class Platform:
         )
 
     def base_models(self) -> "Listing[base_model_domain.BaseModel]":
-        """List the base models in local folders by id, each with its folder."""
+        """List the base models in local folders by id."""
         self._require_host()
         return short_listing(lambda: sorted(self._runtime.base_models or (), key=_id), _id)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
-        """Write a consistent copy, the store to `path` and artifacts beside it, while others go on working.
+        """Write a consistent copy, the store to `path` and artifacts next to it, while others continue to work.
 
-        Artifacts never change, so they are copied before the store and, those that came meanwhile, after it. Raises
-        `FileExistsError` when `path` exists, `StorageFull`, `StoreError`.
+        Artifacts never change, so they are copied before the store, and those that were added meanwhile after it.
+        Raises `FileExistsError` if `path` exists, `StorageFull`, `StoreError`.
         """
         self._require_host()
         if os.path.lexists(path):
@@ -211,17 +211,17 @@ class Platform:
     def delete_entity(self, entity: str) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
 
-        Returns how many records went. Running jobs are cancelled first. Safe to call again after a crash.
+        Returns how many records were deleted. Running jobs are cancelled first. Safe to call again after a crash.
         """
         self._require_host()
         return erasure.erase_entity(self._runtime, check_name(entity, "entity"))
 
     def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
-        """Remove artifacts that no record names, as a crash may leave them, and find the records whose artifacts are
-        gone, as a copy without them leaves.
+        """Remove artifacts that no record names, which a crash may leave, and find the records whose artifacts are
+        missing, as in a copy that was made without them.
 
-        Takes `grace` seconds where there are any, to tell them from those whose record is about to come; while a
-        running job has recorded nothing in that time it removes nothing, and may be called again later.
+        If there are any, it waits `grace` seconds to distinguish them from artifacts whose record is not yet written.
+        If a running job recorded nothing in that time, it removes nothing; call it again later.
         """
         self._require_host()
         return sweep_service.collect_orphans(self._runtime, grace)

@@ -1,4 +1,4 @@
-"""Where a principal acts, and what of it they may see."""
+"""Where a principal acts, and which records it may see."""
 
 from typing import Protocol, TypeVar
 
@@ -14,11 +14,11 @@ Namespace = tuple[str, str]
 
 
 class InNamespace(Protocol):
-    """A record that lies in a place."""
+    """A record that belongs to an entity and a project."""
 
     @property
     def entity(self) -> str:
-        """Whose it is."""
+        """The entity that owns it."""
         ...
 
     @property
@@ -32,29 +32,29 @@ R = TypeVar("R", bound=InNamespace)
 
 @attrs.frozen
 class ScopedReader:
-    """What a principal may see. What lies elsewhere looks as if it did not exist."""
+    """Reads the records that a principal may see. Others look as if they did not exist."""
 
     principal: Principal
 
     def place(self, project: str, entity: str | None) -> Namespace:
-        """The entity, by default the principal's, and project. Raises `Forbidden`, `InvalidInput`."""
+        """Return the entity, by default the principal's, and project. Raises `Forbidden`, `InvalidInput`."""
         entity = self.principal.entity if entity is None else entity
         self.principal.require(entity, project)
         return check_name(entity, "entity"), check_name(project, "project")
 
     def maybe_place(self, project: str | None, entity: str | None) -> Namespace | None:
-        """The same where a project is named."""
+        """Return the place like `place`, or None if no project is named."""
         return None if project is None else self.place(project, entity)
 
     def see(self, snapshot: Snapshot, cls: type[R], id: str, place: Namespace | None) -> R | None:
-        """The record, if it is in the principal's scope and, where one is named, in that place."""
+        """Return the record if it is in the principal's scope and, if one is given, in that place; otherwise None."""
         found = get_or_none(snapshot, cls, id)
         if found is None or not self.principal.scope.covers(found.entity, found.project):
             return None
         return found if place in (None, (found.entity, found.project)) else None
 
     def find(self, snapshot: Snapshot, cls: type[R], kind: str, id: str, place: Namespace | None) -> R:
-        """The same. Raises `NotFound`, which calls the record a `kind`."""
+        """Return the record like `see`. Raises `NotFound`, which calls the record a `kind`."""
         found = self.see(snapshot, cls, id, place)
         if found is None:
             raise NotFound(kind, id)

@@ -45,7 +45,7 @@ def test_a_base_model_can_be_trained_in_full(folder: Path, tmp_path: Path) -> No
 def test_what_is_wrong_is_one_line_and_adds_nothing(folder: Path, tmp_path: Path) -> None:
     store = tmp_path / "yard.db"
     add(store, folder)
-    assert "no decimal number" in add(store, folder, "--price-prompt", "dear", status=2).output
+    assert "not a decimal number" in add(store, folder, "--price-prompt", "dear", status=2).output
     assert "config.json: is missing" in add(store, tmp_path, status=1).output
     assert "already offered" in add(store, folder, "--name", "Other", status=1).output
     assert len(listed(store)) == 1

@@ -1,1 +1,1 @@
-"""`platform.catalogue`: the models that can be asked."""
+"""`platform.catalogue`: the models that requests can name."""

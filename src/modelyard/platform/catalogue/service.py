@@ -1,4 +1,4 @@
-"""The model catalogue: what can be asked for, and which model a name means (specification 2.1, 4.1)."""
+"""The model catalogue: the models that requests can name, and how a name is resolved (specification 2.1, 4.1)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -22,7 +22,7 @@ Offers = Mapping[str, CatalogueEntry]
 
 
 class Catalogue:
-    """The models that can be asked: those of the backend, and entries that the host registered.
+    """The models that requests can name: those of the backend, and entries that the host registered.
 
     platform.catalogue.register(attrs.evolve(platform.catalogue.get("echo"), id="parrot"), answers_as="echo")
     [entry.id for entry in platform.catalogue.list()]  # ['echo', 'parrot', ...]
@@ -32,7 +32,7 @@ class Catalogue:
         self._runtime, self._principal = runtime, principal
 
     def list(self) -> Listing[CatalogueEntry]:
-        """List every entry by id. A registered one takes the place of the backend's with its id."""
+        """List every entry by id. A registered one replaces the backend's with the same id."""
         return short_listing(self._entries, attrgetter("id"))
 
     def _entries(self) -> Sequence[CatalogueEntry]:
@@ -44,7 +44,7 @@ class Catalogue:
         return [listed[name] for name in sorted(listed)]
 
     def get(self, id: str) -> CatalogueEntry:
-        """One entry. Raises `ModelNotFound`."""
+        """Return one entry. Raises `ModelNotFound`."""
         offers = offered(self._runtime)
         found = self._runtime.store.read(lambda snapshot: _catalogued(snapshot, offers, id))
         if found is None:
@@ -52,7 +52,7 @@ class Catalogue:
         return found.entry
 
     def resolve(self, name: str) -> ServedModel:
-        """What a backend is given when this name is asked for: a catalogue id, or a trained model's.
+        """Return the model that a request with this name is sent to: a catalogue entry, or a trained model.
 
         Raises `Forbidden`, `ModelNotFound`.
         """
@@ -60,7 +60,7 @@ class Catalogue:
 
     @property
     def version(self) -> tuple[int, int]:
-        """The same for as long as the list is the same, also when another process changes it; of use in this process
+        """The version of the list: it changes whenever the list does, also by another process. Valid in this process
         only.
         """
         offered(self._runtime)
@@ -69,7 +69,7 @@ class Catalogue:
     def register(self, entry: CatalogueEntry, answers_as: str | None = None) -> None:
         """List `entry`, answered by the backend's model `answers_as` (by default the one with the entry's id).
 
-        It takes the place of a registered entry with its id. Only the host may. Raises `InvalidInput`, `Forbidden`.
+        It replaces a registered entry with its id. Only the host may call this. Raises `InvalidInput`, `Forbidden`.
         """
         self._require_host()
         check_entry(entry)
@@ -79,7 +79,7 @@ class Catalogue:
         self._runtime.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
 
     def remove(self, id: str) -> None:
-        """Remove what was registered. Only the host may. Raises `ModelNotFound`, `Forbidden`."""
+        """Remove a registered entry. Only the host may call this. Raises `ModelNotFound`, `Forbidden`."""
         self._require_host()
         self._runtime.store.transact(lambda tx: _remove(tx, id))
 
@@ -89,17 +89,17 @@ class Catalogue:
 
 
 def resolve(runtime: Runtime, name: str, principal: Principal) -> ServedModel:
-    """Which model a name means: a catalogue id, else a trained model with its checkpoint (`ModelName`).
+    """Resolve a name to a model: by its catalogue id, else a trained model with its checkpoint (`ModelName`).
 
-    Raises `Forbidden` for an entity or project that the principal lacks, in the same words whether anything is there,
-    and `ModelNotFound`.
+    Raises `ModelNotFound`, and `Forbidden` for an entity or project outside the principal's scope, whether or not it
+    exists.
     """
     offers = offered(runtime)
     return runtime.store.read(lambda snapshot: served(runtime, snapshot, offers, name, principal))
 
 
 def offered(runtime: Runtime) -> Offers:
-    """What the backend offers, by id. A backend that returns the same tuple again costs nothing."""
+    """Return what the backend offers, by id. A backend that returns the same tuple again costs nothing."""
     memory, entries = runtime.cache, tuple(runtime.backend.entries())
     if entries is not memory.offered:
         if entries != memory.offered:
@@ -110,7 +110,7 @@ def offered(runtime: Runtime) -> Offers:
 
 
 def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> ServedModel:
-    """`resolve` on a snapshot."""
+    """Resolve a name like `resolve`, on a snapshot."""
     found = _catalogued(snapshot, offers, name)
     if found is not None:
         return found
@@ -140,7 +140,7 @@ def _catalogued(snapshot: Snapshot, offers: Offers, name: str) -> ServedModel | 
 def checkpoint_named(
     snapshot: Snapshot, model: "models.Model", parts: "models.ModelName"
 ) -> "models.Checkpoint | None":
-    """The checkpoint of a model that the rest of its name means: of a step, of an alias, or the latest."""
+    """Return the checkpoint that a model name refers to: by a step, by an alias, or the latest."""
     step = parts.step
     if parts.alias is not None:
         pointing = snapshot.find(alias.Alias, KEY, model.id, parts.alias)
@@ -167,7 +167,7 @@ def _missing(name: str, hint: str = "") -> ModelNotFound:
 
 
 def _near(snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> str:
-    """Hint at names like this one among those that the principal may use."""
+    """Return a hint with similar names that the principal may use."""
     trained = snapshot.page(models.Model, "by_entity", principal.entity, limit=_PAGE)
     seen = [model for model in trained if principal.scope.covers(model.entity, model.project)]
     registered = [record.id for record in snapshot.page(RegisteredEntry, "listed", _OFFER, limit=_PAGE)]

@@ -1,4 +1,4 @@
-"""What aliases point to and how that changes, as functions of a transaction: they hold on every store."""
+"""What aliases point to and how that changes, as functions of a transaction."""
 
 from collections.abc import Mapping
 
@@ -25,10 +25,10 @@ def found_alias(snapshot: Snapshot, model: Model, name: str) -> Alias:
 
 
 def promote(tx: Tx, requested: Promotion) -> Promotion:
-    """Let an alias point to a checkpoint. Where it does so already, nothing changes: the change in force is answered.
+    """Point an alias at a checkpoint. If it points there already, nothing changes and the change in force is returned.
 
-    `requested` has the step, and as `from_step` the one that its requirement was judged by; its number and place in
-    the history are found here. Raises `Conflict` where the alias has moved since, `NotFound`.
+    `requested` has the step, and as `from_step` the one against which its requirement was checked; its number and place
+    in the history are set here. Raises `Conflict` if the alias has moved since, `NotFound`.
     """
     if tx.find(Checkpoint, "step", requested.model_id, requested.step) is None:
         raise NotFound("Checkpoint", f"step{requested.step}")
@@ -43,11 +43,11 @@ def promote(tx: Tx, requested: Promotion) -> Promotion:
 def _refuse_moved(requested: Promotion, now: Alias | None) -> None:
     pointed = None if now is None else now.step
     if requested.verdict and requested.from_step != pointed:
-        raise Conflict(f"{requested.alias!r} was moved while the promotion was being judged; promote again")
+        raise Conflict(f"{requested.alias!r} was moved while the promotion was being checked; promote again")
 
 
 def roll_back(tx: Tx, requested: Promotion, model: Model) -> Promotion:
-    """Let an alias point to where it pointed before. Raises `NotFound`, and `Conflict` where that is not possible."""
+    """Point an alias back to where it pointed before. Raises `NotFound`, and `Conflict` if that is not possible."""
     now = found_alias(tx, model, requested.alias)
     below = _numbered(tx, now, now.number).below
     if below is None:
@@ -61,13 +61,13 @@ def roll_back(tx: Tx, requested: Promotion, model: Model) -> Promotion:
 
 
 def remove_alias(tx: Tx, requested: Promotion, model: Model) -> Promotion:
-    """Let an alias point to nothing; its history stays. Raises `NotFound`."""
+    """Remove an alias; its history stays. Raises `NotFound`."""
     now = found_alias(tx, model, requested.alias)
     return _change(tx, requested, now)
 
 
 def _change(tx: Tx, requested: Promotion, now: Alias | None) -> Promotion:
-    """Record a change and make it."""
+    """Apply a change and record it."""
     last = tx.page(Promotion, "by_alias", requested.model_id, requested.alias, limit=1, descending=True)
     number = last[0].number + 1 if last else 1
     at = max([requested.created_at, *(one.created_at for one in last)])
@@ -98,7 +98,7 @@ def _numbered(snapshot: Snapshot, alias: Alias, number: int) -> Promotion:
     return found
 
 
-# ---- what keeps checkpoints --------------------------------------------------------------------------------------
+# ---- the checkpoints that aliases keep ---------------------------------------------------------------------------
 
 
 def aliased(snapshot: Snapshot, model_id: str) -> Mapping[int, str]:
@@ -112,7 +112,7 @@ def steps_kept(snapshot: Snapshot, model_id: str) -> set[int | None]:
 
 
 def refuse_aliased(snapshot: Snapshot, model: Model) -> None:
-    """Raise `Conflict` where an alias points to a checkpoint of the model."""
+    """Raise `Conflict` if an alias points to a checkpoint of the model."""
     found = snapshot.page(Alias, "by_model", model.id, limit=1)
     if found:
         raise Conflict(f"{found[0].name!r} points to step {found[0].step} of the model; remove its aliases first")

@@ -1,4 +1,4 @@
-"""API keys: minting, listing, revoking, and who stands behind a secret (specification 5)."""
+"""API keys: creating, listing, revoking, and authenticating a secret (specification 5)."""
 
 import hashlib
 from collections.abc import Iterable
@@ -21,9 +21,9 @@ MAX_SECRET = 512
 
 
 class Keys:
-    """The API keys that a principal may see, and the authenticator of whoever shows one.
+    """The API keys that a principal may see, and the authenticator of the callers who send one.
 
-    A secret exists in clear only in what `create` returns.
+    A secret is available in clear only in what `create` returns.
 
     new = platform.keys.create("acme", ["support"], expires_in=timedelta(days=30))
     new.secret      # shown once; the store keeps its digest
@@ -34,12 +34,12 @@ class Keys:
 
     @property
     def blocking(self) -> bool:
-        """Whether looking a key up may wait."""
+        """Whether looking up a key may block."""
         return self._runtime.store.blocking
 
     @property
     def longest(self) -> int:
-        """Far more than a key has."""
+        """How many characters a secret may have: far more than a key has."""
         return MAX_SECRET
 
     def create(
@@ -53,9 +53,9 @@ class Keys:
         requests_per_minute: int | None = None,
         concurrent_requests: int | None = None,
     ) -> NewKey:
-        """Mint a key for an entity and some of its projects; None means all that the caller has.
+        """Create a key for an entity and some of its projects; None means all that the caller has.
 
-        No key can mint one that outdoes it: in scope, in limits, or in time. Raises `InvalidInput`, `Forbidden`.
+        No key can create one with a wider scope, wider limits or a later expiry. Raises `InvalidInput`, `Forbidden`.
         """
         now = self._runtime.clock.now()
         secret = secret_of(self._runtime.randomness(SECRET_BYTES))
@@ -84,19 +84,19 @@ class Keys:
         return index_listing(self._runtime, ApiKey, index, *where, place=partial(self._place, index), keep=self._sees)
 
     def get(self, id: str) -> ApiKey:
-        """One key. Raises `NotFound`."""
+        """Return one key. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: self._found(snapshot, id))
 
     def revoke(self, id: str) -> ApiKey:
-        """End a key for ever; idempotent. Raises `NotFound`."""
+        """Revoke a key for ever. Idempotent. Raises `NotFound`."""
         now = self._runtime.clock.now()
         return self._runtime.store.transact(lambda tx: self._revoke(tx, id, now))
 
     def authenticate(self, secret: str) -> Principal:
-        """Who stands behind a secret.
+        """Return the principal of a secret. Raises `Unauthenticated`.
 
-        One look-up by digest and one answer, `Unauthenticated`, whether the key is malformed, unknown, revoked or
-        expired. Limits and scope are read now, not when the key was made.
+        It looks the digest up once and raises the same error whether the key is malformed, unknown, revoked or expired.
+        Limits and scope are those in force now.
         """
         digest = secret_digest(secret)
         key = self._runtime.store.read(lambda snapshot: snapshot.find(ApiKey, "digest", digest))
@@ -108,14 +108,14 @@ class Keys:
         if projects is None:
             return tuple(sorted(self._principal.scope.projects or ()))
         if isinstance(projects, str):
-            raise InvalidInput.at("projects", msg="must be a list of names, not one text", type="list_type")
+            raise InvalidInput.at("projects", msg="must be a list of names, not one string", type="list_type")
         named = tuple(sorted({check_name(project, "projects", at) for at, project in enumerate(projects)}))
         if not 1 <= len(named) <= MAX_PROJECTS:
             raise InvalidInput.at("projects", msg=f"name 1 to {MAX_PROJECTS} projects, or none at all to grant all")
         return named
 
     def _add(self, tx: Tx, key: ApiKey) -> None:
-        """The rule that privilege never grows, checked where the key is kept."""
+        """Add a key unless it would grant more than its maker has, checked in the same transaction."""
         if not self._principal.scope.holds(key.scope):
             raise Forbidden("a key may only be given entities and projects that its maker has")
         if not self._principal.limits.hold(key.limits):
@@ -128,9 +128,9 @@ class Keys:
         try:
             maker = tx.get(ApiKey, self._principal.key_id)
         except RecordNotFound:
-            raise Unauthenticated("the key that asks for this is gone") from None
+            raise Unauthenticated("the key of this request no longer exists") from None
         if not maker.alive(key.created_at):
-            raise Unauthenticated("the key that asks for this was revoked or has expired")
+            raise Unauthenticated("the key of this request was revoked or has expired")
         if maker.expires_at is not None and (key.expires_at is None or key.expires_at > maker.expires_at):
             raise Forbidden("a key may not be made to outlive its maker")
 
@@ -158,7 +158,7 @@ class Keys:
 
 
 def _shown(key_id: str) -> str:
-    """What an error may say of an id; whoever gives a secret in its place finds its prefix only."""
+    """Return what an error may show of an id: only the prefix if the caller passed a secret instead."""
     return f"{secret_prefix(key_id)}_..." if key_id.startswith("my_") else key_id
 
 
@@ -181,12 +181,12 @@ def _after(now: datetime, expires_in: timedelta) -> datetime:
         return now + expires_in
     except OverflowError:
         raise InvalidInput.at(
-            "expires_in", msg="lies beyond the calendar; leave it out for a key without end"
+            "expires_in", msg="lies beyond the calendar; leave it out for a key that never expires"
         ) from None
 
 
 def _check(key: ApiKey) -> None:
-    """Refuse texts and numbers that are out of bounds. Raises `InvalidInput` naming all of them."""
+    """Check the strings and numbers of a key. Raises `InvalidInput` naming all that are out of bounds."""
     problems = []
     if len(key.name) > MAX_NAME or not key.name.isprintable():
         problems.append(Problem(("name",), f"must be at most {MAX_NAME} printable characters"))
@@ -207,10 +207,10 @@ SECRET_BYTES = 38
 
 
 def secret_of(random: bytes) -> str:
-    """The text of a new key, `my_<8 characters that may be shown>_<43 characters>`, from `SECRET_BYTES` random bytes.
+    """Make the secret of a new key, `my_<8 characters that may be shown>_<43 characters>`, from `SECRET_BYTES` bytes.
 
-    Letters, digits and underscores only, so that any client sends it as it is. The 43 characters carry all 256 bits
-    of the last 32 bytes.
+    It has letters, digits and underscores only, so that any client sends it unchanged. The 43 characters encode all
+    256 bits of the last 32 bytes.
     """
     shown, hidden = int.from_bytes(random[:6], "big"), int.from_bytes(random[6:SECRET_BYTES], "big")
     return f"my_{_base62(shown, 8)}_{_base62(hidden, 43)}"
@@ -225,10 +225,10 @@ def _base62(number: int, length: int) -> str:
 
 
 def secret_prefix(secret: str) -> str:
-    """The part of a key that may be shown, to recognise it by."""
+    """Return the part of a key that may be shown, by which to recognise it."""
     return secret[:11]
 
 
 def secret_digest(secret: str) -> str:
-    """What is kept of a key. It has 256 random bits, so a plain SHA-256 cannot be searched."""
+    """Return what is stored of a key: its SHA-256, which cannot be guessed, as the key has 256 random bits."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Base models in local folders: checked once, kept in the store, offered by the platform that opens it."""
+"""Base models in local folders: checked once, recorded in the store, offered by the platform that opens it."""
 
 import os
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ def add_base_model(
     tuning: Tuning,
     progress: Progress | None,
 ) -> CatalogueEntry:
-    """Check the folder, keep the base model, and offer it from now on. The same folder again changes nothing.
+    """Check the folder, record the base model, and offer it from now on. Adding the same folder again changes nothing.
 
     Raises `InvalidInput`, `MissingExtra`, `Conflict` for an id that is already offered.
     """

@@ -36,7 +36,7 @@ FEW = 10
 """How many things a refusal names at most of each kind."""
 
 Pair = tuple[EvaluationRun, EvaluationRun]
-"""The run of the candidate and that of what the alias points to."""
+"""The run of the candidate, and the run of the checkpoint that the alias points to."""
 
 
 def promotion_evidence(
@@ -44,7 +44,7 @@ def promotion_evidence(
 ) -> Mapping[str, Any]:
     """Return the evidence that the checkpoint of a step meets a requirement, compared with that of the step `current`.
 
-    Raises `PromotionRefused` where it does not, or where there is nothing to decide by; `NotFound`, `InvalidInput`.
+    Raises `PromotionRefused` if it does not, or if no runs can decide it; `NotFound`, `InvalidInput`.
     """
     if current is None:
         return {"outcome": "there was nothing to compare with"}
@@ -113,7 +113,7 @@ def _visible(snapshot: Snapshot, principal: Principal, model: Model, step: int) 
 def _what_there_is(
     snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, steps: tuple[int, int]
 ) -> str:
-    """Return what a refusal adds: the published versions of the evaluation, and on what the steps were evaluated."""
+    """Return the end of the error: the published versions of the evaluation, and what the steps were evaluated on."""
     text, versions = "", versions_of(snapshot, principal, wanted)
     if versions:
         text += f"; published of it: {', '.join(versions[-FEW:])}"

@@ -53,7 +53,7 @@ KNOWN_SHOWN = 20
 
 @attrs.frozen
 class DeletedModel:
-    """What went with a model."""
+    """What was deleted with a model."""
 
     model_id: str
     deleted_checkpoints: int
@@ -62,7 +62,7 @@ class DeletedModel:
 
 @attrs.frozen
 class DeletedCheckpoints:
-    """How many checkpoints went, and which steps there were not."""
+    """How many checkpoints were deleted, and which steps did not exist."""
 
     deleted_count: int
     not_found_steps: tuple[int, ...]
@@ -71,7 +71,7 @@ class DeletedCheckpoints:
 class Models:
     """The trainable models that a principal may see.
 
-    Operations take a model by value, by id, or by name: "project/name" or "entity/project/name".
+    Methods take a model by value, by id, or by name: "project/name" or "entity/project/name".
 
     model = platform.models.create("support", project="bots", base_model="tabular-mini")
     """
@@ -99,10 +99,10 @@ class Models:
         entity: str | None = None,
         return_existing: bool = False,
     ) -> Model:
-        """Make a model, whose checkpoint of step 0 is the untouched base.
+        """Create a model, whose checkpoint of step 0 is the untrained base model.
 
-        A name that is taken is refused with `Conflict`; with `return_existing` its model is returned if it has the same
-        base model. Raises `InvalidInput`, `Forbidden`.
+        Raises `Conflict` if the name is taken; with `return_existing`, the existing model is returned instead if it has
+        the same base model. Raises `InvalidInput`, `Forbidden`.
         """
         entity, project = named_place(self._runtime, self._principal, entity, project)
         check_name(name, "name")
@@ -118,7 +118,7 @@ class Models:
             raise InvalidInput.at("base_model", msg=f"no such base model; known ones are: {listed}")
 
     def get(self, model: Model | str) -> Model:
-        """One model, by id or name. Raises `NotFound`, `Forbidden`."""
+        """Return one model, by id or name. Raises `NotFound`, `Forbidden`."""
         return self._runtime.store.read(lambda snapshot: self._named(snapshot, model))
 
     def find(self, name: str, *, project: str | None = None, entity: str | None = None) -> Model | None:
@@ -162,18 +162,18 @@ class Models:
         return index_listing(self._runtime, Checkpoint, "by_model", model_id, place=place, order=order)
 
     def checkpoint(self, model: Model | str, step: int) -> Checkpoint:
-        """The checkpoint of a step. Raises `NotFound`."""
+        """Return the checkpoint of a step. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
 
     def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
-        """Where a checkpoint comes from (job, data, parent), which aliases point to it and which runs judged it.
+        """Return where a checkpoint comes from (job, data, parent), its aliases, and the runs that evaluated it.
 
         Raises `NotFound`.
         """
         return self._runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
     def plot(self, model: Model | str) -> Plot:
-        """The loss and the reward of all its jobs, one after another: to `save`, or shown by a notebook."""
+        """Plot the loss and the reward of all its jobs in sequence: to `save`, or to show in a notebook."""
         found = self.get(model)
         return model_plot(self._runtime, found.id, f"{found.entity}/{found.project}/{found.name}")
 
@@ -191,7 +191,7 @@ class Models:
         return DeletedCheckpoints(len(gone), tuple(step for step in asked if step not in deleted))
 
     def open_file(self, model: Model | str, step: int, name: str) -> BinaryIO:
-        """A file of a checkpoint, opened for reading. Raises `NotFound`, `ArtifactMissing`."""
+        """Open a file of a checkpoint for reading. Raises `NotFound`, `ArtifactMissing`."""
         files = self.checkpoint(model, step).files
         if name not in files:
             raise NotFound("File", name)
@@ -211,14 +211,14 @@ class Models:
         return promote_step(self._runtime, self._principal, model, step, alias, require)
 
     def rollback(self, model: Model | str, alias: str = PROD) -> Promotion:
-        """Point an alias back to where it pointed before its last promotion; repeated, to where before that.
+        """Point an alias back to where it pointed before its last promotion; each further call goes back one more.
 
-        The history grows by this change. Raises `NotFound`, and `Conflict` where it pointed to nothing before.
+        The change is added to the history. Raises `NotFound`, and `Conflict` if it pointed to nothing before.
         """
         return change_alias(self._runtime, self._principal, model, alias, Change.ROLLED_BACK, roll_back)
 
     def remove_alias(self, model: Model | str, alias: str) -> Promotion:
-        """Let an alias point to nothing; its history stays. Raises `NotFound`."""
+        """Remove an alias; its history stays. Raises `NotFound`."""
         return change_alias(self._runtime, self._principal, model, alias, Change.REMOVED, remove_alias)
 
     def aliases(self, model: Model | str) -> Listing[Alias]:
@@ -243,8 +243,8 @@ class Models:
         """Set which checkpoints of a model are kept, whenever one is added and when `apply_retention` is called.
 
         Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and those that
-        are younger than `ttl`; others go. Without any rule all stay. Always kept are the latest checkpoint, step 0,
-        pinned ones, those that a job needs, and those that an alias points to or would after a rollback. Raises
+        are younger than `ttl`; others are removed. Without any rule all stay. Always kept are the latest checkpoint,
+        step 0, pinned ones, those that a job needs, and those that an alias points to or would after a rollback. Raises
         `InvalidInput`, `NotFound`.
         """
         metric, best = keep_best or (None, None)
@@ -259,7 +259,7 @@ class Models:
         )
 
     def apply_retention(self, model: Model | str) -> tuple[int, ...]:
-        """Remove the checkpoints that no rule keeps, and answer their steps. Raises `NotFound`."""
+        """Remove the checkpoints that no rule keeps. Returns their steps. Raises `NotFound`."""
         removed: list[int] = []
         while gone := self._enforce(model):
             self._remove_files(artifacts_of(gone))
@@ -267,11 +267,11 @@ class Models:
         return tuple(removed)
 
     def pin(self, model: Model | str, step: int) -> Checkpoint:
-        """Keep the checkpoint of a step whatever else is removed, until it is unpinned. Raises `NotFound`."""
+        """Keep the checkpoint of a step regardless of the rules until it is unpinned. Raises `NotFound`."""
         return self._runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=True))
 
     def unpin(self, model: Model | str, step: int) -> Checkpoint:
-        """Leave the checkpoint of a step to the rules again. Raises `NotFound`."""
+        """Let the rules apply to the checkpoint of a step again. Raises `NotFound`."""
         return self._runtime.store.transact(lambda tx: self._pin(tx, model, step, pinned=False))
 
     # ---- logs
@@ -281,8 +281,9 @@ class Models:
     ) -> TrajectoryLog:
         """Store trajectory groups of a split, such as "val", with their mean reward and metrics.
 
-        Groups are values or plain dicts in the wire's shape, read as they come; or an artifact that holds them as
-        `formats.training` writes them, which belongs to the log unless this raises. Raises `NotFound`, `InvalidInput`.
+        `groups` are values or plain dicts in the wire format, read one at a time, or an artifact that holds them in the
+        format of `formats.training_data`. The log owns the artifact unless this raises. Raises `NotFound`,
+        `InvalidInput`.
         """
         return store_log(self._runtime, self._principal, self.get(model), groups, split)
 

@@ -1,4 +1,4 @@
-"""Trajectory groups that are logged to a model: storing them with their means, and reading them back."""
+"""Store trajectory groups that are logged to a model, with their means, and read them back."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from modelyard.protocols import StoredArtifact
 def store_log(
     runtime: Runtime, principal: Principal, model: Model, groups: GroupData | StoredArtifact, split: str
 ) -> TrajectoryLog:
-    """Store trajectory groups of a split. An artifact that holds them belongs to the log unless this raises."""
+    """Store trajectory groups of a split. The log owns an artifact that holds them, unless this raises."""
     means = Means()
     check_name(split, "split")
     if isinstance(groups, StoredArtifact):

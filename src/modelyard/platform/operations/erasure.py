@@ -1,4 +1,4 @@
-"""Deleting all data of one entity: records first, in small steps, then the files that only they named."""
+"""Delete all data of one entity: records first, in small steps, then the files that only they named."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,10 +24,10 @@ BATCH = 200
 
 
 def erase_entity(runtime: Runtime, entity: str) -> int:
-    """Delete every record of `entity` and its files; returns how many records went.
+    """Delete every record of `entity` and its files. Returns how many records were deleted.
 
-    Models go first, by their own use case, which cancels their jobs, once no alias holds them any more. Every step can
-    be repeated after a crash.
+    Aliases are removed first, then models, by `Models.delete`, which cancels their jobs. Every step can be repeated
+    after a crash.
     """
     models = Models(runtime, Principal("host", entity, Scope(None)))
     removed = sum(_erase_all(runtime, record, entity) for record in alias.RECORDS)
@@ -61,7 +61,7 @@ def _erase_batch(tx: Tx, record: Record, entity: str) -> list[Any]:
 
 
 def _erase_parts(tx: Tx, value: object) -> None:
-    """Remove the records that belong to `value` and carry no entity of their own."""
+    """Remove the records that belong to `value` and have no entity field."""
     if isinstance(value, Job):
         for event in _pages(lambda: tx.page(JobEvent, "by_job", value.id)):
             for old in _pages(lambda event=event: tx.page(SupersededEvent, "by_event", event.id)):  # type: ignore[misc]
@@ -76,13 +76,13 @@ def _erase_parts(tx: Tx, value: object) -> None:
 
 
 def _pages(page: Callable[[], list[Any]]) -> Iterator[Any]:
-    """Every record of a page that shrinks as its records are removed."""
+    """Yield every record of a page that shrinks as its records are removed."""
     while found := page():
         yield from found
 
 
 def artifacts_of(value: object) -> Iterator[str]:
-    """The names of the artifacts that a record alone refers to."""
+    """Yield the names of the artifacts that only this record refers to."""
     if isinstance(value, Checkpoint):
         yield from (file["artifact"] for file in value.files.values())
     elif isinstance(value, Dataset | TrajectoryLog | Upload):

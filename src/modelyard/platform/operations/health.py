@@ -1,4 +1,4 @@
-"""Whether all is well: a quick word, and a check of every part (specification 4.3)."""
+"""Health: a quick check, and a check of every part (specification 4.3)."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class CheckResult:
-    """How one part is. `error` says what is wrong, and what to do where that is known."""
+    """The state of one part. `error` describes the fault, and what to do about it if that is known."""
 
     success: bool
     duration_s: float
@@ -29,10 +29,10 @@ class CheckResult:
 
 @attrs.frozen
 class SystemCheck:
-    """Every part, the versions, and how long the queue's oldest job has waited (None when none waits).
+    """The state of every part, the versions, and how long the queue's oldest job has waited (None if none waits).
 
-    `durability` is what an acknowledged record survives: "power", "process" or "none". `store_version` is SQLite's;
-    `warning` says when that version has a known fault.
+    `durability` is that of the store (`Store.durability`). `store_version` is SQLite's; `warning` is set if that
+    version has a known fault.
     """
 
     api: CheckResult
@@ -49,22 +49,22 @@ class SystemCheck:
 
     @property
     def success(self) -> bool:
-        """Whether every part is well."""
+        """Whether every part works."""
         return all(part.success for part in (self.api, self.store, self.artifacts, self.worker, self.queue))
 
 
 class Health:
-    """The platform's own view of how it is."""
+    """The health checks of a platform."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
 
     def check(self) -> str:
-        """ "ok": the platform answers."""
+        """Return "ok": the platform answers."""
         return "ok"
 
     def system_check(self) -> SystemCheck:
-        """Try every part. A part that fails is told, not raised; the worker's fails when none is alive."""
+        """Check every part. A failure is reported, not raised; the worker's check fails if none is alive."""
         api, _ = self._tried(self.check)
         store, facts = self._tried(self._runtime.store.check)
         artifacts, _ = self._tried(self._check_artifacts)
@@ -110,7 +110,7 @@ class Health:
 
 
 def _words(failure: Exception) -> str:
-    """Our own errors speak to people; what others say may be for the log only."""
+    """Return the message of one of modelyard's own errors; that of any other error goes only to the log."""
     return str(failure) if isinstance(failure, ModelyardError) else f"{type(failure).__name__}; see the log"
 
 

@@ -1,12 +1,13 @@
-"""Artifacts and the records that name them, compared: what a crash has left behind goes, and what is gone is told.
+"""Compare artifacts with the records that name them: remove orphans that a crash left, and report missing artifacts.
 
-A file is there before the record that names it, so one look cannot tell an orphan from a file whose record is about to
-come. An orphan is what two looks, `GRACE` apart, have both seen without a record. A running job may take longer
-between its files and their record; so nothing is removed unless each job that was running at the first look has
-since recorded something, which it does only after the record of all that it put before, or has lost or left its claim.
+A file is written before the record that names it, so one scan cannot distinguish an orphan from a file whose record is
+not yet written. An orphan is a file that two scans, `GRACE` apart, both found without a record. A running job may take
+longer between its files and their record. So nothing is removed unless each job that was running at the first scan has
+since recorded something, or has lost or released its claim. A job records anything else only after the record of all
+files that it stored before.
 
-A record's files are removed after it. So one whose file is missing in both looks has lost it to something else: a disk,
-a person, a copy of the store without its artifacts.
+A record's files are removed after the record. So a record whose file is missing in both scans has lost it to something
+else: a disk fault, a person, a copy of the store without its artifacts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,16 +34,16 @@ NAMING = (
     (ObjectVersion, "all"),
     (Upload, "by_age"),
 )
-"""The records that name artifacts, beside jobs, and an index over all of each."""
+"""The records besides jobs that name artifacts, and an index over all of each."""
 
 
 GRACE = 15 * 60.0
-"""Seconds that a file may be without its record: the largest body is read and checked in far less."""
+"""Seconds that a file may have no record: the largest body is read and checked in far less."""
 
 
 @attrs.frozen
 class Missing:
-    """A record that names an artifact which is gone: what kind of record, its id, whose, and the artifact."""
+    """A record whose artifact is missing: its kind, id and entity, and the name of the artifact."""
 
     kind: str
     id: str
@@ -59,9 +60,9 @@ class OrphanReport:
 
 
 def collect_orphans(runtime: Runtime, grace: float = GRACE) -> OrphanReport:
-    """Remove the orphans among the artifacts, and find the records without theirs.
+    """Remove orphaned artifacts, and find the records whose artifacts are missing.
 
-    Takes `grace` seconds where there are any of either, a lease at least.
+    If there are any of either, it waits `grace` seconds, or the length of a lease if that is longer.
     """
     first = _look(runtime)
     if not first.orphans and not first.missing:
@@ -91,7 +92,7 @@ class _Look:
 
 
 def _look(runtime: Runtime) -> _Look:
-    """The files first and then the records: a record that came in between is seen, a file that did is not."""
+    """Scan files first, then records: a record that is added in between is found, a file added in between is not."""
     kept = frozenset(runtime.artifacts.names())
     return runtime.store.read(lambda snapshot: _compared(runtime, kept, snapshot))
 

@@ -1,7 +1,7 @@
 """Admit a request and record its usage: limits, reservations on budgets, and the ledger, as functions of `tx`.
 
 A request is admitted in one transaction before the backend is called, and settled in the transaction of its ledger row.
-Where neither a budget nor a limit applies, nothing is reserved and the first of the two is left out.
+Where neither a budget nor a limit applies, nothing is reserved and there is no first transaction.
 """
 
 from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
 
 
 def _take_token(tx: Tx, key_id: str, per_minute: int, now: float) -> None:
-    """Take from the token bucket, full at first and refilled evenly; a clock that restarted refills nothing."""
+    """Take a token from the bucket, which starts full and refills evenly; a clock that restarted refills nothing."""
     window = tx.find(RateWindow, KEY, key_id)
     if window is None:
         tokens, keep = float(per_minute), tx.add
@@ -127,7 +127,7 @@ class RecordUsage(Transact):
         self.on_committed()
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        """Run the transaction in the store's own way."""
+        """Run the transaction without blocking the event loop."""
         await super().aperform(driver)
         self.on_committed()
 
@@ -135,7 +135,7 @@ class RecordUsage(Transact):
 def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:
     """Add a completion to the ledger and its totals, settle what it reserved, and store it if requested.
 
-    To book it again changes nothing.
+    Repeating it changes nothing.
     """
     try:
         tx.add(entry)
@@ -149,7 +149,7 @@ def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompl
 
 
 def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
-    """Release what a request has reserved, having spent so much. A second time, it releases nothing."""
+    """Release what a request has reserved, and add what it spent. A second call releases nothing."""
     try:
         tx.remove(Admission, held.id)
         reserved = held.reserved

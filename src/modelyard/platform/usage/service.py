@@ -1,4 +1,4 @@
-"""What was used, what it cost, and what may be spent: the ledger, sums over it, and budgets."""
+"""Usage, its cost, and what may be spent: the ledger, sums over it, and budgets."""
 
 from collections.abc import Iterator, Sequence
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
@@ -89,7 +89,7 @@ class Ledger:
         return self._runtime.store.read(lambda snapshot: summed(view.totals(snapshot, period), by))
 
     def get_budget(self, *, entity: str | None = None, key_id: str | None = None) -> Budget | None:
-        """The budget of an entity, or of one key of it; None where there is none. Raises `Forbidden`."""
+        """Return the budget of an entity, or of one key of it, or None if there is none. Raises `Forbidden`."""
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity)
         return self._runtime.store.read(lambda snapshot: find_budget(snapshot, budget_id(entity, key_id)))
@@ -97,9 +97,9 @@ class Ledger:
     # ---- budgets
 
     def set_budget(self, limit: Decimal | int | str, *, entity: str | None = None, key_id: str | None = None) -> Budget:
-        """Let an entity, or one key of it, spend `limit` USD from now on; what is spent already stays spent.
+        """Let an entity, or one key of it, spend `limit` USD in total. A changed budget keeps what was spent.
 
-        Only the host may. Raises `InvalidInput`, `NotFound` for an unknown key, `Forbidden`.
+        Only the host may call this. Raises `InvalidInput`, `NotFound` for an unknown key, `Forbidden`.
         """
         self._require_host()
         amount = _amount(limit)
@@ -107,7 +107,7 @@ class Ledger:
         return self._runtime.store.transact(lambda tx: _set_budget(tx, amount, entity, key_id))
 
     def remove_budget(self, *, entity: str | None = None, key_id: str | None = None) -> None:
-        """Let it spend without limit again, and forget what was spent. Idempotent. Only the host may."""
+        """Remove a budget with its record of what was spent. Idempotent. Only the host may call this."""
         self._require_host()
         entity = self._principal.entity if entity is None else entity
         self._runtime.store.transact(lambda tx: _remove_budget(tx, budget_id(entity, key_id)))
@@ -135,7 +135,9 @@ class _View:
     project: str | None
 
     def sees(self, row: LedgerEntry | UsageTotal) -> bool:
-        """Whoever is held to projects sees theirs, and what their own key used without one."""
+        """Return whether the principal may see a row. One restricted to projects sees the rows of those projects, and
+        what its own key used without a project.
+        """
         if self.project is not None and row.project != self.project:
             return False
         projects = self.principal.scope.projects
@@ -144,13 +146,13 @@ class _View:
         return not row.project and row.key_id == self.principal.key_id
 
     def rows(self, snapshot: Snapshot, cls: type[R], after: tuple[Any, ...] | None, size: int = _BATCH) -> Iterator[R]:
-        """The rows behind a cursor, in the order of their time; pages of `size` are fetched."""
+        """Return the rows after a cursor, ordered by time, reading pages of `size`."""
         streams = [_rows(snapshot, cls, entity, after, size) for entity in self._entities(snapshot)]
         order = streams[0] if len(streams) == 1 else merge(*streams, key=partial(_RECORD[cls].cursor, "by_entity"))
         return filter(self.sees, order)
 
     def _entities(self, snapshot: Snapshot) -> list[str]:
-        """The entity, or everyone who ever used anything."""
+        """Return the entity, or every entity that has usage."""
         if self.entity is not None:
             return [self.entity]
         found: list[str] = []
@@ -162,7 +164,7 @@ class _View:
         return found
 
     def row(self, snapshot: Snapshot, id: str) -> LedgerEntry:
-        """One row. Raises `NotFound`."""
+        """Return one row. Raises `NotFound`."""
         try:
             row = snapshot.get(LedgerEntry, id)
         except RecordNotFound:
@@ -172,12 +174,12 @@ class _View:
         return row
 
     def behind(self, snapshot: Snapshot, id: str) -> tuple[Any, ...]:
-        """The cursor of a row. Raises `NotFound`."""
+        """Return the cursor of a row. Raises `NotFound`."""
         row = self.row(snapshot, id)
         return (row.created_at, row.id)
 
     def totals(self, snapshot: Snapshot, period: "Period") -> Iterator[UsageTotal]:
-        """Whole days from the totals, the edges from the rows themselves."""
+        """Yield the totals of a period: stored ones for whole days, computed from rows for its first and last hours."""
         if period.days is None:
             yield from map(total_of, self._between(snapshot, period.since, period.until))
             return
@@ -211,8 +213,8 @@ def _rows(snapshot: Snapshot, cls: type[R], entity: str, after: tuple[Any, ...] 
 
 @attrs.frozen
 class Period:
-    """A half-open stretch of time. `days` are its whole days in UTC, first and end (None: without end), or None when
-    there are none.
+    """A half-open interval of time. `days` are its whole days in UTC, first and end (None for unbounded), or None if it
+    has none.
     """
 
     since: datetime | None
@@ -221,7 +223,7 @@ class Period:
 
     @classmethod
     def of(cls, since: datetime | None, until: datetime | None) -> "Period":
-        """Raises `InvalidInput` for a time without a zone."""
+        """Make the period between two times. Raises `InvalidInput` for a time without a zone."""
         since, until = _utc(since, "since"), _utc(until, "until")
         first = None if since is None else (since + _DAY - timedelta.resolution).date()
         end = None if until is None else until.date()
@@ -283,7 +285,7 @@ def _require_key(tx: Tx, key_id: str, entity: str) -> None:
 
 
 def _holding(tx: Tx, entity: str, id: str) -> Iterator[Admission]:
-    """Running requests that were admitted under a budget of this id before it was removed and set anew."""
+    """Yield running requests that were admitted under a budget of this id before it was removed and set again."""
     after = None
     while page := tx.page(Admission, "by_entity", entity, after=after, limit=_BATCH):
         yield from (held for held in page if id in held.budgets)
