@@ -8,6 +8,7 @@ import pytest
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.http.catalogue import routes as listing
+from modelyard.platform import listing as platform_listing
 
 PATH = listing.PATH
 
@@ -80,7 +81,7 @@ def test_a_model_that_is_not_the_caller_s_is_not_shown(client: Any, name: str, s
 
 
 def test_more_models_than_a_page_are_all_listed(client_for: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_LIMIT", 2)
+    monkeypatch.setattr(platform_listing, "BATCH", 2)
     with open_platform() as platform:
         for number in range(5):
             platform.models.create(f"m{number}", project="p", base_model="tabular-mini", entity="acme")

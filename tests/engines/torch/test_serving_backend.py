@@ -132,7 +132,7 @@ def test_weights_of_another_model_are_refused_by_name(backend: LocalBackend, fol
 # ---- loading and letting go --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("module", "name"), [(networks, "Network"), (loaded, "Chat")])
+@pytest.mark.parametrize(("module", "name"), [(networks, "Network"), (loaded, "ChatTokenizer")])
 def test_a_model_is_loaded_beside_the_event_loop(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
