@@ -12,6 +12,8 @@ import pytest
 from modelyard import Platform
 from modelyard.backends.scripted.backend import ScriptedBackend
 
+pytestmark = pytest.mark.plugin
+
 HELLO: Any = [{"role": "user", "content": "hello from the other side"}]
 
 
@@ -90,7 +92,7 @@ def test_a_guarded_test_fails_where_it_leaves_loopback(pytester: pytest.Pytester
         pytester,
         FAR
         + """
-pytestmark = [pytest.mark.usefixtures("loopback_only"), pytest.mark.plugin]
+pytestmark = pytest.mark.usefixtures("loopback_only")
 
 def test_plainly():
     reach()

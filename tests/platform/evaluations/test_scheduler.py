@@ -129,7 +129,7 @@ def world_on(store: Store | None = None, backend: Any = None, clock: ManualClock
         lambda n: bytes(n),
         None,
         Settings(),
-        JOB_TYPES,
+        job_types=JOB_TYPES,
     )
     return World(runtime)
 

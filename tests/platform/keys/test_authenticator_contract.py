@@ -27,7 +27,7 @@ class TestKeysThatAreRevoked(AuthenticatorContract):
         return str(authenticator.create("acme").secret)
 
     def end(self, authenticator: Any, secret: str) -> None:
-        (key,) = [key for key in authenticator.list("acme") if secret.startswith(key.prefix)]
+        (key,) = [key for key in authenticator.list(entity="acme") if secret.startswith(key.prefix)]
         authenticator.revoke(key.id)
 
 

@@ -130,7 +130,7 @@ def test_threads_record_whole_lines_into_one_file(path: Path) -> None:
 WRITER = """
 import sys
 sys.path.insert(0, {here!r})
-from test_tape import LONG, record
+from test_file import LONG, record
 record(__import__("pathlib").Path(sys.argv[1]), *(f"{{sys.argv[2]}}-{{n}} {{LONG}}" for n in range(30)))
 """
 

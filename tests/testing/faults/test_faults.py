@@ -271,7 +271,7 @@ def test_a_store_that_cannot_be_read_says_so(faults: Faults) -> None:
     with faults.open_platform() as platform:
         faults.read(StoreBusy("locked"))
         with pytest.raises(StoreBusy):
-            platform.models.list(project="p")
+            list(platform.models.list(project="p"))
 
 
 def test_on_an_event_loop_the_store_refuses_too(faults: Faults) -> None:
