@@ -68,8 +68,8 @@ def _practice(train: Path) -> list[Mapping[str, Any]]:
 
 
 def _row(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    *asked, answer = line["messages"]
-    return {"messages": asked, "expected": answer["content"]}
+    *prompt, answer = line["messages"]
+    return {"messages": prompt, "expected": answer["content"]}
 
 
 def _new_name(platform: Platform) -> str:
@@ -93,9 +93,9 @@ def _show_answer(platform: Platform, who: str, model: str, messages: Any, say: C
 
 def overlap(output: str, row: Mapping[str, Any]) -> float:
     """Return the F1 score of the words of an answer against those of the expected answer."""
-    said, expected = output.lower().split(), str(row["expected"]).lower().split()
-    common = sum(min(said.count(word), expected.count(word)) for word in set(said))
-    return 2 * common / (len(said) + len(expected)) if said else 0.0
+    words, expected = output.lower().split(), str(row["expected"]).lower().split()
+    common = sum(min(words.count(word), expected.count(word)) for word in set(words))
+    return 2 * common / (len(words) + len(expected)) if words else 0.0
 
 
 def _evaluate(platform: Platform, model: str, rows: Sequence[Mapping[str, Any]]) -> float:
@@ -145,11 +145,11 @@ def _roll_out(
     platform: Platform, name: str, rows: Sequence[Mapping[str, Any]], number: int
 ) -> Iterator[TrajectoryGroup]:
     for row in rows:
-        asked = row["messages"]
+        messages = row["messages"]
         answer = platform.chat.complete(
-            model=name, messages=asked, n=SAMPLES, seed=number, max_tokens=LONGEST, logprobs=True, project=PROJECT
+            model=name, messages=messages, n=SAMPLES, seed=number, max_tokens=LONGEST, logprobs=True, project=PROJECT
         )
-        prompt = tuple(Message(Role(message["role"]), message["content"]) for message in asked)
+        prompt = tuple(Message(Role(message["role"]), message["content"]) for message in messages)
         yield TrajectoryGroup(
             tuple(Trajectory.of(prompt, choice, reward=overlap(choice.message.text, row)) for choice in answer.choices)
         )

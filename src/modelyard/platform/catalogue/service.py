@@ -163,7 +163,7 @@ def _opener(runtime: Runtime, checkpoint: "models.Checkpoint") -> Callable[[str]
 
 
 def _missing(name: str, hint: str = "") -> ModelNotFound:
-    return ModelNotFound("model", name[:_SHOWN], f"the catalogue lists what can be asked for{hint}")
+    return ModelNotFound("model", name[:_SHOWN], f"the catalogue lists the models that can be used{hint}")
 
 
 def _near(snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> str:

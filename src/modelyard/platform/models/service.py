@@ -182,13 +182,13 @@ class Models:
 
         Raises `Conflict` when a running job needs one of them, or one is aliased or pinned, `NotFound`, `InvalidInput`.
         """
-        asked = tuple(dict.fromkeys(steps))
-        if len(asked) > MAX_STEPS:
+        requested = tuple(dict.fromkeys(steps))
+        if len(requested) > MAX_STEPS:
             raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
-        gone = self._runtime.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), asked))
+        gone = self._runtime.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), requested))
         self._remove_files(artifacts_of(gone))
         deleted = {checkpoint.step for checkpoint in gone}
-        return DeletedCheckpoints(len(gone), tuple(step for step in asked if step not in deleted))
+        return DeletedCheckpoints(len(gone), tuple(step for step in requested if step not in deleted))
 
     def open_file(self, model: Model | str, step: int, name: str) -> BinaryIO:
         """Open a file of a checkpoint for reading. Raises `NotFound`, `ArtifactMissing`."""

@@ -90,7 +90,7 @@ class Health:
         began = clock.monotonic()
         try:
             value = part()
-        except Exception as failure:  # noqa: BLE001 - whatever fails here is the finding
+        except Exception as failure:  # noqa: BLE001 - any failure here is a finding
             log.exception("the system check found a fault")
             return CheckResult(False, clock.monotonic() - began, _words(failure)), None
         return CheckResult(True, clock.monotonic() - began), value

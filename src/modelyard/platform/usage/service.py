@@ -60,7 +60,7 @@ class Ledger:
 
         cursor_of = partial(cursor_at, LedgerEntry, "by_entity")
         return Listing(
-            in_batches(batch, cursor_of), lambda row_id: read(lambda snapshot: view.behind(snapshot, row_id))
+            in_batches(batch, cursor_of), lambda row_id: read(lambda snapshot: view.cursor(snapshot, row_id))
         )
 
     def get(self, id: str) -> LedgerEntry:
@@ -173,7 +173,7 @@ class _View:
             raise NotFound("ledger entry", id)
         return row
 
-    def behind(self, snapshot: Snapshot, id: str) -> tuple[Any, ...]:
+    def cursor(self, snapshot: Snapshot, id: str) -> tuple[Any, ...]:
         """Return the cursor of a row. Raises `NotFound`."""
         row = self.row(snapshot, id)
         return (row.created_at, row.id)
