@@ -162,7 +162,7 @@ class BatchedConfig(TrainingConfig):
         return AUTO_BATCH_SIZE if self.batch_size == "auto" else self.batch_size
 
     def learning_rates(self, rows: int) -> tuple[float, ...]:
-        """One learning rate for each batch of `rows` rows, exactly as sent.
+        """Return one learning rate for each batch of `rows` rows, exactly as sent.
 
         Raises `InvalidInput` when a list of rates does not name one for each batch.
         """

@@ -24,7 +24,7 @@ LONGEST = 2**16
 
 
 def can_fork() -> bool:
-    """Whether this host has what is needed here."""
+    """Return whether this host has what is needed here."""
     return hasattr(os, "pidfd_open")
 
 

@@ -25,18 +25,18 @@ class InlineExecutor:
         return f"inline-{next(self._numbers)}"
 
     def poll(self, handle: str) -> str:
-        """Nothing to tell: what was submitted has ended."""
+        """Return "": a submitted job has ended."""
         return ""
 
     def cancel(self, handle: str) -> None:
-        """Nothing is left to end."""
+        """Do nothing: a submitted job has ended."""
 
     def reattach(self, handle: str) -> bool:
         """Return False: nothing outlives its call."""
         return False
 
     def close(self) -> None:
-        """Nothing is left to wait for."""
+        """Do nothing: a submitted job has ended."""
 
 
 _conforms: type[Executor] = InlineExecutor

@@ -104,7 +104,7 @@ class SubprocessExecutor:
         return None
 
     def poll(self, handle: str) -> str | None:
-        """None while the process lives; then how it ended."""
+        """Return None while the process lives; then how it ended."""
         child = self._children.get(handle)
         if child is None:
             return None if _left_alive(handle) else GONE
@@ -122,7 +122,7 @@ class SubprocessExecutor:
             _kill_group(left.pid)
 
     def reattach(self, handle: str) -> bool:
-        """Whether it is a process of this executor, or one on this machine whose parent is dead."""
+        """Return whether it is a process of this executor, or one on this machine whose parent is dead."""
         if handle in self._children:
             return True
         parent, child = _parse(handle)
@@ -217,7 +217,7 @@ class _Child:
                     sys.stderr.write(piece)
 
     def poll(self) -> str | None:
-        """None while it lives; then the fault, or nothing. What it has left running is ended with it."""
+        """Return None while it lives; then the fault, or "". Processes that it left running are ended with it."""
         status = self.process.poll()
         if status is None:
             return None

@@ -42,7 +42,7 @@ class ThreadExecutor:
         return handle
 
     def poll(self, handle: str) -> str | None:
-        """None while it runs."""
+        """Return None while it runs, then ""."""
         return None if handle in self._running else ""
 
     def cancel(self, handle: str) -> None:

@@ -79,7 +79,7 @@ class JsonReader:
         return loads(self._raw(place), at=(*self._at, *place))
 
     def is_null(self) -> bool:
-        """Whether the next value is null."""
+        """Return whether the next value is null."""
         return self._peek() == b"n"
 
     def end(self) -> None:
@@ -111,7 +111,7 @@ class JsonReader:
         raise self._invalid(place, f"is not valid JSON: ',' or '{closing.decode()}' is missing")
 
     def _skip(self, character: bytes) -> bool:
-        """Whether this character comes next; then it is read."""
+        """Return whether this character comes next; then it is read."""
         if self._peek() != character:
             return False
         self._position += 1
@@ -149,7 +149,7 @@ class JsonReader:
         return found.end() if found else len(self._buffer)
 
     def _stuck(self) -> bool:
-        """Whether more input cannot help, because no value begins here."""
+        """Return whether more input cannot help, because no value begins here."""
         return self._buffer[self._position : self._position + 1] in (b",", b"]", b"}")
 
     def _end_of_container(self, place: tuple[str | int, ...]) -> int:

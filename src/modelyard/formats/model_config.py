@@ -105,7 +105,7 @@ def _default_sizes(family: Any) -> Mapping[str, Any]:
 
 
 def vocabulary_size(config: Mapping[str, Any]) -> int:
-    """How many tokens there are. Raises `InvalidInput`."""
+    """Return how many tokens there are. Raises `InvalidInput`."""
     return _positive(language_model(config), "vocab_size")
 
 
@@ -125,7 +125,7 @@ def _check_kind(config: Mapping[str, Any]) -> None:
 
 
 def context_length(config: Mapping[str, Any]) -> int:
-    """How many tokens a model of this configuration is served and trained with. Raises `InvalidInput`.
+    """Return how many tokens a model of this configuration is served and trained with. Raises `InvalidInput`.
 
     Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
     before, and what is read beside it, would be wrong.

@@ -243,7 +243,7 @@ def _sequence_loss(
 
 
 def _drift_metrics(sequences: Sequence[TrainedSequence], config: RLConfig) -> dict[str, float]:
-    """How far the policy moved: `kl_div` and the mean `importance_ratio`, 0 and 1 where nothing is trained."""
+    """Return how far the policy moved: `kl_div` and the mean `importance_ratio`, 0 and 1 where nothing is trained."""
     gaps = [_log_ratios(sequence) for sequence in sequences]
     bases = [_reference_gaps(s) if s.reference is not None else gap for s, gap in zip(sequences, gaps, strict=True)]
     divergences = [math.expm1(-_clamped(gap)) + _clamped(gap) for row in bases for gap in row]

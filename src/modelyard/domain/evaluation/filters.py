@@ -193,7 +193,7 @@ class Compare:
     right: Expression
 
     def of(self, trial: ScoredPrediction) -> bool:
-        """Whether it holds."""
+        """Return whether it holds."""
         left, right = self.left.of(trial), self.right.of(trial)
         if self.comparison is Comparator.EQ:
             return _equal(left, right)
@@ -230,7 +230,7 @@ class In:
     among: tuple[Expression, ...]
 
     def of(self, trial: ScoredPrediction) -> bool:
-        """Whether it holds."""
+        """Return whether it holds."""
         value = self.operand.of(trial)
         return any(_equal(value, one.of(trial)) for one in self.among)
 
@@ -244,7 +244,7 @@ class ContainsText:
     case_insensitive: bool = False
 
     def of(self, trial: ScoredPrediction) -> bool:
-        """Whether it holds; False for what is no text."""
+        """Return whether it holds; False for a value that is not a string."""
         whole, part = self.operand.of(trial), self.part.of(trial)
         if not isinstance(whole, str) or not isinstance(part, str):
             return False
@@ -258,7 +258,7 @@ class AllOf:
     conditions: tuple[Expression, ...]
 
     def of(self, trial: ScoredPrediction) -> bool:
-        """Whether it holds."""
+        """Return whether it holds."""
         return all(truth(condition.of(trial)) for condition in self.conditions)
 
 
@@ -269,7 +269,7 @@ class AnyOf:
     conditions: tuple[Expression, ...]
 
     def of(self, trial: ScoredPrediction) -> bool:
-        """Whether it holds."""
+        """Return whether it holds."""
         return any(truth(condition.of(trial)) for condition in self.conditions)
 
 
@@ -280,10 +280,10 @@ class Not:
     condition: Expression
 
     def of(self, trial: ScoredPrediction) -> bool:
-        """Whether it holds."""
+        """Return whether it holds."""
         return not truth(self.condition.of(trial))
 
 
 def truth(value: Any) -> bool:
-    """Whether a value counts as a condition that holds: only True does."""
+    """Return whether a value counts as a condition that holds: only True does."""
     return value is True

@@ -125,11 +125,11 @@ class ResultQuery:
         return not all(field.is_score for field in fields_in((*self.filters, *self.sorts)))
 
     def in_all(self, runs: int) -> bool:
-        """Whether a row that so many runs have is in every one."""
+        """Return whether a row that so many runs have is in every one."""
         return runs == len(self.run_ids)
 
     def keeps(self, row: ResultRow[ScoredPrediction]) -> bool:
-        """Whether the row fits the filters."""
+        """Return whether the row fits the filters."""
         if not self.filters:
             return True
         groups: dict[str | None, list[Expression]] = {}
@@ -139,7 +139,7 @@ class ResultQuery:
         return all(fits) if self.match_all else any(fits)
 
     def _fits(self, row: ResultRow[ScoredPrediction], run_id: str | None, conditions: Sequence[Expression]) -> bool:
-        """Whether in the run, or in some or every run, some trial fits all conditions."""
+        """Return whether in the run, or in some or every run, some trial fits all conditions."""
         if run_id is not None:
             return _some(row.runs.get(run_id, ()), conditions)
         in_runs = (_some(row.runs.get(one, ()), conditions) for one in self.run_ids)
@@ -156,7 +156,7 @@ class ResultQuery:
         return tuple(_sort_value(sort, row) for sort in self.sorts)
 
     def window(self, at: int) -> bool:
-        """Whether the row at a place of the order is on the page."""
+        """Return whether the row at a place of the order is on the page."""
         return at >= self.offset and (self.limit is None or at < self.offset + self.limit)
 
 

@@ -279,7 +279,7 @@ def number_in(value: Any) -> float | None:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same: members in any order, numbers by value, a bool is no number."""
+    """Return whether two JSON values are the same: members in any order, numbers by value, a bool is no number."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

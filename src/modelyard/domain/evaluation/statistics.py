@@ -258,7 +258,7 @@ def holm(ps: Mapping[str, float]) -> dict[str, float]:
 
 
 def sample_size(difference: float, deviation: float, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
-    """How many pairs it takes to show a mean difference of this size, with differences that spread by `deviation`.
+    """Return how many pairs show a mean difference of this size, if differences have this standard `deviation`.
 
     By the normal approximation, two-sided. Raises `ValueError` for a difference of 0, which no number of rows shows.
     """

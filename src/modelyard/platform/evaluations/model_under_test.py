@@ -140,7 +140,7 @@ _NEWEST = (None, LATEST)
 
 
 def _named_by(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
-    """Whether a reference names a trained model, and whether it names what was published as a model."""
+    """Return whether a reference names a trained model, and whether it names what was published as a model."""
     kind = ObjectKind.OP if ref.kind is RefKind.OP else ObjectKind.MODEL
     stored = find_version(snapshot, (ref.entity, ref.project), kind, ref.name, ref.version)
     trained = ref.kind is RefKind.OBJECT and is_trained(snapshot, ref)

@@ -121,7 +121,7 @@ class _Kept(Generic[K]):
         self._references = References(runtime.settings.reference_mode, principal)
 
     def get(self, id: str, *, project: str | None = None, entity: str | None = None) -> K:
-        """One of them. Where a project is named, it must lie there. Raises `NotFound`."""
+        """Return one of them, which must be in the project if one is named. Raises `NotFound`."""
         place = self._sight.maybe_place(project, entity)
         return self.runtime.store.read(lambda snapshot: self._found(snapshot, id, place))
 

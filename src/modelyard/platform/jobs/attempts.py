@@ -34,12 +34,12 @@ def adopt(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
 
 
 def is_current(job: Job | None, attempt: Job) -> bool:
-    """Whether a job is still in the attempt in which it was seen before."""
+    """Return whether a job is still in the attempt in which it was seen before."""
     return job is not None and job.status is JobStatus.RUNNING and job.attempts == attempt.attempts
 
 
 def is_adopted(progress: JobProgress, claim: Claim) -> bool:
-    """Whether a process has adopted the job that a worker had claimed."""
+    """Return whether a process has adopted the job that a worker had claimed."""
     return progress.epoch > claim.epoch
 
 

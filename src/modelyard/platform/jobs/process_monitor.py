@@ -73,7 +73,7 @@ class ProcessMonitor:
                 self.executor.cancel(watch.handle)
 
     def _must_go(self, watch: MonitoredProcess) -> bool:
-        """Whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""
+        """Return whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""
         job, progress = self.runtime.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
         if job is None or progress is None or not (job.ended or is_current(job, watch.attempt)):
             return True

@@ -107,7 +107,7 @@ class Worker:
             tx.replace(attrs.evolve(record, beat=record.beat + 1))
 
     def look(self) -> None:
-        """One round: take over from the dead, and take as many jobs as there is room for."""
+        """Make one round: take over from the dead, and take as many jobs as there is room for."""
         forget_dead(self.runtime)
         self._runner.reclaim_expired()
         self._watcher.look()

@@ -80,7 +80,7 @@ class JobHandle:
         return job
 
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Checkpoint:
-        """Its checkpoint, once it has succeeded. Raises `JobFailed`, TimeoutError, and `NotFound` if it was deleted."""
+        """Return its checkpoint. Raises `JobFailed`, TimeoutError, and `NotFound` if the checkpoint was deleted."""
         job = self.wait(timeout, progress=progress)
         found = self._runtime.store.read(lambda snapshot: snapshot.find(Checkpoint, "step", job.model_id, job.step))
         if found is None:
@@ -90,7 +90,7 @@ class JobHandle:
     # ---- looking at it
 
     def plot(self) -> Plot:
-        """Its loss and, for RL, its reward, step by step: to `save`, or shown by a notebook."""
+        """Plot its loss and, for RL, its reward, step by step: to `save`, or to show in a notebook."""
         job = self.refresh()
         return job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
 

@@ -19,7 +19,7 @@ MAX_AHEAD = 100
 
 
 def visible(principal: Principal) -> Callable[[Job], bool]:
-    """Whether a job is a training job in the principal's scope."""
+    """Return whether a job is a training job in the principal's scope."""
     return lambda job: job.kind in METHODS and principal.scope.covers(job.entity, job.project)
 
 
@@ -57,7 +57,7 @@ def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
 
 
 def _position(head: Sequence[Cursor], job: Job) -> int | None:
-    """How many jobs of the queue's head come before a job that waits; None for one that does not."""
+    """Return how many jobs of the queue's head come before a job that waits; None for one that does not."""
     return bisect_left(head, cursor_at(Job, "by_place", job)) if job.status is JobStatus.QUEUED else None
 
 

@@ -179,7 +179,7 @@ class Training:
         return JobHandle(self._runtime, self._principal, job_id)
 
     def get(self, job_id: str) -> TrainingJob:
-        """One job. Raises `NotFound`."""
+        """Return one job. Raises `NotFound`."""
         return shown_job(self._runtime, self._principal, job_id)
 
     def events(self, job_id: str, *, order: Order = "asc") -> Listing[TrainingEvent]:
