@@ -104,7 +104,7 @@ def continuous_batching(model: Any, rows: int, tokens: int) -> Iterator[Callable
 
 def adapter(network: Network, seed: int, rank: int = 16) -> tuple[LoraShape, dict[str, torch.Tensor]]:
     """A random adapter of all projections, which changes every answer."""
-    shape = LoraShape(rank=rank, alpha=2 * rank).around(network.model)
+    shape = LoraShape(rank=rank, alpha=2 * rank).resolve(network.model)
     draw = torch.Generator().manual_seed(seed)
     weights = {}
     for name, module in shape.layers(network.model):

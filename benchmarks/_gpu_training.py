@@ -75,7 +75,7 @@ def trained_platform(bench: Any) -> Iterator[Any]:
     database = bench.folder.parent / "yard.db"
     with open_platform(database) as host:
         host.add_base_model(bench.folder, id="base")
-        bases = host.base_models()
+        bases = list(host.base_models())
     backend, trainer = LocalBackend(bases, device=bench.device), LocalTrainer(bases, device=bench.device)
     with open_platform(database, backend=backend, trainers=[trainer]) as host:
         host.models.create("m", project="bench", base_model="base")

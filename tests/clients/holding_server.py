@@ -46,7 +46,7 @@ class Holding:
 def trainer_of(store: str) -> Trainer:
     """Of the store's local models, if it lists any; else of the tabular ones."""
     with open_platform(store) as platform:
-        known = platform.base_models()
+        known = list(platform.base_models())
     return local.LocalTrainer(known, save_every=SAVE_EVERY) if known else TabularTrainer(save_every=SAVE_EVERY)
 
 

@@ -4,9 +4,9 @@ import hashlib
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,17 +114,7 @@ def story(platform: Platform, job_id: str) -> Story:
 
 def events(platform: Platform, job_id: str) -> list[Any]:
     """The events of a job, in order."""
-    return every(partial(platform.training.events, job_id))
-
-
-def every(page_of: Callable[..., Any]) -> list[Any]:
-    """What all pages hold."""
-    page = page_of()
-    found = [*page.items]
-    while page.has_more:
-        page = page_of(after=found[-1].id)
-        found += page.items
-    return found
+    return list(platform.training.events(job_id))
 
 
 @attrs.define
@@ -264,12 +254,12 @@ class Evidence:
 
 
 def _models(platform: Platform) -> list[Any]:
-    return every(partial(platform.models.list, project=PROJECT))
+    return list(platform.models.list(project=PROJECT))
 
 
 def _checkpoints(platform: Platform) -> Iterator[tuple[Any, Any]]:
     for model in _models(platform):
-        for checkpoint in every(partial(platform.models.checkpoints, model.id)):
+        for checkpoint in platform.models.checkpoints(model.id):
             yield model, checkpoint
 
 

@@ -86,7 +86,7 @@ class PollClock(SystemClock):
 def trainer_of(request: Request) -> Trainer:
     """Of the store's networks, if it lists any; else of the tabular models."""
     with open_platform(request.path) as platform:
-        networks = platform.base_models()
+        networks = list(platform.base_models())
     if networks:
         return local.LocalTrainer(networks, device="cpu", save_every=request.save_every)
     return TabularTrainer(save_every=request.save_every)

@@ -37,7 +37,7 @@ def without(folder: Path, name: str) -> None:
 LIES: list[tuple[Callable[[Path], None], str]] = [
     (lambda folder: without(folder, "model.layers.1.mlp.up_proj.weight"), r"layers\.1\.mlp\.up_proj"),
     (lambda folder: configured(folder, num_hidden_layers=3, layer_types=["full_attention"] * 3), r"layers\.2\."),
-    (lambda folder: configured(folder, hidden_size=48), r"config\.json asks for"),
+    (lambda folder: configured(folder, hidden_size=48), r"config\.json describes"),
     (lambda folder: configured(folder, hidden_act="shrug"), "shrug"),
     (lambda folder: configured(folder, num_hidden_layers=5), "num_hidden_layers"),
 ]
