@@ -121,7 +121,7 @@ REFUSED = [
         ("s", "properties", "a", "pattern"),
         "(?",
     ),
-    ({"type": "string", "pattern": "^a$", "minLength": 2}, ("s", "pattern"), "none of the texts"),
+    ({"type": "string", "pattern": "^a$", "minLength": 2}, ("s", "pattern"), "none of the strings"),
     ({"type": "string", "pattern": "^a$", "enum": ["b"]}, ("s",), "no instance"),
     ({"$ref": "http://example.com/schema"}, ("s", "$ref"), "outside"),
     ({"$ref": "#/$defs/missing"}, ("s", "$ref"), "points at nothing"),
