@@ -1,14 +1,14 @@
 """Every exception that modelyard raises on purpose, as one tree.
 
-Each class carries data, not only text, and a stable `code`. Nothing here knows HTTP: `http.error_responses` maps the
-classes to each interface's status and body. A message says what is wrong and what to do about it, and never
-repeats a secret.
+Each class carries data, not only text, a stable `code`, and as `status` the HTTP status for a host with routes of its
+own. `http.error_responses` makes each interface's body from it. A message says what is wrong and what to do about it,
+and never repeats a secret.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import attrs
 
@@ -54,18 +54,24 @@ __all__ = [
 
 
 class ModelyardError(Exception):
-    """Root of the tree."""
+    """Root of the tree. Each can be pickled and copied, so it may cross to another process."""
 
     code: ClassVar[str] = "internal_error"
+    status: ClassVar[int] = 500
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args), self.__dict__
 
 
-# ---- errors of the caller --------------------------------------------------------------------------------------
+def _restored(cls: type[ModelyardError], args: tuple[Any, ...]) -> ModelyardError:
+    return cls.__new__(cls, *args)
 
 
 class CallerError(ModelyardError):
     """The request is invalid; sending it again fails again."""
 
     code = "bad_request"
+    status = 400
 
 
 @attrs.frozen
@@ -85,6 +91,7 @@ class InvalidInput(CallerError):
     """One or more fields are invalid; `problems` names all of them."""
 
     code = "invalid_input"
+    status = 422
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -122,6 +129,7 @@ class NotFound(CallerError):
     """There is no such thing in the caller's scope (a thing of another tenant gives the same error)."""
 
     code = "not_found"
+    status = 404
 
     def __init__(self, kind: str, id: str, hint: str = "") -> None:
         self.kind, self.id = kind, id
@@ -148,6 +156,7 @@ class Conflict(CallerError):
     """The request contradicts what is stored (a name that is taken, a checkpoint in use)."""
 
     code = "conflict"
+    status = 409
 
 
 class PromotionRefused(Conflict):
@@ -166,24 +175,28 @@ class Unauthenticated(CallerError):
     """The key is missing, unknown, revoked or expired: the error does not reveal which."""
 
     code = "invalid_api_key"
+    status = 401
 
 
 class Forbidden(CallerError):
     """The key gives no access to the entity or project that the request names."""
 
     code = "forbidden"
+    status = 403
 
 
 class BudgetExceeded(CallerError):
     """The cost of this request could exceed a budget's limit."""
 
     code = "insufficient_quota"
+    status = 402
 
 
 class RateLimited(CallerError):
     """There are too many concurrent requests, or too many per minute; try again after `retry_after` seconds."""
 
     code = "rate_limit_exceeded"
+    status = 429
 
     def __init__(self, message: str, retry_after: float) -> None:
         self.retry_after = retry_after
@@ -194,6 +207,7 @@ class BodyTooLarge(CallerError):
     """A body is larger than `limit` bytes."""
 
     code = "body_too_large"
+    status = 413
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -211,23 +225,21 @@ class MissingExtra(ModelyardError):
         super().__init__(f"{package} is not installed; run: pip install {wanted}")
 
 
-# ---- long work -------------------------------------------------------------------------------------------------
-
-
 class NoWorker(ModelyardError):
     """No worker would run this job."""
 
     code = "no_worker"
+    status = 503
 
 
 class JobFailed(ModelyardError):
-    """A job that was waited for ended in failure or was cancelled."""
+    """A job that was waited for ended in failure or was cancelled, as `job_status` says."""
 
     code = "job_failed"
 
-    def __init__(self, job_id: str, status: str, message: str, kind: str = "job") -> None:
-        self.job_id, self.status, self.message = job_id, status, message
-        super().__init__(f"{kind} {job_id} {status}: {message}")
+    def __init__(self, job_id: str, job_status: str, message: str, kind: str = "job") -> None:
+        self.job_id, self.job_status, self.message = job_id, job_status, message
+        super().__init__(f"{kind} {job_id} {job_status}: {message}")
 
 
 class LeaseLost(ModelyardError):
@@ -248,19 +260,18 @@ class EvaluationError(ModelyardError):
     code = "evaluation_error"
 
 
-# ---- backends ----------------------------------------------------------------------------------------------------
-
-
 class BackendError(ModelyardError):
     """A backend failed or sent an invalid answer."""
 
     code = "backend_error"
+    status = 502
 
 
 class Overloaded(BackendError):
     """A backend has no capacity now; try again after `retry_after` seconds."""
 
     code = "overloaded"
+    status = 503
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         self.retry_after = retry_after
@@ -271,9 +282,7 @@ class QueueFull(Overloaded):
     """A model has more requests or checkpoints waiting than it accepts at once: send fewer at once."""
 
     code = "queue_full"
-
-
-# ---- storage -----------------------------------------------------------------------------------------------------
+    status = 429
 
 
 class StoreError(ModelyardError):
@@ -298,12 +307,14 @@ class StoreBusy(StoreError):
     """Another process held the store until the deadline; try again."""
 
     code = "store_busy"
+    status = 503
 
 
 class StorageFull(StoreError):
     """The disk is full; reads still work."""
 
     code = "storage_full"
+    status = 507
 
 
 class StoreCorrupt(StoreError):
@@ -322,6 +333,7 @@ class StoreClosed(StoreError):
     """The store, or its platform, was closed."""
 
     code = "store_closed"
+    status = 503
 
 
 class UsedAfterFork(StoreError):

@@ -2,7 +2,7 @@
 
 from modelyard.errors import Conflict, Problem
 from modelyard.formats.converter import unstructure
-from modelyard.http.error_responses import ErrorStatus, ProblemsBody, chat_body, place, sentence
+from modelyard.http.error_responses import ProblemsBody, chat_body, place, sentence
 
 PROBLEMS = [
     Problem(("body", "messages", 0, "role"), "must be 'user'", "literal_error"),
@@ -12,7 +12,7 @@ PROBLEMS = [
 
 def test_a_chat_error_always_has_its_four_keys() -> None:
     error = {"message": "m", "type": "invalid_request_error", "param": None, "code": Conflict.code}
-    assert chat_body(Conflict("m"), ErrorStatus(409)) == {"error": error}
+    assert chat_body(Conflict("m"), 409) == {"error": error}
 
 
 def test_a_list_of_problems_has_locations_of_strings_and_nothing_of_the_input() -> None:

@@ -68,7 +68,7 @@ def test_every_class_has_a_status_and_a_body(cls: type, error_format: ErrorForma
     ],
 )
 def test_statuses_by_error_format(failure: Exception, statuses: tuple[int, ...]) -> None:
-    assert tuple(error_status(failure, error_format).status for error_format in ErrorFormat) == statuses
+    assert tuple(error_status(failure, error_format) for error_format in ErrorFormat) == statuses
 
 
 def test_the_evaluation_interface_tells_problems_as_the_specification_does() -> None:

@@ -1,5 +1,6 @@
 """Declarations of records, from which every store builds its tables and indexes."""
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,12 @@ def frozen_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """Return a read-only copy of the mapping: stores share objects, so nothing inside a record may change."""
     return value if type(value) is MappingProxyType else MappingProxyType(dict(value))
 
+
+def _parts(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    return frozen_mapping, (dict(mapping),)
+
+
+copyreg.pickle(MappingProxyType, _parts)  # Python itself can neither pickle nor deepcopy one
 
 _LONGEST_TEXT = 2000
 

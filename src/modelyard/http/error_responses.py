@@ -1,4 +1,4 @@
-"""Errors as responses: the status by the class of the exception, the body in the error format of the route."""
+"""Errors as responses: the status of the exception, and the body in the error format of the route."""
 
 import logging
 import math
@@ -103,50 +103,25 @@ def sentence(problems: Sequence[Problem]) -> str:
 log = logging.getLogger("modelyard.http")
 
 
-@attrs.frozen
-class ErrorStatus:
-    """The status of a class of exceptions, and a sentence that replaces messages which callers must not see."""
+INTERNAL = "internal error; it was logged with the x-request-id of this response"
 
-    status: int
-    sentence: str = ""
-
-
-_INTERNAL = ErrorStatus(500, "internal error; it was logged with the x-request-id of this response")
-
-KINDS: Mapping[type[BaseException], ErrorStatus] = {
-    errors.CallerError: ErrorStatus(400),
-    errors.InvalidInput: ErrorStatus(422),
-    errors.NotFound: ErrorStatus(404),
-    errors.Conflict: ErrorStatus(409),
-    errors.RunAlreadyFinished: ErrorStatus(400),
-    errors.Unauthenticated: ErrorStatus(401),
-    errors.Forbidden: ErrorStatus(403),
-    errors.BudgetExceeded: ErrorStatus(402),
-    errors.RateLimited: ErrorStatus(429),
-    errors.BodyTooLarge: ErrorStatus(413),
-    http_errors.UnknownRoute: ErrorStatus(404),
-    http_errors.MethodNotAllowed: ErrorStatus(405),
-    http_errors.UnsupportedMedia: ErrorStatus(415),
-    http_errors.BodyTimeout: ErrorStatus(408),
-    errors.NoWorker: ErrorStatus(503),
-    errors.BackendError: ErrorStatus(502),
-    errors.Overloaded: ErrorStatus(503),
-    errors.QueueFull: ErrorStatus(429),
-    errors.StoreBusy: ErrorStatus(503, "the store is busy; try again"),
-    errors.StorageFull: ErrorStatus(507, "there is no room left to store this; nothing was stored"),
-    errors.StoreClosed: ErrorStatus(503, "the platform is closing"),
-    BaseException: _INTERNAL,
+SENTENCES: Mapping[type[BaseException], str] = {
+    errors.StoreBusy: "the store is busy; try again",
+    errors.StorageFull: "there is no room left to store this; nothing was stored",
+    errors.StoreClosed: "the platform is closing",
 }
+"""What callers read in the place of messages that they must not see. Those of status 500 are `INTERNAL`."""
 
 EXPECTED = (errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
 """Nothing is broken: the request succeeds later, or on another machine. Logged without a traceback."""
 
-OWN_KINDS: Mapping[ErrorFormat, Mapping[type[BaseException], ErrorStatus]] = {
-    ErrorFormat.ERROR: {errors.InvalidInput: ErrorStatus(400)},
+OWN_STATUS: Mapping[ErrorFormat, Mapping[type[BaseException], int]] = {
+    ErrorFormat.ERROR: {errors.InvalidInput: 400},
     ErrorFormat.DETAIL: {},
-    ErrorFormat.REASON: {errors.Conflict: ErrorStatus(400)},
-    ErrorFormat.ERRORS: {errors.InvalidInput: ErrorStatus(400)},
+    ErrorFormat.REASON: {errors.Conflict: 400},
+    ErrorFormat.ERRORS: {errors.InvalidInput: 400},
 }
+"""Where an interface has another status than the exception's own."""
 
 CHAT_TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -156,18 +131,27 @@ CHAT_TYPES: Mapping[int, str] = {
 }
 
 
-def error_status(failure: BaseException, error_format: ErrorFormat) -> ErrorStatus:
-    """Return the status of an exception: that of its class, or of the nearest base class in the tables."""
-    own = OWN_KINDS[error_format]
-    return next(kind for cls in type(failure).__mro__ if (kind := own.get(cls) or KINDS.get(cls)))
+def error_status(failure: BaseException, error_format: ErrorFormat) -> int:
+    """Return the status of an exception: its own, unless the interface has another one for its class or a base."""
+    own = OWN_STATUS[error_format]
+    for cls in type(failure).__mro__:
+        if cls in own:
+            return own[cls]
+        if "status" in vars(cls):
+            break
+    return _status(failure)
+
+
+def _status(failure: BaseException) -> int:
+    return failure.status if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.status
 
 
 def failed(failure: Exception, error_format: ErrorFormat, request_id: str) -> Response:
     """Return the response to a request that raised `failure`, which is logged unless the caller is at fault."""
-    kind = error_status(failure, error_format)
-    if kind.status >= 500:
+    status = error_status(failure, error_format)
+    if status >= 500:
         report(failure, request_id)
-    return json_response(_BODIES[error_format](failure, kind), kind.status, _headers(failure))
+    return json_response(_BODIES[error_format](failure, status), status, _headers(failure))
 
 
 def report(failure: Exception, request_id: str) -> None:
@@ -200,18 +184,21 @@ def _headers(failure: Exception) -> list[Header]:
 # ---- the error formats -------------------------------------------------------------------------------------------
 
 
-def _words(failure: Exception, kind: ErrorStatus) -> str:
-    return kind.sentence or str(failure) or type(failure).__name__
+def _words(failure: Exception) -> str:
+    if _status(failure) == errors.ModelyardError.status:
+        return INTERNAL
+    sentence = next((SENTENCES[cls] for cls in type(failure).__mro__ if cls in SENTENCES), "")
+    return sentence or str(failure) or type(failure).__name__
 
 
 def _code(failure: Exception) -> str:
     return failure.code if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.code
 
 
-def chat_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, Any]:
+def chat_body(failure: Exception, status: int) -> Mapping[str, Any]:
     """Return `{"error": {...}}` as JSON data. Every problem is in the message, because clients show nothing else."""
-    type_ = CHAT_TYPES.get(kind.status, "server_error" if kind.status >= 500 else "invalid_request_error")
-    message, param = _words(failure, kind), "model" if isinstance(failure, errors.ModelNotFound) else None
+    type_ = CHAT_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    message, param = _words(failure), "model" if isinstance(failure, errors.ModelNotFound) else None
     if isinstance(failure, errors.InvalidInput) and failure.problems:
         first = failure.problems[0]
         # Clients look for how this one's message begins, so its place is left out.
@@ -221,30 +208,30 @@ def chat_body(failure: Exception, kind: ErrorStatus) -> Mapping[str, Any]:
     return data
 
 
-def _detail_body(failure: Exception, kind: ErrorStatus) -> ProblemsBody | DetailBody:
+def _detail_body(failure: Exception, status: int) -> ProblemsBody | DetailBody:
     if isinstance(failure, errors.InvalidInput):
         return ProblemsBody.of(failure.problems)
-    return DetailBody(_words(failure, kind))
+    return DetailBody(_words(failure))
 
 
-def _reason_body(failure: Exception, kind: ErrorStatus) -> ProblemsBody | ReasonBody:
+def _reason_body(failure: Exception, status: int) -> ProblemsBody | ReasonBody:
     if isinstance(failure, errors.InvalidInput):
         return ProblemsBody.of(failure.problems)
-    words = _words(failure, kind)
+    words = _words(failure)
     deleted_at = failure.deleted_at.isoformat() if isinstance(failure, errors.ObjectDeleted) else None
     return ReasonBody(words, _code(failure), words, deleted_at)
 
 
-def _errors_body(failure: Exception, kind: ErrorStatus) -> GraphQLErrorsBody:
+def _errors_body(failure: Exception, status: int) -> GraphQLErrorsBody:
     if isinstance(failure, errors.InvalidInput):
         messages = [str(problem) for problem in failure.problems]
     else:
-        messages = [_words(failure, kind)]
+        messages = [_words(failure)]
     extensions = {"code": _code(failure)}
     return GraphQLErrorsBody(tuple(GraphQLError(message, extensions) for message in messages), None)
 
 
-_BODIES: Mapping[ErrorFormat, Callable[[Exception, ErrorStatus], object]] = {
+_BODIES: Mapping[ErrorFormat, Callable[[Exception, int], object]] = {
     ErrorFormat.ERROR: chat_body,
     ErrorFormat.DETAIL: _detail_body,
     ErrorFormat.REASON: _reason_body,

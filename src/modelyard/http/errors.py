@@ -15,12 +15,14 @@ class UnknownRoute(CallerError):
     """No route has this path."""
 
     code = "unknown_route"
+    status = 404
 
 
 class MethodNotAllowed(CallerError):
     """The path exists, with other methods."""
 
     code = "method_not_allowed"
+    status = 405
 
     def __init__(self, allow: Sequence[str]) -> None:
         self.allow = ", ".join(allow)
@@ -32,9 +34,11 @@ class UnsupportedMedia(CallerError):
     """The body is declared to be of a type that the route does not take."""
 
     code = "unsupported_media_type"
+    status = 415
 
 
 class BodyTimeout(CallerError):
     """The body came too slowly."""
 
     code = "body_timeout"
+    status = 408

@@ -424,7 +424,7 @@ def test_waiting_raises_what_became_of_a_job_that_did_not_succeed(yard: Any) -> 
     yard.trainer.before = lambda item: 1 / 0
     with pytest.raises(JobFailed, match="ZeroDivisionError") as told:
         failed.wait()
-    assert (told.value.job_id, told.value.status) == (failed.id, "failed")
+    assert (told.value.job_id, told.value.job_status) == (failed.id, "failed")
     cancelled.cancel()
     with pytest.raises(JobFailed, match="cancelled by host"):
         cancelled.result()

@@ -89,7 +89,7 @@ class Events:
     def fail(self, failure: Exception) -> None:
         """Add an event that reports a failure; one that is not the caller's fault is logged."""
         status = error_status(failure, ErrorFormat.ERROR)
-        if status.status >= 500:
+        if status >= 500:
             report(failure, self._id)
         self._add(event(chat_body(failure, status)))
 
