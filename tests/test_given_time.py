@@ -77,8 +77,14 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time", "self._go_on.wait", "Event.wait"},
         "tries real threads and processes",
     ),
-    "testing/clients/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
-    "testing/contracts/store_steps.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+    "testing/clients/in_process.py": (
+        {"asyncio.sleep", "import time"},
+        "sleep(0) is a turn; a store's own clock is compared with the real one",
+    ),
+    "testing/contracts/store_steps.py": (
+        {"asyncio.sleep", "import time"},
+        "sleep(0) is a turn; a store's own clock is compared with the real one",
+    ),
 }
 """Where real time is right, and why."""
 
@@ -268,3 +274,14 @@ def test_a_served_platform_is_synced_each_second_of_its_clock() -> None:
 
     with open_platform(clock=clock) as platform:
         assert asyncio.run(served(platform)) == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_the_stores_time_is_the_given_clocks(tmp_path: Path, on_disk: bool) -> None:
+    clock = ManualClock(START)
+    with open_platform(tmp_path / "yard.db" if on_disk else None, clock=clock) as platform:
+        clock.advance(90)
+        seen = [
+            read(lambda view: view.time) for read in (platform._runtime.store.read, platform._runtime.store.transact)
+        ]
+    assert seen == [START.timestamp() + 90] * 2

@@ -71,7 +71,8 @@ def open_platform(
     """
     check_name(entity, "entity")
     check_name(project, "project")
-    opened_store = _open_store(path, durability) if store is None else store
+    clock_in_use = clock or SystemClock()
+    opened_store = _open_store(path, durability, clock_in_use) if store is None else store
     try:
         kept = artifacts or _open_artifacts(path, randomness)
     except BaseException:
@@ -85,7 +86,7 @@ def open_platform(
         artifacts=kept,
         backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
         trainers=tuple(trainers) if trainers is not None else _trainers(base_models),
-        clock=clock or SystemClock(),
+        clock=clock_in_use,
         ids=ids or (uuid7_ids() if clock is None else ids_by(clock)),
         randomness=randomness,
         observer=observer,
@@ -108,10 +109,10 @@ def ids_by(clock: Clock) -> Ids:
     return uuid7_ids(lambda: int(clock.now().timestamp() * 1000))
 
 
-def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"]) -> Store:
+def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"], clock: Clock) -> Store:
     if path is None:
-        return MemoryStore(RECORDS)
-    return sqlite.SqliteStore(os.fspath(path), RECORDS, durability=durability)
+        return MemoryStore(RECORDS, clock)
+    return sqlite.SqliteStore(os.fspath(path), RECORDS, durability=durability, clock=clock)
 
 
 def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness) -> ArtifactStore:

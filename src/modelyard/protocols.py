@@ -49,6 +49,14 @@ R = TypeVar("R")
 class Snapshot(Protocol):
     """A consistent view of every record. Records are the declared frozen classes (`domain.record.Record`)."""
 
+    @property
+    def time(self) -> float:
+        """The store's own clock now, in seconds since the epoch: one clock for all who share the records.
+
+        It may step as a machine's wall clock does. It is the one value that differs when a step runs again.
+        """
+        ...
+
     def get(self, cls: type[R], *key: object) -> R:
         """Return the record with this key. Raises `RecordNotFound`."""
         ...

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Never, TypeVar
 
+from modelyard.clock import SystemClock
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
-from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.protocols import Clock, Snapshot, Store, Tx
 from modelyard.stores.memory_tables import Key, Table, Tables
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ class MemoryStore:
     """A store that lives as long as the object, for tests and for platforms without a file.
 
     Thread-safe, and fast enough to be called on an event loop. Records are shared, not copied: they are frozen, and
-    what is mutable inside them is frozen when it is added.
+    what is mutable inside them is frozen when it is added. `clock` is where `Snapshot.time` comes from.
 
         store = MemoryStore(RECORDS)
         store.transact(lambda tx: tx.add(model))
@@ -26,8 +27,9 @@ class MemoryStore:
     blocking = False
     durability = "none"
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], clock: Clock | None = None) -> None:
         self._tables = Tables(records)
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._inside: int | None = None
         self._closed = False
@@ -36,7 +38,7 @@ class MemoryStore:
         """Run `step`; undo it if it raises. `durable` has no effect: there is no disk."""
         self._refuse_reentry()
         with self._lock:
-            tx = _MemoryTx(self._open())
+            tx = _MemoryTx(self._open(), self._clock)
             try:
                 return step(tx)
             except Exception:
@@ -57,7 +59,7 @@ class MemoryStore:
         """Run `query` while no record can change."""
         self._refuse_reentry()
         with self._lock:
-            snapshot = _MemorySnapshot(self._open())
+            snapshot = _MemorySnapshot(self._open(), self._clock)
             try:
                 return query(snapshot)
             finally:
@@ -110,8 +112,12 @@ _ENDED = _Ended()
 class _MemorySnapshot:
     """The read operations of a transaction."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        self._tables, self._clock = tables, clock
+
+    @property
+    def time(self) -> float:
+        return self._clock.now().timestamp()
 
     def end(self) -> None:
         """Refuse every later call."""
@@ -164,8 +170,8 @@ class _MemorySnapshot:
 class _MemoryTx(_MemorySnapshot):
     """The write operations of a transaction, and their undoing."""
 
-    def __init__(self, tables: Tables) -> None:
-        super().__init__(tables)
+    def __init__(self, tables: Tables, clock: Clock) -> None:
+        super().__init__(tables, clock)
         self._before: list[tuple[Table, Key, Any]] = []
 
     def add(self, record: object) -> None:

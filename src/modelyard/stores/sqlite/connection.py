@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which may be pysqlite3
 
 from modelyard.errors import StoreClosed
-from modelyard.protocols import Snapshot
+from modelyard.protocols import Clock, Snapshot
 from modelyard.stores.sqlite.errors import SqliteError, store_errors, to_store_error
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteSnapshot
@@ -106,9 +106,10 @@ _MAX_IDLE = 16
 class Readers:
     """A pool of read connections, one for each read that runs at the same time."""
 
-    def __init__(self, path: str, plans: Mapping[type, StatementPlan], busy_seconds: float) -> None:
+    def __init__(self, path: str, plans: Mapping[type, StatementPlan], clock: Clock, busy_seconds: float) -> None:
         self._path = path
         self._plans = plans
+        self._clock = clock
         self._busy_seconds = busy_seconds
         self._idle: list[Any] = []
         self._closed = False
@@ -142,7 +143,7 @@ class Readers:
     def _run(self, connection: Any, query: Callable[[Snapshot], T]) -> T:
         cursor = connection.cursor()
         cursor.execute("BEGIN")
-        snapshot = SqliteSnapshot(cursor.execute, self._plans)
+        snapshot = SqliteSnapshot(cursor.execute, self._plans, self._clock)
         try:
             result = query(snapshot)
         finally:

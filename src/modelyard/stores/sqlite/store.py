@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeVar, cast
 
 from sqlite_utils import Database
 
+from modelyard.clock import SystemClock
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
-from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.protocols import Clock, Snapshot, Store, Tx
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
 from modelyard.stores.sqlite.errors import store_errors
 from modelyard.stores.sqlite.fair_lock import FairLock
@@ -30,7 +31,8 @@ class SqliteStore:
     """A store in one file that any SQLite tool can read, and that several processes may share.
 
     `durability` is what an acknowledged record survives: "power" (the default) or only the death of the "process".
-    `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. Opening creates a
+    `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. `clock` is where
+    `Snapshot.time` comes from. Opening creates a
     missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, damaged or newer one,
     which it leaves unchanged.
 
@@ -47,6 +49,7 @@ class SqliteStore:
         durability: Literal["power", "process"] = "power",
         *,
         patience: float = 10.0,
+        clock: Clock | None = None,
         migrations: Sequence[Migration] = MIGRATIONS,
     ) -> None:
         if durability not in ("power", "process"):
@@ -57,6 +60,7 @@ class SqliteStore:
         self.durability = durability
         self._path = os.path.abspath(path)
         self._patience = patience
+        self._clock = clock or SystemClock()
         self._pid = os.getpid()
         self._touch_sql = set_version(migrations)
         self._closing = threading.Lock()
@@ -71,9 +75,9 @@ class SqliteStore:
         connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
         fair_lock.enter(lambda: _write_ahead(connection))
         _migrate(connection, fair_lock, plans, migrations)
-        self._writer = Writer(connection, plans, fair_lock, power=self.durability == "power")
+        self._writer = Writer(connection, plans, self._clock, fair_lock, power=self.durability == "power")
         self._group = GroupCommit(self._writer.run)
-        self._readers = opened.enter_context(closing(Readers(self._path, plans, self._patience)))
+        self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step` in a transaction that it may share with the steps of other callers."""

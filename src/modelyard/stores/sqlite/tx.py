@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from modelyard.errors import RecordConflict, RecordNotFound
+from modelyard.protocols import Clock
 from modelyard.stores.columns import Projection
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.rows import IndexStatements, Row, StatementPlan
@@ -24,12 +25,18 @@ def _ended(*_: object) -> Any:
 class SqliteSnapshot:
     """The read operations of a transaction."""
 
-    __slots__ = ("_execute", "_plans", "error")
+    __slots__ = ("_clock", "_execute", "_plans", "error")
 
-    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan]) -> None:
+    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock) -> None:
         self._execute = execute
         self._plans = plans
+        self._clock = clock
         self.error: Exception | None = None
+
+    @property
+    def time(self) -> float:
+        """The clock that the store was opened with, in seconds since the epoch."""
+        return self._clock.now().timestamp()
 
     def end(self) -> None:
         """Refuse every later call."""
@@ -120,8 +127,8 @@ class SqliteTx(SqliteSnapshot):
 
     __slots__ = ("_seen", "_shared", "dirty")
 
-    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], shared: bool) -> None:
-        super().__init__(execute, plans)
+    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, shared: bool) -> None:
+        super().__init__(execute, plans, clock)
         self._shared = shared
         self._seen: dict[tuple[StatementPlan, Row], tuple[Any, Row]] = {}
         self.dirty = False

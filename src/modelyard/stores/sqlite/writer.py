@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from modelyard.errors import StoreBusy
+from modelyard.protocols import Clock
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.group_commit import PendingStep
@@ -22,10 +23,13 @@ class Writer:
     leader of a group uses it. `unsynced` is true while acknowledged records wait for a sync.
     """
 
-    def __init__(self, connection: Any, plans: Mapping[type, StatementPlan], fair_lock: FairLock, power: bool) -> None:
+    def __init__(
+        self, connection: Any, plans: Mapping[type, StatementPlan], clock: Clock, fair_lock: FairLock, power: bool
+    ) -> None:
         self._connection = connection
         self._execute = connection.cursor().execute
         self._plans = plans
+        self._clock = clock
         self._fair_lock = fair_lock
         self._power = power
         self._level: str | None = None
@@ -91,7 +95,7 @@ class Writer:
 
     def _attempt(self, call: PendingStep[Any], shared: bool) -> bool:
         """Run one step, undo it alone if it raises, and return whether it wrote. Raises the storage error it met."""
-        tx = SqliteTx(self._execute, self._plans, shared)
+        tx = SqliteTx(self._execute, self._plans, self._clock, shared)
         try:
             call.value, call.error = call.step(tx), None
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,6 +18,8 @@ from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.testing.contracts.store_machine import UndoStep
 from modelyard.testing.contracts.store_records import all_items, keep
 from modelyard.testing.contracts.store_values import Counter, Item
+
+A_DAY = 86_400.0
 
 
 def increment(tx: Tx) -> int:
@@ -227,6 +230,11 @@ class StepLaws:
                 store.backup(str(new))
                 assert new.exists(), "a store without backups raises StoreError"
         assert all_items(store) == [Item("a", 1, "x")]
+
+    def test_the_time_is_that_of_a_wall_clock(self, store: Store) -> None:
+        for seen in (store.read(lambda snapshot: snapshot.time), store.transact(lambda tx: tx.time)):
+            assert isinstance(seen, float)
+            assert abs(seen - time.time()) < A_DAY
 
     def test_check_tells_the_durability_in_force(self, store: Store) -> None:
         facts = store.check()
