@@ -39,8 +39,8 @@ entries = st.builds(
     name=st.sampled_from(["Model", "Modèle 2"]),
     created=st.integers(0, 2**53),
     quantization=st.sampled_from(Quantization),
-    context_length=st.integers(1, 2**53),
-    max_output_length=st.integers(1, 2**53),
+    context_length=st.integers(2**20, 2**53),
+    max_output_length=st.integers(1, 2**20),
     pricing=st.builds(Pricing, prices, prices, prices, prices, prices),
     input_modalities=st.just(("text", "image")),
     output_modalities=st.just(("text",)),
@@ -110,3 +110,59 @@ def test_every_fault_of_an_entry_is_named_at_once() -> None:
     with pytest.raises(InvalidInput) as refused:
         check_entry(entry)
     assert [problem.loc for problem in refused.value.problems] == [("id",), ("created",), ("input_modalities",)]
+
+
+def test_the_strings_of_the_specification_stand_for_enums_dates_prices_and_places() -> None:
+    entry = attrs.evolve(
+        ENTRY,
+        quantization="fp4",
+        pricing=Pricing(prompt="0.1", request=2),
+        supported_sampling_parameters=["seed"],
+        supported_features=("tools",),
+        datacenters=["US", Datacenter("DE")],
+        deprecation_date="2027-01-31",
+    )
+    assert entry == attrs.evolve(
+        ENTRY,
+        quantization=Quantization.FP4,
+        pricing=Pricing(prompt=Decimal("0.1"), request=Decimal(2)),
+        supported_sampling_parameters=(SamplingParameter.SEED,),
+        supported_features=(Feature.TOOLS,),
+        datacenters=(Datacenter("US"), Datacenter("DE")),
+        deprecation_date=date(2027, 1, 31),
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("quantization", "fp9", "quantization: must be one of int4, int8, fp4, fp6, fp8, fp16, bf16, fp32, not 'fp9'"),
+        ("supported_sampling_parameters", ("min_p",), "supported_sampling_parameters.0: must be one of temperature"),
+        ("supported_features", "tools", "supported_features: must be a list or tuple, not 'tools'"),
+        ("supported_features", 3, "supported_features: must be a list or tuple, not 3"),
+        ("datacenters", (1,), "country_code: must be a string, not 1"),
+        ("input_modalities", (None,), "input_modalities: must be a string, not None"),
+        ("deprecation_date", "2027-13-01", "deprecation_date: must be a date such as 2027-01-31, not '2027-13-01'"),
+        ("deprecation_date", 5, "deprecation_date: must be a date such as 2027-01-31, not 5"),
+        ("created", "1", "created: must be a whole number, not '1'"),
+        ("created", 1.0, "created: must be a whole number, not 1.0"),
+        ("context_length", True, "context_length: must be a whole number, not True"),
+        ("name", None, "name: must be a string, not None"),
+        ("pricing", "0.1", "pricing: must be a Pricing, not '0.1'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_at_its_field(field: str, value: Any, words: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        attrs.evolve(ENTRY, **{field: value})
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize("price", [0.1, "free", None, True])
+def test_a_price_that_is_not_exact_is_refused_at_its_kind(price: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"pricing\.completion: must be an exact number"):
+        Pricing(completion=price)
+
+
+def test_an_answer_cannot_be_longer_than_the_context() -> None:
+    with pytest.raises(InvalidInput, match="max_output_length: must be at most context_length"):
+        check_entry(attrs.evolve(ENTRY, max_output_length=8193))

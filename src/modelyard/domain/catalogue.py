@@ -1,10 +1,11 @@
 """The model catalogue: which models are listed, and at what price (specification 2.1)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from typing import Any, TypeVar
 
 import attrs
 
@@ -48,15 +49,92 @@ class Feature(StrEnum):
     REASONING = "reasoning"
 
 
+E = TypeVar("E", bound=StrEnum)
+
+
+def _exact(value: Decimal | str | int) -> Decimal:
+    try:
+        return Decimal(value) if type(value) in (str, int) else value  # type: ignore[return-value]
+    except InvalidOperation:
+        return value  # type: ignore[return-value]
+
+
+def _is_exact(_: object, field: "attrs.Attribute[Decimal]", value: object) -> None:
+    if not isinstance(value, Decimal):
+        msg = f"must be an exact number, a Decimal or a string such as '0.5', not {value!r}"
+        raise InvalidInput.at("pricing", field.name, msg=msg)
+
+
+def _is_string(_: object, field: "attrs.Attribute[str]", value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput.at(field.name, msg=f"must be a string, not {value!r}", type="string_type")
+
+
+def _is_whole(_: object, field: "attrs.Attribute[int]", value: object) -> None:
+    if type(value) is not int:
+        raise InvalidInput.at(field.name, msg=f"must be a whole number, not {value!r}", type="int_type")
+
+
+def _are_strings(_: object, field: "attrs.Attribute[tuple[str, ...]]", values: object) -> None:
+    for value in _listed(values, field.name):
+        _is_string(_, field, value)  # type: ignore[arg-type]
+
+
+def _listed(values: object, field: str) -> Iterable[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidInput.at(field, msg=f"must be a list or tuple, not {values!r}", type="tuple_type")
+    return values
+
+
+def _member(kind: type[E], value: E | str, *place: str | int) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        msg = f"must be one of {', '.join(kind)}, not {value!r}"
+        raise InvalidInput.at(*place, msg=msg, type="enum") from None
+
+
+def _members(kind: type[E], values: Iterable[E | str], field: str) -> tuple[E, ...]:
+    return tuple(_member(kind, value, field, at) for at, value in enumerate(_listed(values, field)))
+
+
+def _quantization(value: Quantization | str) -> Quantization:
+    return _member(Quantization, value, "quantization")
+
+
+def _parameters(values: Iterable[SamplingParameter | str]) -> tuple[SamplingParameter, ...]:
+    return _members(SamplingParameter, values, "supported_sampling_parameters")
+
+
+def _features(values: Iterable[Feature | str]) -> tuple[Feature, ...]:
+    return _members(Feature, values, "supported_features")
+
+
+def _day(value: date | str | None) -> date | None:
+    if value is None or type(value) is date:
+        return value
+    try:
+        return date.fromisoformat(str(value))
+    except ValueError:
+        msg = f"must be a date such as 2027-01-31, not {value!r}"
+        raise InvalidInput.at("deprecation_date", msg=msg) from None
+
+
 @attrs.frozen
 class Pricing:
-    """Prices in USD, exact: per token for the token kinds, per image for `image`, per request for `request`."""
+    """Prices in USD, exact: per token for the token kinds, per image for `image`, per request for `request`.
 
-    prompt: Decimal = Decimal(0)
-    completion: Decimal = Decimal(0)
-    image: Decimal = Decimal(0)
-    request: Decimal = Decimal(0)
-    input_cache_read: Decimal = Decimal(0)
+    Takes Decimals, strings and whole numbers. Raises `InvalidInput` for a float, which would not be exact.
+
+    >>> Pricing(prompt="0.0000001").texts
+    {'prompt': '0.0000001'}
+    """
+
+    prompt: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
+    completion: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
+    image: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
+    request: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
+    input_cache_read: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -69,27 +147,42 @@ class Pricing:
 class Datacenter:
     """Where a model runs: an ISO 3166 alpha-2 country code."""
 
-    country_code: str
+    country_code: str = attrs.field(validator=_is_string)
+
+
+def _is_pricing(_: object, field: "attrs.Attribute[Pricing]", value: object) -> None:
+    if not isinstance(value, Pricing):
+        raise InvalidInput.at(field.name, msg=f"must be a Pricing, not {value!r}")
+
+
+def _places(values: Iterable[Datacenter | str]) -> tuple[Datacenter, ...]:
+    return tuple(
+        value if isinstance(value, Datacenter) else Datacenter(value) for value in _listed(values, "datacenters")
+    )
 
 
 @attrs.frozen
 class CatalogueEntry:
-    """A model that requests can name by its `id`. `created` is in Unix seconds, lengths are in tokens."""
+    """A model that requests can name by its `id`. `created` is in Unix seconds, lengths are in tokens.
 
-    id: str
-    hub_id: str
-    name: str
-    created: int
-    quantization: Quantization
-    context_length: int
-    max_output_length: int
-    pricing: Pricing = attrs.field(factory=Pricing)
-    input_modalities: tuple[str, ...] = ("text",)
-    output_modalities: tuple[str, ...] = ("text",)
-    supported_sampling_parameters: tuple[SamplingParameter, ...] = ()
-    supported_features: tuple[Feature, ...] = ()
-    datacenters: tuple[Datacenter, ...] = ()
-    deprecation_date: date | None = None
+    Takes the strings of the specification in the place of enums, dates and datacenters, too. Raises `InvalidInput`,
+    located at the field, for a value of another type.
+    """
+
+    id: str = attrs.field(validator=_is_string)
+    hub_id: str = attrs.field(validator=_is_string)
+    name: str = attrs.field(validator=_is_string)
+    created: int = attrs.field(validator=_is_whole)
+    quantization: Quantization = attrs.field(converter=_quantization)
+    context_length: int = attrs.field(validator=_is_whole)
+    max_output_length: int = attrs.field(validator=_is_whole)
+    pricing: Pricing = attrs.field(factory=Pricing, validator=_is_pricing)
+    input_modalities: tuple[str, ...] = attrs.field(default=("text",), validator=_are_strings)
+    output_modalities: tuple[str, ...] = attrs.field(default=("text",), validator=_are_strings)
+    supported_sampling_parameters: tuple[SamplingParameter, ...] = attrs.field(default=(), converter=_parameters)
+    supported_features: tuple[Feature, ...] = attrs.field(default=(), converter=_features)
+    datacenters: tuple[Datacenter, ...] = attrs.field(default=(), converter=_places)
+    deprecation_date: date | None = attrs.field(default=None, converter=_day)
 
 
 _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
@@ -129,6 +222,8 @@ def _number_problems(entry: CatalogueEntry) -> list[Problem]:
     for name, least in (("created", 0), ("context_length", 1), ("max_output_length", 1)):
         if not least <= getattr(entry, name) <= _MAX_LENGTH:
             problems.append(Problem((name,), f"must be a whole number from {least} to 2^53"))
+    if entry.max_output_length > entry.context_length >= 1:
+        problems.append(Problem(("max_output_length",), "must be at most context_length"))
     for field in attrs.fields(Pricing):
         price = getattr(entry.pricing, field.name)
         if not _is_price(price):
