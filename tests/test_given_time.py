@@ -77,10 +77,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time", "self._go_on.wait", "Event.wait"},
         "tries real threads and processes",
     ),
-    "testing/clients/in_process.py": (
-        {"asyncio.sleep", "import time"},
-        "sleep(0) is a turn; a store's own clock is compared with the real one",
-    ),
+    "testing/clients/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
     "testing/contracts/store_steps.py": (
         {"asyncio.sleep", "import time"},
         "sleep(0) is a turn; a store's own clock is compared with the real one",
