@@ -1,10 +1,12 @@
 """An ASGI application on a free loopback port, in a thread of its own, for clients that need a socket."""
 
 import asyncio
+import itertools
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from modelyard.asgi import asgi_app
@@ -17,6 +19,8 @@ PATIENCE = 1
 """Seconds that a response may still be streamed after the server is told to stop."""
 LONGEST_END = 30
 """Seconds within which a server must have stopped."""
+TICK = 0.1
+"""Seconds between two ticks of the server, which keep the date that it sends."""
 
 
 class AsgiServer:
@@ -48,24 +52,70 @@ def asgi_server(application: Application, **options: Any) -> Iterator[AsgiServer
         import uvicorn  # noqa: PLC0415 - an extra that is needed for sockets only
     except ImportError as error:
         raise MissingExtra("uvicorn", "serve") from error
-    config = uvicorn.Config(application, log_config=None, timeout_graceful_shutdown=PATIENCE, **options)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=lambda: asyncio.run(_serve(server, listener)), name="modelyard served")
+    server: Any = uvicorn.Server(
+        uvicorn.Config(application, log_config=None, timeout_graceful_shutdown=PATIENCE, **options)
+    )
+    runner, end = asyncio.Runner(loop_factory=asyncio.new_event_loop), asyncio.Event()
+    loop = runner.get_loop()
+    server.main_loop, server.shutdown = partial(_tick, server, end), partial(_shut_down, server, server.shutdown)
+    with _listener() as listener:
+        thread = threading.Thread(target=_run, args=(runner, server, listener), name="modelyard served")
         thread.start()
         try:
             yield AsgiServer(f"http://127.0.0.1:{listener.getsockname()[1]}", server)
         finally:
             server.should_exit = True
+            with suppress(RuntimeError):  # a server that did not start has closed its loop
+                loop.call_soon_threadsafe(end.set)
             thread.join(LONGEST_END)
             if thread.is_alive():
                 raise RuntimeError(f"the server did not end within {LONGEST_END} seconds")
+
+
+def _listener() -> socket.socket:
+    """Listen on a free port. Only with its protocol named does an event loop send what is written without delay."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _run(runner: asyncio.Runner, server: Any, listener: socket.socket) -> None:
+    with runner:
+        runner.run(_serve(server, listener))
 
 
 async def _serve(server: Any, listener: socket.socket) -> None:
     await server.serve(sockets=[listener])
     for connection in list(server.server_state.connections):
         connection.transport.abort()  # it would wait for a client that has stopped reading
+
+
+async def _tick(server: Any, end: asyncio.Event) -> None:
+    """Do what uvicorn's main loop does, and end as soon as `end` is set instead of at the next tick."""
+    for tick in itertools.count():
+        if await server.on_tick(tick):
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(end.wait(), TICK)
+
+
+async def _shut_down(server: Any, patiently: Callable[..., Awaitable[None]], sockets: Any = None) -> None:
+    """Shut down at once where no request is being answered; otherwise `patiently`, as uvicorn does."""
+    state = server.server_state
+    for connection in list(state.connections):
+        connection.shutdown()
+    await asyncio.sleep(0)  # the turn in which idle connections are gone
+    if state.connections or state.tasks:
+        await patiently(sockets=sockets)
+        return
+    for listening in server.servers:
+        listening.close()
+    await server.lifespan.shutdown()
 
 
 @contextmanager
