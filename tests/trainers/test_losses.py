@@ -327,6 +327,23 @@ def test_truncated_importance_sampling_weighs_by_recomputed_over_sampled():
     assert policy_loss([row], RLConfig()).derivatives == ((pytest.approx(-1 / 3),) * 3,)
 
 
+def test_a_missing_logprob_counts_as_the_new_one_when_importance_sampling_is_truncated():
+    row = sequence([-1.0, -1.0], [-2.0, None], sampled=[None, -1.5])
+    (derivatives,) = policy_loss([row], RLConfig(truncated_importance_sampling=3.0, epsilon_high=9.0)).derivatives
+    # Old over sampled is exp(-2 - -1) and exp(-1 - -1.5); the ratios new over old are e and 1.
+    assert derivatives == pytest.approx([-math.e * math.exp(-1.0) / 2, -math.exp(0.5) / 2])
+
+
+def test_without_recomputed_logprobs_the_ratio_itself_is_truncated_after_its_cap_and_mask():
+    row = sequence([-1.0, -1.0, -1.0], [-1.0 - math.log(5.0), -1.0 + math.log(2.0), None])
+    (derivatives,) = policy_loss([row], RLConfig(truncated_importance_sampling=2.0, epsilon_high=9.0)).derivatives
+    assert derivatives == pytest.approx([-5.0 * 2.0 / 3, -0.5 * 0.5 / 3, -1.0 / 3])
+    capped = RLConfig(
+        truncated_importance_sampling=2.0, epsilon_high=9.0, max_negative_advantage_importance_sampling_weight=1.5
+    )
+    assert policy_loss([row], capped).derivatives[0][0] == pytest.approx(-1.5 * 1.5 / 3)
+
+
 def test_an_empty_set_is_a_loss_of_zero_with_finite_metrics():
     loss = policy_loss([], RLConfig())
     assert (loss.value, loss.derivatives) == (0.0, ())

@@ -84,7 +84,8 @@ def _log_sigmoid(value: float) -> float:
 class TrainedSequence:
     """The trainable tokens of one trajectory, with their log-probabilities, token by token.
 
-    A missing old log-probability (None or NaN) means ratio 1. `sampled` matters only where `old` was recomputed.
+    A missing old or sampled log-probability (None or NaN) counts as the new one, detached. `sampled` are the sampler's
+    where `old` was recomputed, else None.
     """
 
     credit: Credit
@@ -198,13 +199,19 @@ def _reference_gaps(sequence: TrainedSequence) -> list[float]:
     return [new - reference for new, reference in zip(sequence.new, sequence.reference, strict=True)]
 
 
-def _corrections(sequence: TrainedSequence, config: RLConfig) -> list[float]:
-    """Return min(old / sampled, cap) for each token, detached: truncated importance sampling; 1 without a cap."""
+def _corrections(sequence: TrainedSequence, ratios: Sequence[_Ratio], config: RLConfig) -> list[float]:
+    """Return the detached weight of each token by truncated importance sampling; 1 without a cap.
+
+    Where `old` was recomputed it is min(old / sampled, cap), else the lesser of the cap and the token's limited ratio.
+    """
     cap = config.truncated_importance_sampling
-    if not cap or sequence.sampled is None:
-        return [1.0] * len(sequence.new)
-    pairs = zip(sequence.old, sequence.sampled, strict=True)
-    return [min(cap, 1.0 if old is None else math.exp(_clamped(_gap(old, sampled)))) for old, sampled in pairs]
+    if not cap:
+        return [1.0] * len(ratios)
+    if sequence.sampled is None:
+        return [min(cap, ratio.value) for ratio in ratios]
+    rows = zip(sequence.new, sequence.old, sequence.sampled, strict=True)
+    # Missing ones count as new, so old - sampled is (new - sampled) - (new - old).
+    return [min(cap, math.exp(_clamped(_gap(new, sampled) - _gap(new, old)))) for new, old, sampled in rows]
 
 
 def policy_loss(sequences: Sequence[TrainedSequence], config: RLConfig) -> Loss:
@@ -230,7 +237,7 @@ def _sequence_loss(
     gaps = _log_ratios(sequence)
     ratios = [_limited(ratio, config) for ratio in _ratios(gaps, config.importance_sampling_level)]
     advantages = _advantages(sequence, config, mean_gap)
-    shares = [sequence.credit.weight * correction / tokens for correction in _corrections(sequence, config)]
+    shares = [sequence.credit.weight * correction / tokens for correction in _corrections(sequence, ratios, config)]
     surrogate = ppo if config.ppo else cispo
     terms = [surrogate(r.value, a, new, config) for r, a, new in zip(ratios, advantages, sequence.new, strict=True)]
     rows = list(zip(shares, terms, ratios, gaps, strict=True))

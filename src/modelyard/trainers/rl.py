@@ -150,8 +150,9 @@ def _sequence(
     reference: Sequence[float] | None,
 ) -> TrainedSequence:
     sampled = list(chain.from_iterable(turn.logprobs for turn in turns))
-    old = sampled if before is None else before
-    return TrainedSequence(credit=credit, new=new or (), old=old, sampled=sampled, reference=reference)
+    if before is None:
+        return TrainedSequence(credit=credit, new=new or (), old=sampled, reference=reference)
+    return TrainedSequence(credit=credit, new=new or (), old=before, sampled=sampled, reference=reference)
 
 
 def _cut(values: Iterator[float], lengths: Sequence[int]) -> tuple[tuple[float, ...], ...]:
