@@ -60,9 +60,9 @@ class RLConfig(TrainingConfig):
 
     `ppo` chooses the clipped surrogate of PPO; otherwise the loss is CISPO (clipped, detached ratio x advantage x
     logprob). The ratio is clipped to [1 - epsilon, 1 + epsilon_high]. `precalculate_logprobs` replaces the sampler's
-    logprobs by those of the weights before the update. `truncated_importance_sampling` weights each token, detached, by
-    the ratio of the two, at most by this cap; without recomputed logprobs by the token's own ratio, at most by this cap.
-    For the optional numbers 0 means none, like None. `packed_sequence_length` counts tokens, prompts included.
+    logprobs by those of the weights before the update. `truncated_importance_sampling` is a cap on a detached weight of
+    each token: the ratio of those two, or without `precalculate_logprobs` the token's own ratio. For the optional
+    numbers 0 means none, like None. `packed_sequence_length` counts tokens, prompts included.
 
     >>> RLConfig().epsilon_high, RLConfig(ppo=True).epsilon_high
     (4.0, 0.2)
