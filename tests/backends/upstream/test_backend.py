@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,60 +13,31 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard import Pricing, open_platform
+from modelyard import open_platform
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.backends.echo import EchoBackend
-from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
+from modelyard.domain.completion import Sampling
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelNotFound, Overloaded
-from modelyard.protocols import ServedModel
 from modelyard.testing.clients.server import asgi_server
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.backend import BackendContract
 from modelyard.testing.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
 from modelyard.testing.fake_vllm.server import FakeVllm
-
-SECRET = "sk-very-secret"
-FREE = Pricing()
-
-
-def request_of(model: str = "echo", text: str = "one two three four", **fields: Any) -> CompletionRequest:
-    asked = CompletionRequest(model, (Message(Role.USER, text),), sampling=Sampling(seed=7), max_tokens=50)
-    return attrs.evolve(asked, **fields)
-
-
-def backend_at(url: str, **options: Any) -> UpstreamBackend:
-    offered = [offer("echo", context_length=1000, pricing=FREE, capabilities=VLLM)]
-    return UpstreamBackend(url, **{"api_key": SECRET, "jitter": lambda: 0.0, "models": offered, **options})
-
-
-def served(backend: UpstreamBackend, model: str = "echo") -> ServedModel:
-    return ServedModel(model, next(entry for entry in backend.entries() if entry.id == model))
-
-
-def ask(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
-    asked = request_of(**fields)
-    return list(backend.stream(asked, served(backend, asked.model)))
-
-
-def ask_on_loop(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
-    """The same, on an event loop of its own."""
-
-    async def main() -> list[Delta]:
-        asked = request_of(**fields)
-        return [delta async for delta in backend.astream(asked, served(backend, asked.model))]
-
-    return asyncio.run(main())
-
-
-@pytest.fixture(params=[ask, ask_on_loop], ids=["blocking", "on a loop"])
-def either(request: pytest.FixtureRequest) -> Any:
-    """Asks both ways: what holds for one holds for the other."""
-    return request.param
-
-
-def text_of(deltas: list[Delta]) -> str:
-    return "".join(delta.text for delta in deltas)
+from upstream_asking import (
+    FREE,
+    SECRET,
+    TIMEOUTS,
+    Hurried,
+    ask,
+    ask_on_loop,
+    backend_at,
+    http,
+    passing,
+    request_of,
+    served,
+    text_of,
+)
 
 
 @attrs.frozen
@@ -77,29 +47,6 @@ class Far:
     fake: FakeVllm
     backend: UpstreamBackend
     clock: ManualClock
-
-
-class Hurried(ManualClock):
-    """A clock that nobody has to move: whoever waits has waited. `waits` are the times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        self.waits.append(seconds)
-        self.advance(seconds)
-        return event.is_set()
-
-    async def asleep(self, seconds: float) -> None:
-        if seconds < TIMEOUTS.first_token:
-            self.waits.append(seconds)
-            self.advance(seconds)
-        else:
-            await super().asleep(seconds)
-
-
-TIMEOUTS = Timeouts(first_token=600, between_tokens=600, retries=2, backoff=1.0, deadline=30)
 
 
 @pytest.fixture(scope="module")
@@ -218,11 +165,6 @@ def counted() -> Iterator[tuple[str, set[Any]]]:
 
     with asgi_server(counting, lifespan="off") as server:
         yield f"{server.url}/v1", seen
-
-
-def http(body: bytes, content_type: str = "application/json", status: str = "200 OK", more: str = "") -> bytes:
-    head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{more}\r\n"
-    return head.encode() + body
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------
@@ -386,7 +328,7 @@ class TestNonsense:
                 either(backend, streamed=True)
 
     def test_a_head_that_is_no_http(self, canned: Any, either: Any) -> None:
-        with backend_at(canned(*[b"SSH-2.0-OpenSSH\r\n"] * 3), clock=Hurried()) as backend:
+        with backend_at(canned(*[b"SSH-2.0-OpenSSH\r\n"] * 3), clock=Hurried(), timeouts=TIMEOUTS) as backend:
             with pytest.raises(BackendError, match="broke the connection off"):
                 either(backend)
 
@@ -397,25 +339,6 @@ class TestNonsense:
 
 
 # ---- time ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def passing(clock: ManualClock, gate: Gate) -> Iterator[None]:
-    """Time goes by once somebody stands at the gate."""
-    over = threading.Event()
-
-    def move() -> None:
-        gate.reached()
-        while not over.wait(0.001):
-            clock.advance(1)
-
-    thread = threading.Thread(target=move)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class TestTime:

@@ -51,7 +51,13 @@ def test_a_model_without_a_price_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [{"max_model_len": 77}, {"context_length": 77}, {"meta": {"n_ctx": 77, "n_ctx_train": 99}}]
+    "said",
+    [
+        {"max_model_len": 77},
+        {"context_length": 77},
+        {"max_input_tokens": 77},
+        {"meta": {"n_ctx": 77, "n_ctx_train": 99}},
+    ],
 )
 def test_the_context_length_is_found_where_servers_say_it(canned: Any, said: Any) -> None:
     (model,) = discover(canned(listing({"id": "m", "created": 5, **said})), pricing={"m": PRICE})
@@ -96,3 +102,13 @@ def test_a_server_that_is_not_there_or_says_nonsense(canned: Any) -> None:
         discover(canned(listing().replace(b"{", b"[", 1)), pricing={})
     with pytest.raises(InvalidInput, match="at least one model"):
         discover(canned(listing()), pricing={})
+
+
+def test_a_model_that_is_listed_by_its_path_gets_another_name(canned: Any) -> None:
+    body = listing({"id": "/models/x.gguf", "meta": {"n_ctx": 512}})
+    (model,) = discover(canned(body), pricing={"org/x": PRICE}, names={"/models/x.gguf": "org/x"})
+    assert (model.entry.id, model.served_as, model.entry.context_length) == ("org/x", "/models/x.gguf", 512)
+    with pytest.raises(InvalidInput, match=r"pricing\.org/x: is missing"):
+        discover(canned(body), pricing={"/models/x.gguf": PRICE}, names={"/models/x.gguf": "org/x"})
+    with pytest.raises(InvalidInput, match="names: the server does not list 'other'"):
+        discover(canned(body), pricing={"/models/x.gguf": PRICE}, names={"other": "org/x"})

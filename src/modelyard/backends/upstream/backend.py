@@ -14,6 +14,7 @@ from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.flow import aiterate, iterate
 from modelyard.formats.json import loads
@@ -133,14 +134,16 @@ def discover(
     *,
     pricing: Mapping[str, Pricing],
     only: Collection[str] | None = None,
+    names: Mapping[str, str] = EMPTY,
     context_length: int | None = None,
     capabilities: Capabilities = COMMON,
     timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
 ) -> tuple[UpstreamModel, ...]:
     """Return the models that the server lists at `<url>/models`, or `only` some, at the host's prices by model id.
 
-    A model without a price is refused; `Pricing()` is free. `context_length` is for models whose length the server does
-    not report. Raises `InvalidInput`, `BackendError`.
+    `names` maps ids of the server, such as llama.cpp's "/models/x.gguf", to those that are offered. A model without a
+    price is refused; `Pricing()` is free. `context_length` is for models whose length the server does not report.
+    Raises `InvalidInput`, `BackendError`.
     """
     state = transport.ProcessState(transport.Clients(address.Address(url, api_key), 1), ConcurrencyLimiter(1, 0))
     upstream = Upstream(api_key, timeouts, SystemClock(), random.random, None)
@@ -154,7 +157,7 @@ def discover(
         raise failure.error from failure.__cause__
     finally:
         state.clients.close()
-    return priced(read_list(body), pricing, only, context_length, capabilities)
+    return priced(read_list(body), pricing, only, names, context_length, capabilities)
 
 
 def _listed(through: "transport.BlockingTransport", upstream: Upstream) -> bytes:

@@ -1,6 +1,7 @@
 """Failures of a server as the library's own errors, and whether another attempt may succeed."""
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -9,6 +10,7 @@ from typing import Any
 import attrs
 
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelyardError, Overloaded, Problem
+from modelyard.formats.chat.request import PARAMETERS
 from modelyard.formats.json import loads
 
 _SHOWN = 500
@@ -17,7 +19,20 @@ _CALLERS = frozenset({400, 413, 422})
 _KEYS = frozenset({401, 403})
 _BUSY = frozenset({429, 503})
 _AGAIN = frozenset({408, 409, 425, 500, 502, 504})
-_TOO_LONG = "This model's maximum context length is"
+_TOO_LONG = re.compile(
+    r"maximum context length|context_?window_?exceeded|context_length_exceeded|exceed_context_size"
+    r"|exceeds the available context|longer than the model's context",
+    re.IGNORECASE,
+)
+"""Words of vLLM and hosted servers, of LiteLLM, of llama.cpp (two), and of SGLang."""
+_HOSTS = re.compile(
+    r"\b(invalid|unknown) model\b|\bmodel \S+ (does not exist|(is |was )?not found)|\bnot a valid model\b"
+    r"|\b(invalid|incorrect|missing|no) (api[ _]key|credentials)\b|authentication ?error|no connected db",
+    re.IGNORECASE,
+)
+"""What the host alone can mend: the model's name and the key are never the caller's."""
+_NAMED = re.compile(r"\(parameter=(\w+)")
+_LEADING = re.compile(r"[`']?(\w+)[`']?(?::| (?:must|should|is|needs)\b)")
 
 
 class RetryableError(Exception):
@@ -45,6 +60,12 @@ class _Report:
     message: str
     param: str | None = None
     code: Any = None
+    kind: str = ""
+
+    @property
+    def words(self) -> str:
+        """All that it says, to look for what it means."""
+        return f"{self.code} {self.kind} {self.message}"
 
 
 def refusal(head: Head, raw: bytes, secret: str | None, now: datetime) -> RetryableError:
@@ -57,14 +78,14 @@ def failed_inside(answer: Mapping[str, Any], secret: str | None) -> RetryableErr
     if not answer.get("error") and answer.get("object") != "error":
         return None
     report = _parse_report(answer, b"", secret)
-    known = type(report.code) is int and 400 <= report.code < 600
-    return _retryable(report.code if known else 500, report, None)
+    code = str(report.code)
+    return _retryable(int(code) if re.fullmatch("[45][0-9]{2}", code) else 500, report, None)
 
 
 def _retryable(status: int, report: _Report, wait: float | None) -> RetryableError:
     detail = f": {report.message}" if report.message else ""
-    if status in _CALLERS:
-        return RetryableError(_invalid(report))
+    if status in _CALLERS or _TOO_LONG.search(report.words):
+        return RetryableError(_caused_by_caller(report))
     if status in _KEYS:
         return RetryableError(
             BackendError(f"the upstream server refuses this host's key ({status}); the host must give a valid api_key")
@@ -81,12 +102,24 @@ def _retryable(status: int, report: _Report, wait: float | None) -> RetryableErr
     )
 
 
-def _invalid(report: _Report) -> InvalidInput:
-    place = report.param or "messages"
-    message = report.message.removeprefix(f"{place}: ") or "was refused by the upstream server"
-    if report.code == ContextLengthExceeded.code or message.startswith(_TOO_LONG):
-        return ContextLengthExceeded([Problem((place,), message, ContextLengthExceeded.code)])
-    return InvalidInput.at(place, msg=message)
+def _caused_by_caller(report: _Report) -> ModelyardError:
+    """Return the error of a request that the server calls invalid."""
+    message = report.message or "the upstream server refused the request without a reason"
+    if _TOO_LONG.search(report.words):
+        return ContextLengthExceeded([Problem(("messages",), message, ContextLengthExceeded.code)])
+    place = _place(report)
+    if place == "model" or _HOSTS.search(report.words):
+        return BackendError(f"the upstream server refuses what the host has set up for this model: {message}")
+    return InvalidInput([Problem((place,) if place else (), message.removeprefix(f"{place}: "))])
+
+
+def _place(report: _Report) -> str | None:
+    """Return the parameter that a refusal is about: as it is reported, else as the message names it."""
+    reported = (report.param or "").removeprefix("body").removeprefix(".")
+    if reported and reported != "None":
+        return reported
+    found = _NAMED.search(report.message) or _LEADING.match(report.message)
+    return found[1] if found and found[1] in PARAMETERS else None
 
 
 def _json(raw: bytes) -> Any:
@@ -102,7 +135,8 @@ def _parse_report(body: Any, raw: bytes, secret: str | None) -> _Report:
         return _Report(_shown(inner if isinstance(inner, str) else raw.decode(errors="replace"), secret))
     message = next((inner[name] for name in ("message", "detail", "error") if inner.get(name)), "")
     param, code = inner.get("param"), inner.get("code")
-    return _Report(_shown(str(message), secret), _shown(param, secret) if isinstance(param, str) else None, code)
+    shown = _shown(param, secret) if isinstance(param, str) else None
+    return _Report(_shown(str(message), secret), shown, code, str(inner.get("type")))
 
 
 def _shown(text: str, secret: str | None) -> str:

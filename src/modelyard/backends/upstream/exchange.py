@@ -15,7 +15,7 @@ from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.flow import Await, Emit, Flow
-from modelyard.formats.chat.answer_reader import AnswerReader
+from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
 from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
 from modelyard.formats.json import dumps, loads
@@ -138,6 +138,8 @@ class Exchange:
             yield from self._events() if head.content_type.startswith("text/event-stream") else self._document()
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
+        except AnswerBrokenOff as ended:
+            raise RetryableError(BackendError("the upstream server broke the answer off"), again=True) from ended
         except TimeoutError as late:
             what = "sent nothing more" if self._begun else "gave no first token"
             raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late

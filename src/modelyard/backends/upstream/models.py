@@ -111,26 +111,29 @@ def _listed(card: Mapping[str, Any]) -> Listed:
 
 
 def _context(card: Mapping[str, Any]) -> int | None:
-    """Read it where vLLM and SGLang, hosted servers, and llama.cpp report it."""
+    """Read it where vLLM and SGLang, hosted servers, LiteLLM, and llama.cpp report it."""
     meta = optional(mapping, card, "meta", {})
-    lengths = (card.get("max_model_len"), card.get("context_length"), meta.get("n_ctx"), meta.get("n_ctx_train"))
-    return next((natural(length) for length in lengths if length), None)
+    own = (card.get("max_model_len"), card.get("context_length"), card.get("max_input_tokens"))
+    return next((natural(length) for length in (*own, meta.get("n_ctx"), meta.get("n_ctx_train")) if length), None)
 
 
 def priced(
     listed: Sequence[Listed],
     pricing: Mapping[str, Pricing],
     only: Collection[str] | None,
+    names: Mapping[str, str],
     context_length: int | None,
     capabilities: Capabilities,
 ) -> tuple[UpstreamModel, ...]:
     """Return the listed models with the host's prices. Raises `InvalidInput` naming each one that lacks something."""
-    names = {model.id for model in listed}
-    problems = [Problem(("only",), f"the server does not list {name!r}") for name in only or () if name not in names]
+    ids = {model.id for model in listed}
+    asked = [("only", name) for name in only or ()] + [("names", name) for name in names]
+    problems = [Problem((where,), f"the server does not list {name!r}") for where, name in asked if name not in ids]
     wanted = [model for model in listed if only is None or model.id in only]
     for model in wanted:
-        if model.id not in pricing:
-            problems.append(Problem(("pricing", model.id), "is missing; `Pricing()` is free, `only` names a choice"))
+        name = names.get(model.id, model.id)
+        if name not in pricing:
+            problems.append(Problem(("pricing", name), "is missing; `Pricing()` is free, `only` names a choice"))
         if context_length is None and model.context_length is None:
             problems.append(
                 Problem(("context_length",), f"must be given: the server does not report that of {model.id!r}")
@@ -139,10 +142,11 @@ def priced(
         raise InvalidInput(problems)
     return check_models(
         offer(
-            model.id,
+            names.get(model.id, model.id),
             context_length=model.context_length or context_length or 0,
-            pricing=pricing[model.id],
+            pricing=pricing[names.get(model.id, model.id)],
             capabilities=capabilities,
+            served_as=model.id,
             created=model.created,
         )
         for model in wanted

@@ -13,16 +13,17 @@ _LONGEST_PAUSE = 8.0
 class Timeouts:
     """Times are in seconds.
 
-    `connect` is for a connection, `first_token` for the first token once the request is sent (for a whole answer: for
-    all of it), `between_tokens` for the next one; a synchronous stream that falls silent altogether is noticed after
-    the longer of these two. A request that fails before its first token, and may succeed later, is sent `retries` times
+    `connect` is for a connection, `first_token` for the first token once the request is sent, and `between_tokens` for
+    each one after it. A whole answer that is not streamed has `first_token` for all of it: give more where answers are
+    long. A server that falls silent, as vLLM may while it shuts down, is given up after these times, and the closed
+    connection lets it exit. A request that fails before its first token, and may succeed later, is sent `retries` times
     more, with pauses of about `backoff`, doubled each time, or as long as the server requests; `deadline` is until when
     a request may wait for its turn or begin another attempt.
     """
 
     connect: float = 5.0
-    first_token: float = 600.0
-    between_tokens: float = 60.0
+    first_token: float = 300.0
+    between_tokens: float = 30.0
     retries: int = 2
     backoff: float = 0.5
     deadline: float = 30.0

@@ -12,13 +12,17 @@ import attrs
 
 from modelyard.backends.upstream.address import Address, httpx
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
+from modelyard.backends.upstream.connections import BlockingConnections, ConnectionTrace, ReadLimit
 from modelyard.backends.upstream.errors import Head, RetryableError
 from modelyard.backends.upstream.exchange import Adapters, Upstream
-from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
 
 T = TypeVar("T")
+
+KEPT = 3.0
+"""Seconds that an idle connection is kept: fewer than servers keep it (uvicorn: 5), so that they rarely close it just
+when a request is sent."""
 
 
 class Clients:
@@ -29,8 +33,8 @@ class Clients:
     """
 
     def __init__(self, address: Address, kept: int) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept)
-        self._options: Mapping[str, Any] = {**address.options, "limits": limits}
+        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=KEPT)
+        self._options: Mapping[str, Any] = {**address.options, "limits": self._limits}
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
         self._on_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
@@ -41,7 +45,8 @@ class Clients:
         with self._lock:
             self._check()
             if self._client is None:
-                self._client = httpx.Client(**self._options)
+                connections = BlockingConnections(self._options["verify"], self._limits)
+                self._client = httpx.Client(**self._options, transport=connections)
             return self._client
 
     async def on_loop(self) -> httpx.AsyncClient:
@@ -105,6 +110,7 @@ class BlockingTransport:
         self._stack = ExitStack()
         self._response: httpx.Response | None = None
         self._pieces: Iterator[bytes] = iter(())
+        self._limit = ReadLimit(0.0)
 
     def enter(self, seconds: float) -> None:
         """Wait for a place among the concurrent requests."""
@@ -119,19 +125,31 @@ class BlockingTransport:
         return self._stack.enter_context(adapters.serving(model))
 
     def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
-        """Send the request. Here httpx keeps the time: a pool's connection has one limit for all that is read."""
+        """Send the request and return the head of the answer; the connection keeps the time."""
         self._hang_up()
-        client = self._state.clients.blocking()
-        request = client.build_request(method, path, content=body, timeout=_timeout(self._upstream.timeouts, seconds))
+        self._limit = ReadLimit(seconds)
+        response: httpx.Response | None = None
+        while response is None:
+            response = self._send(method, path, body)
+        self._response, self._pieces = response, response.iter_raw()
+        return _head(response)
+
+    def _send(self, method: str, path: str, body: bytes) -> httpx.Response | None:
+        """Send the request once. Return None where the server had closed a kept connection: it is not counted."""
+        client, trace = self._state.clients.blocking(), ConnectionTrace()
+        seconds = self._limit.seconds
+        timeout = {"connect": self._upstream.timeouts.connect, "read": self._limit, "write": seconds, "pool": None}
+        request = client.build_request(method, path, content=body, extensions={"timeout": timeout, "trace": trace.note})
         try:
-            self._response = client.send(request, stream=True)
+            return client.send(request, stream=True)
         except httpx.HTTPError as error:
+            if _was_stale(error, trace):
+                return None
             raise _meaning(error) from error
-        self._pieces = self._response.iter_raw()
-        return _head(self._response)
 
     def read(self, seconds: float) -> bytes:
         """Return the next bytes of the answer."""
+        self._limit.seconds = seconds
         try:
             return next(self._pieces, b"")
         except httpx.HTTPError as error:
@@ -185,15 +203,23 @@ class AsyncTransport:
     async def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
         """Send the request and return the head of the answer."""
         await self._hang_up()
-        client = await self._state.clients.on_loop()
+        response: httpx.Response | None = None
+        while response is None:
+            response = await self._send(method, path, body, seconds)
+        self._response, self._pieces = response, response.aiter_raw()
+        return _head(response)
+
+    async def _send(self, method: str, path: str, body: bytes, seconds: float) -> httpx.Response | None:
+        """Send the request once. Return None where the server had closed a kept connection: it is not counted."""
+        client, trace = await self._state.clients.on_loop(), ConnectionTrace()
         timeout = httpx.Timeout(None, connect=self._upstream.timeouts.connect)
-        request = client.build_request(method, path, content=body, timeout=timeout)
+        request = client.build_request(method, path, content=body, timeout=timeout, extensions={"trace": trace.anote})
         try:
-            self._response = await self._within(seconds, client.send(request, stream=True))
+            return await self._within(seconds, client.send(request, stream=True))
         except httpx.HTTPError as error:
+            if _was_stale(error, trace):
+                return None
             raise _meaning(error) from error
-        self._pieces = self._response.aiter_raw()
-        return _head(self._response)
 
     async def read(self, seconds: float) -> bytes:
         """Return the next bytes of the answer."""
@@ -251,9 +277,9 @@ class AsyncTransport:
 # ---- requests and answers of httpx -------------------------------------------------------------------------------
 
 
-def _timeout(timeouts: Timeouts, seconds: float) -> httpx.Timeout:
-    longest = max(seconds, timeouts.between_tokens)
-    return httpx.Timeout(connect=timeouts.connect, read=longest, write=longest, pool=None)
+def _was_stale(error: httpx.HTTPError, trace: ConnectionTrace) -> bool:
+    """Return whether a kept connection broke before the head of an answer: the server had closed it, or is gone."""
+    return not trace.opened and isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
 
 
 def _head(response: httpx.Response) -> Head:

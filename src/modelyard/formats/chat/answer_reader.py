@@ -11,6 +11,7 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta, Usage
 from modelyard.domain.logprobs import TokenLogprob, token_bytes, trimmed
+from modelyard.errors import BackendError
 from modelyard.formats.fields import each, mapping, natural, number, optional, refused, required, text
 
 CHARACTERS_PER_TOKEN = 4
@@ -18,13 +19,20 @@ CHARACTERS_PER_TOKEN = 4
 
 _REASONS: Mapping[Any, FinishReason] = {reason.value: reason for reason in FinishReason}
 _REASONING = ("reasoning_content", "reasoning")
+_BROKEN_OFF = frozenset({"abort", "error"})
+"""Reasons of servers that stop before the answer is complete: vLLM and SGLang, when they shut down or are paused."""
+
+
+class AnswerBrokenOff(Exception):
+    """The server ended a choice before it was complete."""
 
 
 class AnswerReader:
     """Takes the JSON of an answer, chunk by chunk or all at once, and returns its deltas.
 
     The very last delta is held back until `end`, because the usage that comes after it belongs to it. Where the server
-    counts no tokens, a chunk counts as one token, and a whole text is estimated; then the usage is marked as estimated.
+    counts no tokens, a chunk counts as one token, and a whole text is estimated. The usage is then marked as estimated,
+    as it is where the server counts fewer tokens than it shows.
     Thoughts of a model are not content: their tokens count, their text is dropped.
     """
 
@@ -35,7 +43,11 @@ class AnswerReader:
         self._held: Delta | None = None
 
     def take(self, chunk: Any) -> list[Delta]:
-        """Return the deltas of a chunk, or of a whole answer. Raises `InvalidInput` for one of another shape."""
+        """Return the deltas of a chunk, or of a whole answer.
+
+        Raises `InvalidInput` for one of another shape, `AnswerBrokenOff`, and `BackendError` where token ids or
+        log-probabilities were requested and do not come.
+        """
         data = mapping(chunk)
         self._usage = optional(_usage, data, "usage", None) or self._usage
         found = optional(lambda given: each(lambda choice: self._deltas(choice, data), given), data, "choices", ())
@@ -45,7 +57,7 @@ class AnswerReader:
         """Return the last delta, with the usage. Raises `InvalidInput` when the answer is not complete."""
         if self._held is None:
             raise refused("is not complete: not every choice has a finish reason", "incomplete")
-        return attrs.evolve(self._held, usage=self._usage or self._estimate())
+        return attrs.evolve(self._held, usage=self._counted())
 
     def _deltas(self, value: Any, chunk: Mapping[str, Any]) -> list[Delta]:
         choice = mapping(value)
@@ -57,6 +69,15 @@ class AnswerReader:
             self._held = deltas.pop()
         return deltas
 
+    def _counted(self) -> Usage:
+        """Return the server's usage; an estimate where it reports none, or fewer tokens than it has shown."""
+        if self._usage is None:
+            return self._estimate()
+        shown = sum(reader.shown for reader in self._choices)
+        if self._usage.completion_tokens >= shown:
+            return self._usage
+        return attrs.evolve(self._usage, completion_tokens=shown, estimated=True)
+
     def _estimate(self) -> Usage:
         prompt = sum(len(message.text) for message in self._request.messages)
         produced = sum(reader.tokens for reader in self._choices)
@@ -64,11 +85,15 @@ class AnswerReader:
 
 
 class _ChoiceReader:
-    """Reads one choice, and keeps what is known of it so far."""
+    """Reads one choice, and keeps what is known of it so far.
+
+    `tokens` counts or estimates its tokens. `shown` is at least how many the server has shown: by their ids, their
+    log-probabilities, or a chunk for each.
+    """
 
     def __init__(self, index: int, request: CompletionRequest) -> None:
         self.index, self.request = index, request
-        self.tokens = 0
+        self.tokens = self.shown = 0
         self.reason: FinishReason | None = None
         self._calls: set[int] = set()
         self._prompted = False
@@ -79,20 +104,35 @@ class _ChoiceReader:
         message = required(mapping, choice, "message" if whole else "delta")
         content = optional(text, message, "content", "") or optional(text, message, "refusal", "")
         calls = optional(lambda given: each(self._call, list(enumerate(given))), message, "tool_calls", ())
-        entries, ids = optional(_logprobs, choice, "logprobs", ()), optional(_ids, choice, "token_ids", ())
+        entries, ids = optional(_logprobs, choice, "logprobs", ()), _token_ids(choice)
         reason = optional(self._finish_reason, choice, "finish_reason", None)
         has_output = bool(content or calls or any(message.get(name) for name in _REASONING))
         tokens = len(ids) or len(entries) or (self._estimate(content, has_output, usage) if whole else int(has_output))
         prompt = self._prompt(choice, chunk)
+        if has_output:
+            self._check_details(entries, ids)
         if reason is FinishReason.STOP and entries:
             entries = _fitting(entries, content)
         if len(ids) == len(entries):
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         self.tokens += tokens
+        self.shown += tokens if entries or ids or not whole else 0
         first = Delta(content, tokens, self.index, calls[0] if calls else None, entries, ids, prompt)
         deltas = [first] if has_output or tokens or prompt else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls[1:]]
         return self._ended(deltas, reason)
+
+    def _check_details(self, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...]) -> None:
+        """Raise `BackendError` when the first output of the choice lacks what was requested."""
+        if self.tokens:
+            return
+        wanted = ((self.request.logprobs, entries, "logprobs"), (self.request.return_token_ids, ids, "token_ids"))
+        missing = [name for requested, found, name in wanted if requested and not found]
+        if missing:
+            raise BackendError(
+                f"the upstream server did not send the {' and '.join(missing)} that were requested; offer the model "
+                f"without the capability {' and '.join(missing)}, or use a server that has it"
+            )
 
     def _ended(self, deltas: list[Delta], reason: FinishReason | None) -> list[Delta]:
         """Add the finish reason: in a stream as a delta of its own, so that no text has to wait for the usage."""
@@ -110,6 +150,8 @@ class _ChoiceReader:
     def _finish_reason(self, value: Any) -> FinishReason:
         """Return the reason; of a call that was forced by name the right one, as servers end it with `stop`."""
         reason = _REASONS.get(text(value))
+        if value in _BROKEN_OFF:
+            raise AnswerBrokenOff
         if reason is None:
             raise refused(f"must be one of {', '.join(_REASONS)}", "literal_error")
         return FinishReason.TOOL_CALLS if reason is FinishReason.STOP and self._calls else reason
@@ -153,6 +195,12 @@ def _usage(value: Any) -> Usage:
     return Usage(prompt, optional(natural, data, "completion_tokens", 0), min(cached, prompt))
 
 
+def _token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
+    """Read the ids where vLLM puts them, or where LiteLLM puts those of a vLLM."""
+    ids = optional(_ids, choice, "token_ids", ())
+    return ids or optional(_ids, optional(mapping, choice, "provider_specific_fields", {}), "token_ids", ())
+
+
 def _ids(value: Any) -> tuple[int, ...]:
     return each(natural, value)
 
@@ -162,8 +210,10 @@ def _logprobs(value: Any) -> tuple[TokenLogprob, ...]:
 
 
 def _sampled(value: Any) -> TokenLogprob:
+    """Read a token and its alternatives, the likeliest first: vLLM puts the sampled token before the others."""
     top = optional(lambda others: each(_entry, others), mapping(value), "top_logprobs", ())
-    return attrs.evolve(_entry(value), top=top) if top else _entry(value)
+    ordered = sorted(top, key=lambda other: -other.logprob)
+    return attrs.evolve(_entry(value), top=tuple(ordered)) if top else _entry(value)
 
 
 def _entry(value: Any) -> TokenLogprob:

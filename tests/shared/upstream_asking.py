@@ -1,0 +1,99 @@
+"""Asking an upstream backend in both ways, answers of servers as bytes, and clocks that need no one to move them."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from modelyard import Pricing
+from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
+from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
+from modelyard.protocols import ServedModel
+from modelyard.testing.clock import ManualClock
+from modelyard.testing.fake_vllm.misbehaviour import Gate
+
+SECRET = "sk-very-secret"
+FREE = Pricing()
+
+
+def request_of(model: str = "echo", text: str = "one two three four", **fields: Any) -> CompletionRequest:
+    asked = CompletionRequest(model, (Message(Role.USER, text),), sampling=Sampling(seed=7), max_tokens=50)
+    return attrs.evolve(asked, **fields)
+
+
+def backend_at(url: str, **options: Any) -> UpstreamBackend:
+    offered = [offer("echo", context_length=1000, pricing=FREE, capabilities=VLLM)]
+    return UpstreamBackend(url, **{"api_key": SECRET, "jitter": lambda: 0.0, "models": offered, **options})
+
+
+def served(backend: UpstreamBackend, model: str = "echo") -> ServedModel:
+    return ServedModel(model, next(entry for entry in backend.entries() if entry.id == model))
+
+
+def ask(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
+    asked = request_of(**fields)
+    return list(backend.stream(asked, served(backend, asked.model)))
+
+
+def ask_on_loop(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
+    """The same, on an event loop of its own."""
+
+    async def main() -> list[Delta]:
+        asked = request_of(**fields)
+        return [delta async for delta in backend.astream(asked, served(backend, asked.model))]
+
+    return asyncio.run(main())
+
+
+def text_of(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+class Hurried(ManualClock):
+    """A clock that nobody has to move: whoever waits has waited. `waits` are the times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.advance(seconds)
+        return event.is_set()
+
+    async def asleep(self, seconds: float) -> None:
+        if seconds < TIMEOUTS.first_token:
+            self.waits.append(seconds)
+            self.advance(seconds)
+        else:
+            await super().asleep(seconds)
+
+
+TIMEOUTS = Timeouts(first_token=600, between_tokens=600, retries=2, backoff=1.0, deadline=30)
+
+
+def http(body: bytes, content_type: str = "application/json", status: str = "200 OK", more: str = "") -> bytes:
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+@contextmanager
+def passing(clock: ManualClock, gate: Gate) -> Iterator[None]:
+    """Time goes by once somebody stands at the gate."""
+    over = threading.Event()
+
+    def move() -> None:
+        gate.reached()
+        while not over.wait(0.001):
+            clock.advance(1)
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
