@@ -122,7 +122,7 @@ class RequestReceiver:
     """
 
     def __init__(self, receive: Receive) -> None:
-        self.gone = False
+        self.gone: bool = False
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()

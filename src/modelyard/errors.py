@@ -94,7 +94,7 @@ class InvalidInput(CallerError):
     status = 422
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
         super().__init__("; ".join(str(problem) for problem in self.problems))
 
     @classmethod
@@ -132,7 +132,8 @@ class NotFound(CallerError):
     status = 404
 
     def __init__(self, kind: str, id: str, hint: str = "") -> None:
-        self.kind, self.id = kind, id
+        self.kind: str = kind
+        self.id: str = id
         super().__init__(f"{kind} {id!r} not found{'; ' + hint if hint else ''}")
 
 
@@ -220,7 +221,8 @@ class MissingExtra(ModelyardError):
     code = "missing_extra"
 
     def __init__(self, package: str, extra: str | None = None) -> None:
-        self.package, self.extra = package, extra
+        self.package: str = package
+        self.extra: str | None = extra
         wanted = package if extra is None else f"'modelyard[{extra}]'"
         super().__init__(f"{package} is not installed; run: pip install {wanted}")
 
@@ -238,7 +240,9 @@ class JobFailed(ModelyardError):
     code = "job_failed"
 
     def __init__(self, job_id: str, job_status: str, message: str, kind: str = "job") -> None:
-        self.job_id, self.job_status, self.message = job_id, job_status, message
+        self.job_id: str = job_id
+        self.job_status: str = job_status
+        self.message: str = message
         super().__init__(f"{kind} {job_id} {job_status}: {message}")
 
 

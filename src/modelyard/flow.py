@@ -171,8 +171,8 @@ class Driver(Generic[T]):
 
     def __init__(self, flow: Flow[T], opened: Iterable[Any] = ()) -> None:
         self._flow = flow
-        self.waits = False
-        self.opened = list(opened)
+        self.waits: bool = False
+        self.opened: list[Any] = list(opened)
         self.on_emit: Callable[[Any], Any] | None = None
 
     def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:

@@ -98,5 +98,5 @@ def _logger() -> "logging.Logger":
 if not TYPE_CHECKING:
     asyncio = _Deferred(partial(import_module, "asyncio"), {})
 
-log = deferred(_logger)
+log: "logging.Logger" = deferred(_logger)
 """The library's logger."""

@@ -47,7 +47,7 @@ class Departure:
     """How this process leaves before its job has ended."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.asked: threading.Event = threading.Event()
         self._lock = threading.Lock()
         self._held: tuple[Runner, ClaimedJob] | None = None
 

@@ -14,7 +14,7 @@ from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.flow import settled
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 
-log = logging.getLogger("modelyard.backends.fallback")
+log: logging.Logger = logging.getLogger("modelyard.backends.fallback")
 log.addHandler(logging.NullHandler())
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ class TableDigest:
     """Computes the digest of a table row by row: SHA-256 over the joined row digests."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows: int = 0
         self._sum = hashlib.sha256()
 
     def add(self, row_digest: str) -> None:

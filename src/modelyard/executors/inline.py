@@ -7,7 +7,7 @@ from itertools import count
 from modelyard.domain.job import Claim
 from modelyard.protocols import Executor
 
-log = logging.getLogger("modelyard")
+log: logging.Logger = logging.getLogger("modelyard")
 
 
 class InlineExecutor:

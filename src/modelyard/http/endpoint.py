@@ -98,7 +98,7 @@ class Endpoint:
         interfaces: Iterable[Interface] = STANDARD,
         authenticator: Authenticator | None = None,
     ) -> None:
-        self.table = _table(frozenset(interfaces))
+        self.table: HttpRouter = _table(frozenset(interfaces))
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys)
         self._served = Served(
             platform,

@@ -100,7 +100,7 @@ def sentence(problems: Sequence[Problem]) -> str:
     return "; ".join(f"{where}: {p.msg}" if (where := place(p)) else f"the body {p.msg}" for p in problems)
 
 
-log = logging.getLogger("modelyard.http")
+log: logging.Logger = logging.getLogger("modelyard.http")
 
 
 INTERNAL = "internal error; it was logged with the x-request-id of this response"

@@ -25,7 +25,7 @@ class MethodNotAllowed(CallerError):
     status = 405
 
     def __init__(self, allow: Sequence[str]) -> None:
-        self.allow = ", ".join(allow)
+        self.allow: str = ", ".join(allow)
         """The methods of the path, as the header `Allow` lists them."""
         super().__init__(f"this path has no such method; it has {self.allow}")
 

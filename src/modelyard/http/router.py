@@ -88,7 +88,7 @@ class HttpRouter:
     """Finds the routes of a path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self.routes = tuple(routes)
+        self.routes: tuple[Route, ...] = tuple(routes)
         self._root = _Node()
         for route in self.routes:
             self._add(route)

@@ -186,7 +186,7 @@ class Projection:
     ) -> None:
         self._columns, self._nones = columns, nones
         self._converts = {at: convert for at, convert in enumerate(converts) if convert is not None}
-        self.raw = _reader([column.name for column in columns])
+        self.raw: Callable[[object], tuple[Any, ...]] = _reader([column.name for column in columns])
         self._conversions: dict[tuple[type, ...], _Conversion] = {}
 
     def of(self, record: object) -> tuple[Any, ...]:

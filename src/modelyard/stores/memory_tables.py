@@ -113,10 +113,12 @@ class Table:
         columns = self._columns = columns_of(record)
         self._cls = record.cls
         self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
-        self.key = Projection([columns[name] for name in record.key])
+        self.key: Projection = Projection([columns[name] for name in record.key])
         self.rows: dict[Key, Any] = {}
-        self.unique = {name: _Unique([columns[c] for c in names]) for name, names in record.unique.items()}
-        self.listings = {
+        self.unique: dict[str, _Unique] = {
+            name: _Unique([columns[c] for c in names]) for name, names in record.unique.items()
+        }
+        self.listings: dict[str, _Listing] = {
             name: _Listing([columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
             for name, index in record.indexes.items()
         }

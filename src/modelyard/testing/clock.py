@@ -17,7 +17,7 @@ import attrs
 
 from modelyard.protocols import Clock
 
-log = logging.getLogger("modelyard.testing")
+log: logging.Logger = logging.getLogger("modelyard.testing")
 
 Actor = threading.Thread | asyncio.Task[Any]
 """A thread, or a task of an event loop, that waits on the clock."""

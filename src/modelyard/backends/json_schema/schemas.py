@@ -103,7 +103,9 @@ class Document:
     """A schema, its place in a request (`loc`), and the work that may still be done for it."""
 
     def __init__(self, root: Any, loc: Loc) -> None:
-        self.root, self.loc, self.steps = root, loc, MAX_STEPS
+        self.root: Any = root
+        self.loc: Loc = loc
+        self.steps: int = MAX_STEPS
 
     def spend(self, steps: int) -> None:
         """Subtract `steps` from the work that is left. Raises `InvalidInput` if that was too much."""

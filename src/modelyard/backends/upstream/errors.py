@@ -39,7 +39,9 @@ class RetryableError(Exception):
     """A failed attempt, with its `error`. `again` is whether another may succeed, after `wait` seconds if known."""
 
     def __init__(self, error: ModelyardError, again: bool = False, wait: float | None = None) -> None:
-        self.error, self.again, self.wait = error, again, wait
+        self.error: ModelyardError = error
+        self.again: bool = again
+        self.wait: float | None = wait
         super().__init__(str(error))
 
 

@@ -21,7 +21,7 @@ from modelyard.formats.chat.sse import EventReader
 from modelyard.formats.json import dumps, loads
 from modelyard.protocols import Clock, ServedModel
 
-log = logging.getLogger("modelyard.backends.upstream")
+log: logging.Logger = logging.getLogger("modelyard.backends.upstream")
 log.addHandler(logging.NullHandler())
 
 MAX_ANSWER = 2**26

@@ -38,7 +38,7 @@ class Clients:
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
         self._on_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
-        self.closed = threading.Event()
+        self.closed: threading.Event = threading.Event()
 
     def blocking(self) -> httpx.Client:
         """Return the pool for threads. Raises `BackendError` once closed."""

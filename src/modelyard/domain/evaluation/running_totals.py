@@ -37,7 +37,8 @@ class RunningTotals:
 
     def __init__(self, scorers: Mapping[str, str]) -> None:
         self._headline = next(iter(scorers.values()), None)
-        self.rows = self.failed = 0
+        self.rows: int = 0
+        self.failed: int = 0
         self.cost: Decimal | None = None
         self._numbers = 0
         self._sum: int | Fraction = 0

@@ -273,8 +273,8 @@ class PromptScorer:
             for token, weight in rows.get(feature, NO_WEIGHTS).items():
                 logits[token] += value * weight
         top = max(logits)
-        self.logits = [logit - top for logit in logits]
-        self.exps = list(map(math.exp, self.logits))
+        self.logits: list[float] = [logit - top for logit in logits]
+        self.exps: list[float] = list(map(math.exp, self.logits))
 
     def odds(self, context: Sequence[int]) -> Odds:
         """Return the distribution after `context`, the beginning of an answer."""

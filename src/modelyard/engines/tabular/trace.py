@@ -7,7 +7,7 @@ their cost instead of the vocabulary's.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add, itemgetter, mul
 from typing import NamedTuple
 
@@ -26,10 +26,11 @@ class Successors(dict[int, Weights]):
 
     def __init__(self, start: Mapping[int, Row], preferred: Row) -> None:
         super().__init__()
-        self._start, self.preferred = start, preferred
-        self.tokens = list(preferred)
+        self.preferred: Row = preferred
+        self._start = start
+        self.tokens: list[int] = list(preferred)
         self._slots = {token: slot for slot, token in enumerate(preferred)}
-        self.find = self.__getitem__ if start else self.get
+        self.find: Callable[[int], Weights | None] = self.__getitem__ if start else self.get
 
     def __missing__(self, feature: int) -> Weights | None:
         start = self._start.get(feature)
@@ -63,9 +64,10 @@ class PromptPart:
 
     def __init__(self, prompt: "Prompt", successors: Successors) -> None:
         own, preferred = itemgetter(*successors.tokens), successors.preferred
-        logits, self.exps = own(prompt.scorer.logits), own(prompt.scorer.exps)
-        self.tokens = successors.tokens
-        self.logits = [*map(add, logits, preferred.values()), *logits[len(preferred) :]]
+        self.exps: list[float] = own(prompt.scorer.exps)
+        logits = own(prompt.scorer.logits)
+        self.tokens: list[int] = successors.tokens
+        self.logits: list[float] = [*map(add, logits, preferred.values()), *logits[len(preferred) :]]
         self.rest: float = prompt.total - math.fsum(self.exps)
         self.rest_energy: float = prompt.energy - math.fsum(map(mul, self.exps, logits))
 
@@ -94,7 +96,8 @@ class Prompt:
     """What the answers to one prompt share. Valid for one step, once all its answers have been prepared."""
 
     def __init__(self, scorer: PromptScorer, features: PromptFeatures) -> None:
-        self.scorer, self.features = scorer, features
+        self.scorer: PromptScorer = scorer
+        self.features: PromptFeatures = features
         self.total = sum(scorer.exps)
         self.energy: float = sum(map(mul, scorer.exps, scorer.logits))
         self._prompt_parts: dict[int, PromptPart] = {}

@@ -18,7 +18,7 @@ from modelyard.engines.torch.kv_cache import RowCache
 from modelyard.engines.torch.lora import AdapterBank
 from modelyard.engines.torch.network import Network
 
-log = logging.getLogger("modelyard.engines.torch")
+log: logging.Logger = logging.getLogger("modelyard.engines.torch")
 log.addHandler(logging.NullHandler())
 
 FEWEST_KEYS = 256

@@ -32,7 +32,7 @@ class SequenceCache:
         self._body, self._keeps = body, keeps
         self.kept: dict[str, Any] = {}
         """What the body returned, by the name under which it accepts it."""
-        self.seen = 0
+        self.seen: int = 0
         """The number of tokens that need not be read again."""
         self.last: Tensor | None = None
         """The hidden state (size) of the last token that was read."""

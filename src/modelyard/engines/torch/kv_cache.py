@@ -34,8 +34,10 @@ class RowCache(Cache):
         count = (rows * length if most is None else most) * self._heads * self._size
         layers = range(config.num_hidden_layers)
         self._memory = [[torch.zeros(count, dtype=dtype, device=device) for _ in layers] for _ in ("keys", "values")]
+        self.keys: list[Tensor]
+        self.values: list[Tensor]
         self.keys, self.values = self._laid_out(rows, length)
-        self.version = 0
+        self.version: int = 0
         """Incremented when keys and values move to other addresses."""
         self._rows, self._width, self._seen = slice(0, 0), 0, 0
         self._places: tuple[Any, ...] = ()

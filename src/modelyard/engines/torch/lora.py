@@ -136,6 +136,8 @@ class LoraLinear(nn.Module):
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
         self.base = base
+        self.in_features: int
+        self.out_features: int
         self.in_features, self.out_features = _sizes(base)
 
     @property
@@ -161,8 +163,8 @@ class BankedLinear(LoraLinear):
     def __init__(self, base: nn.Linear, slots: int, selection: SlotSelection) -> None:
         super().__init__(base)
         self.selection = selection
-        self.down = base.weight.new_zeros(slots, 0, self.in_features)
-        self.up = base.weight.new_zeros(slots, self.out_features, 0)
+        self.down: Tensor = base.weight.new_zeros(slots, 0, self.in_features)
+        self.up: Tensor = base.weight.new_zeros(slots, self.out_features, 0)
 
     def widen(self, rank: int) -> bool:
         """Make room for adapters of this rank, keeping those that are loaded; return whether there was less."""
@@ -191,8 +193,10 @@ class AdapterBank:
     """
 
     def __init__(self, model: nn.Module, slots: int, rank: int) -> None:
-        self.selection, self.slots, self.rank = SlotSelection(), slots, rank
-        self.version = 0
+        self.selection: SlotSelection = SlotSelection()
+        self.slots: int = slots
+        self.rank: int = rank
+        self.version: int = 0
         """Incremented when adapters move to other addresses."""
         self._model, self._plain = model, dict(linear_layers(model))
         self._device = next(model.parameters()).device

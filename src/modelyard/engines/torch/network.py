@@ -115,13 +115,16 @@ class Network:
         dtype = dtype or _usual_dtype(device)
         try:
             model: Any = _stored(folder, dtype) if weights is None else _tuned(folder, dtype, weights)
-            self.model = model.eval().requires_grad_(False).to(device)
+            self.model: Any = model.eval().requires_grad_(False).to(device)
         except Exception as fault:
             raise _not_loaded(folder, fault) from fault
-        self.config = self.model.config.get_text_config(decoder=True)
-        self.device, self.dtype = self.model.device, self.model.dtype
+        self.config: Any = self.model.config.get_text_config(decoder=True)
+        self.device: torch.device = self.model.device
+        self.dtype: torch.dtype = self.model.dtype
         self._own_head: ModelHead | None = None
-        self.in_rows, self.has_cache, self.can_batch = False, False, False
+        self.in_rows: bool = False
+        self.has_cache: bool = False
+        self.can_batch: bool = False
         """Whether sequences can share the rows of one cache; if not, whether each can have a cache of its own, and
         whether these can then be read as one batch."""
         self._check()

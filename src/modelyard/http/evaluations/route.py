@@ -20,8 +20,8 @@ NAMESPACE = "/v2/{entity}/{project}"
 FIRST_LINES = 1000
 """How many lines are read before the status is sent, so that an error among them fails the request."""
 
-TEXTS = {"type": "array", "items": {"type": "string"}}
-COUNT = {"type": "integer", "minimum": 0}
+TEXTS: Mapping[str, Any] = {"type": "array", "items": {"type": "string"}}
+COUNT: Mapping[str, Any] = {"type": "integer", "minimum": 0}
 WINDOW = (
     Parameter("limit", COUNT, "How many at most; all when absent."),
     Parameter("offset", COUNT, "How many to leave out at the start."),

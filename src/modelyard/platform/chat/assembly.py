@@ -108,10 +108,10 @@ class ResponseAssembler:
 
     def __init__(self, request: CompletionRequest, indexes: Sequence[int]) -> None:
         self.request = request
-        self.choices = [ChoiceAssembler(index, request) for index in indexes]
+        self.choices: list[ChoiceAssembler] = [ChoiceAssembler(index, request) for index in indexes]
         self.report: Usage | None = None
         self.shown: list[Delta] = []
-        self.done = False
+        self.done: bool = False
 
     def take(self, delta: Delta) -> bool:
         """Take a delta. Return whether there is something to do: to show, or to stop. Raises `BackendError`."""
@@ -167,7 +167,9 @@ class ChoiceAssembler:
 
     def __init__(self, index: int, request: CompletionRequest) -> None:
         assert request.max_tokens is not None
-        self.index, self.tokens, self.ended = index, 0, False
+        self.index: int = index
+        self.tokens: int = 0
+        self.ended: bool = False
         self.deltas: list[Delta] = []
         self._limit, self._one_call = request.max_tokens, not request.parallel_tool_calls
         self._buffer = StopStringBuffer(request.stop) if request.stop else None

@@ -65,13 +65,18 @@ class CompletionPipeline:
         attribution: Attribution,
         details: bool = False,
     ) -> None:
-        self.runtime, self.principal, self.given, self.attribution = runtime, principal, request, attribution
-        self.request, self.details = request, details
-        self.id, self.created = runtime.ids(), int(runtime.clock.now().timestamp())
+        self.runtime: Runtime = runtime
+        self.principal: Principal = principal
+        self.given: CompletionRequest = request
+        self.attribution: Attribution = attribution
+        self.request: CompletionRequest = request
+        self.details: bool = details
+        self.id: str = runtime.ids()
+        self.created: int = int(runtime.clock.now().timestamp())
         self.reserved: Admission | None = None
         self.assemblers: list[ResponseAssembler] = []
-        self.choices_begun = 0
-        self.started = False
+        self.choices_begun: int = 0
+        self.started: bool = False
 
     def flow(self) -> Flow[CompletionResult]:
         """Answer the request.
@@ -143,7 +148,8 @@ class CompletionPipeline:
         request = _with_details(self.given, capabilities) if self.details else self.given
         check_tool_choice(request)
         check_supported(request, entry, capabilities)
-        self.prompt_tokens, self.images = self.backend.prompt_tokens(request, self.served), images(request)
+        self.prompt_tokens: int | None = self.backend.prompt_tokens(request, self.served)
+        self.images: int = images(request)
         max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request.max_tokens)
         seed = request.sampling.seed
         if seed is None:

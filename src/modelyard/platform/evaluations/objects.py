@@ -33,7 +33,9 @@ class Objects:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal, self._sight = runtime, principal, ScopedReader(principal)
+        self.runtime: Runtime = runtime
+        self.principal: Principal = principal
+        self._sight = ScopedReader(principal)
 
     # ---- publishing
 

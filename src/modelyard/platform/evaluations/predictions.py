@@ -117,7 +117,9 @@ class _Kept(Generic[K]):
     _name: str
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime, self.principal, self._sight = runtime, principal, ScopedReader(principal)
+        self.runtime: Runtime = runtime
+        self.principal: Principal = principal
+        self._sight = ScopedReader(principal)
         self._references = References(runtime.settings.reference_mode, principal)
 
     def get(self, id: str, *, project: str | None = None, entity: str | None = None) -> K:

@@ -66,9 +66,10 @@ class EvaluationResult:
     """
 
     def __init__(self, runtime: Runtime, run: EvaluationRun) -> None:
-        self.run, self._runtime = run, runtime
-        self.rows = Rows(runtime, run)
-        self.errors = Rows(runtime, run, lambda row: row.outcome in _FAILED)
+        self.run: EvaluationRun = run
+        self._runtime = runtime
+        self.rows: Rows = Rows(runtime, run)
+        self.errors: Rows = Rows(runtime, run, lambda row: row.outcome in _FAILED)
 
     def __repr__(self) -> str:
         return f"<EvaluationResult {self.run.id} {self.run.state}, score {self.score}>"

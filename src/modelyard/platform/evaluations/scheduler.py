@@ -85,8 +85,9 @@ class RowScheduler:
         begun: int = 0,
     ) -> None:
         """`begun` is how many rows were begun before."""
-        self.begun = begun
-        self.runtime, self._items, self._model, self._scorers = runtime, items, model, scorers
+        self.begun: int = begun
+        self.runtime: Runtime = runtime
+        self._items, self._model, self._scorers = items, model, scorers
         self._limits, self._pool, self._scorer_pool = limits, pool, scorer_pool
         self._retries = Retries(limits.retries, runtime.clock)
         self._arrivals: CompletionQueue[RowInFlight] = CompletionQueue(runtime.clock)

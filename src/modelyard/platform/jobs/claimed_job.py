@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from modelyard.domain.events import JobEventRecorded
-from modelyard.domain.job import Job, JobEvent, JobProgress, NewEvent
+from modelyard.domain.job import Claim, Job, JobEvent, JobProgress, NewEvent
 from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import claim_of
 from modelyard.platform.runtime import Runtime
@@ -18,7 +18,10 @@ class ClaimedJob:
     """
 
     def __init__(self, runtime: Runtime, job: Job, progress: JobProgress) -> None:
-        self.runtime, self.job, self.progress, self.claim = runtime, job, progress, claim_of(progress)
+        self.runtime: Runtime = runtime
+        self.job: Job = job
+        self.progress: JobProgress = progress
+        self.claim: Claim = claim_of(progress)
         self.cancel_seen: float | None = None
 
     def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:

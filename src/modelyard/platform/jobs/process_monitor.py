@@ -37,7 +37,9 @@ class ProcessMonitor:
     """Looks after what an executor runs outside of this process. Not thread-safe: a worker looks from one thread."""
 
     def __init__(self, runtime: Runtime, executor: Executor, runner: Runner) -> None:
-        self.runtime, self.executor, self._runner = runtime, executor, runner
+        self.runtime: Runtime = runtime
+        self.executor: Executor = executor
+        self._runner = runner
         self._watches: list[MonitoredProcess] = []
 
     # ---- what is watched

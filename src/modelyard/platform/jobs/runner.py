@@ -40,7 +40,8 @@ class Runner:
 
     def __init__(self, runtime: Runtime, job_types: JobTypes | None = None, interrupted: End = requeue) -> None:
         """Run jobs of these types, by default those of the runtime; `interrupted` settles one whose run stopped."""
-        self.runtime, self.id = runtime, runtime.ids()
+        self.runtime: Runtime = runtime
+        self.id: str = runtime.ids()
         self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._lock = threading.Lock()

@@ -30,7 +30,9 @@ class Worker:
     """
 
     def __init__(self, runtime: Runtime, executor: Executor, concurrency: int = 1) -> None:
-        self.runtime, self.executor, self.concurrency = runtime, executor, concurrency
+        self.runtime: Runtime = runtime
+        self.executor: Executor = executor
+        self.concurrency: int = concurrency
         self._runner = Runner(runtime)
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()

@@ -59,7 +59,7 @@ class Means:
     """The mean reward and metrics of trajectories that pass by. Only finite numbers and bools among metrics count."""
 
     def __init__(self) -> None:
-        self.trajectories = 0
+        self.trajectories: int = 0
         self._rewards = 0.0
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, int] = defaultdict(int)

@@ -35,7 +35,8 @@ class JobHandle:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, job_id: str) -> None:
-        self._runtime, self._principal, self.id = runtime, principal, job_id
+        self.id: str = job_id
+        self._runtime, self._principal = runtime, principal
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"

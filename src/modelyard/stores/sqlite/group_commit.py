@@ -34,7 +34,7 @@ _MAX_GATHER = 1e-3
 class PendingStep(Generic[T]):
     """A step and its result; settled once everything that it saw is committed."""
 
-    settled = False
+    settled: bool = False
     value: T | None = None
     error: BaseException | None = None
 

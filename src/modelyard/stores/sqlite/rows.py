@@ -73,8 +73,8 @@ class IndexStatements:
     """The statements of one index."""
 
     def __init__(self, table: str, columns: str, where: Sequence[Column], order: Sequence[Column]) -> None:
-        self.where = _dumping(where)
-        self.count = f'SELECT count(*) FROM "{table}" WHERE {_equal(where)}'
+        self.where: Projection = _dumping(where)
+        self.count: str = f'SELECT count(*) FROM "{table}" WHERE {_equal(where)}'
         self._kept = Projection(order, [column.kind.keep for column in order])
         self._order = _dumping(order)
         self._cursors = {descending: Cursor.of(order, descending) for descending in (False, True)}
@@ -145,21 +145,23 @@ class StatementPlan:
         columns = columns_of(record)
         names = list(columns)
         self.record = record
-        self.columns = list(columns.values())
+        self.columns: list[Column] = list(columns.values())
         self._row = _dumping(self.columns)
         self._positions = range(len(columns))
         self._loads = _loads(self.columns)
-        self.key_of = _picker([names.index(name) for name in record.key])
+        self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
         selected, marks = _quoted(names), ", ".join("?" * len(names))
-        self.insert = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
-        self.key = _dumping(self._key)
-        self.get = f'SELECT {selected} FROM "{self._table}" WHERE {_equal(self._key)}'
-        self.delete = f'DELETE FROM "{self._table}" WHERE {_equal(self._key)}'
-        self.find = {name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()}
+        self.insert: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
+        self.key: Projection = _dumping(self._key)
+        self.get: str = f'SELECT {selected} FROM "{self._table}" WHERE {_equal(self._key)}'
+        self.delete: str = f'DELETE FROM "{self._table}" WHERE {_equal(self._key)}'
+        self.find: dict[str, Lookup] = {
+            name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
+        }
         self.find[KEY] = Lookup(self.get, self.key)
-        self.listings = {name: self._listing(name, names) for name in record.indexes}
+        self.listings: dict[str, IndexStatements] = {name: self._listing(name, names) for name in record.indexes}
         self._selections: dict[tuple[str, tuple[str, ...]], ColumnSelection] = {}
         self._updates: dict[tuple[int, ...], str] = {}
 

@@ -131,7 +131,7 @@ class SqliteTx(SqliteSnapshot):
         super().__init__(execute, plans, clock)
         self._shared = shared
         self._seen: dict[tuple[StatementPlan, Row], tuple[Any, Row]] = {}
-        self.dirty = False
+        self.dirty: bool = False
 
     def add(self, record: object) -> None:
         """Store a new record. Raises `RecordConflict` or `ValueError`."""

@@ -34,7 +34,7 @@ class Writer:
         self._power = power
         self._level: str | None = None
         self._committing = False
-        self.unsynced = False
+        self.unsynced: bool = False
 
     def run(self, group: Sequence[PendingStep[Any]]) -> float:
         """Settle every call, once all that it saw is committed. Returns how many seconds the commit took.

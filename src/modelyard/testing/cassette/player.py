@@ -26,7 +26,9 @@ class Player:
     """A cassette file and what was played of it. Thread-safe."""
 
     def __init__(self, file: CassetteFile, mode: Mode, match: Match, redactor: Redactor, clock: Clock | None) -> None:
-        self.file, self.mode, self.clock = file, mode, clock
+        self.file: CassetteFile = file
+        self.clock: Clock | None = clock
+        self.mode = mode
         self._match, self._redactor = match, redactor
         self._keys = [match.key(recording.asked) for recording in file.recordings]
         self._prompts = {match.prompt_key(one.asked): one.prompt_tokens for one in file.recordings}
@@ -119,7 +121,8 @@ class RecordingSession:
     """An answer while it is recorded. The end of a complete answer is `held` until it has been written."""
 
     def __init__(self, player: Player, choices: int, recording: Recording, secretive: bool) -> None:
-        self.recording, self.secretive = recording, secretive
+        self.recording: Recording = recording
+        self.secretive: bool = secretive
         self.received: list[Timed] = []
         self.held: list[Delta] = []
         self._player, self._open = player, choices

@@ -27,7 +27,8 @@ class AsgiServer:
     """The `url` of a served application, and its connections, which can be cut as by a server that crashes."""
 
     def __init__(self, url: str, server: Any) -> None:
-        self.url, self._server = url, server
+        self.url: str = url
+        self._server = server
 
     def cut(self, client: tuple[str, int] | None = None) -> None:
         """Drop all connections, idle ones too, or only that of one client (an ASGI scope's `client`).

@@ -100,14 +100,16 @@ class Window:
         return [item for item in following if ITEM.cursor(self.index, item) != cursor][: self.limit]
 
 
-windows = st.builds(
+windows: st.SearchStrategy[Window] = st.builds(
     Window,
     index=st.sampled_from(sorted(ITEM.indexes)),
     after=items,
     limit=st.integers(0, 3),
     descending=st.booleans(),
 )
-names_of_columns = st.lists(st.sampled_from([field.name for field in attrs.fields(Item)]), min_size=1, max_size=4)
+names_of_columns: st.SearchStrategy[list[str]] = st.lists(
+    st.sampled_from([field.name for field in attrs.fields(Item)]), min_size=1, max_size=4
+)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -122,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = self.open_store()
+        self.store: Store = self.open_store()
         self.model: Model = {}
 
     def teardown(self) -> None:

@@ -94,21 +94,23 @@ def texts(**limits: Any) -> st.SearchStrategy[str]:
     return st.text(st.characters(codec="utf-8"), **limits)
 
 
-integers = st.integers(-(2**63), 2**63 - 1)
-floats = st.floats(allow_nan=False)
-decimals = st.decimals(allow_nan=False, allow_infinity=False)
-times = st.datetimes(timezones=st.just(UTC))
-scalars = st.none() | st.booleans() | integers | st.floats(allow_nan=False, allow_infinity=False) | texts()
-json_values = st.recursive(
+integers: st.SearchStrategy[int] = st.integers(-(2**63), 2**63 - 1)
+floats: st.SearchStrategy[float] = st.floats(allow_nan=False)
+decimals: st.SearchStrategy[Decimal] = st.decimals(allow_nan=False, allow_infinity=False)
+times: st.SearchStrategy[datetime] = st.datetimes(timezones=st.just(UTC))
+scalars: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | integers | st.floats(allow_nan=False, allow_infinity=False) | texts()
+)
+json_values: st.SearchStrategy[Any] = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(texts(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-dictionaries = st.dictionaries(texts(max_size=8), json_values | scalars, max_size=4)
-mappings = dictionaries | dictionaries.map(frozen_mapping)
-names = st.lists(texts(max_size=8), max_size=3).map(tuple)
+dictionaries: st.SearchStrategy[dict[str, Any]] = st.dictionaries(texts(max_size=8), json_values | scalars, max_size=4)
+mappings: st.SearchStrategy[Mapping[str, Any]] = dictionaries | dictionaries.map(frozen_mapping)
+names: st.SearchStrategy[tuple[str, ...]] = st.lists(texts(max_size=8), max_size=3).map(tuple)
 
-specimens = st.builds(
+specimens: st.SearchStrategy[Specimen] = st.builds(
     Specimen,
     id=texts(min_size=1),
     text=texts(),
@@ -135,8 +137,8 @@ specimens = st.builds(
 )
 """A specimen with any values that a store must accept."""
 
-shelves = st.sampled_from(["", "a", "é", "\U0001f600", "\uffff"])
-items = st.builds(
+shelves: st.SearchStrategy[str] = st.sampled_from(["", "a", "é", "\U0001f600", "\uffff"])
+items: st.SearchStrategy[Item] = st.builds(
     Item,
     shelf=shelves,
     number=st.integers(-1, 2),

@@ -62,7 +62,8 @@ class FakeExchange:
     def __init__(
         self, request: ReceivedRequest, send: Callable[[Any], Any], plan: Misbehaviour | None, old_errors: bool
     ) -> None:
-        self.request, self._send, self._plan, self._old = request, send, plan, old_errors
+        self.request: ReceivedRequest = request
+        self._send, self._plan, self._old = send, plan, old_errors
         self._work: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._streaming = False

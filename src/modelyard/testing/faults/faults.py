@@ -35,7 +35,7 @@ class Faults:
     """
 
     def __init__(self, seed: int = 0, clock: ManualClock | None = None) -> None:
-        self.clock = clock or ManualClock()
+        self.clock: ManualClock = clock or ManualClock()
         self._plan = FaultPlan(seed, self.clock)
         self._store: Store | None = None
 

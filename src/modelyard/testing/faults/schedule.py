@@ -57,7 +57,8 @@ class FaultPlan:
     """The faults of one platform, scheduled and occurred. Thread-safe."""
 
     def __init__(self, seed: int, clock: Clock) -> None:
-        self.seed, self.clock = seed, clock
+        self.seed: int = seed
+        self.clock: Clock = clock
         self.planned: list[Planned] = []
         self.happened: list[Happened] = []
         self._numbers: Counter[str] = Counter()

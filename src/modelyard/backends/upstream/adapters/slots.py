@@ -121,7 +121,7 @@ class Slots:
         self.capacity = capacity
         self.slots: dict[str, Slot] = {}
         self.waiting: list[SlotWaiter] = []
-        self.suspect = True
+        self.suspect: bool = True
         self._listing: frozenset[str] | None = None
         self._clock = 0
 

@@ -35,15 +35,17 @@ class CacheSlots:
     def __init__(self, network: Network, most: int, memory: int) -> None:
         each = bytes_per_token(network.config, network.dtype)
         self._most, self._tokens = most, memory // each
-        self.whole = network.context_length * each
+        self.whole: int = network.context_length * each
         """Bytes of one sequence of the greatest length."""
-        self.longest = min(self._tokens, network.context_length)
+        self.longest: int = min(self._tokens, network.context_length)
         """The longest sequence, in tokens, if nothing else runs."""
         self.running: list[Sequence] = []
         self._kept: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
         self._unclean: set[int] = set()
         length, useful = self._length_for(1), min(self._tokens, (most + max(1, most // KEPT_SHARE)) * self.longest)
-        self.cache = RowCache(network.config, self._all(length), length, network.dtype, network.device, useful)
+        self.cache: RowCache = RowCache(
+            network.config, self._all(length), length, network.dtype, network.device, useful
+        )
 
     @property
     def most_now(self) -> int:

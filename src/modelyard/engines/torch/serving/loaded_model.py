@@ -31,7 +31,7 @@ class LoadedModel:
     def __init__(self, base: BaseModel, device: str, room: Room) -> None:
         check_unchanged(base)
         folder = Path(base.path)
-        self.chat = ChatTokenizer(folder)
+        self.chat: ChatTokenizer = ChatTokenizer(folder)
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
         self._grammars: Grammars | None = None
         vocabulary = vocabulary_size(json.loads((folder / CONFIG).read_bytes()))

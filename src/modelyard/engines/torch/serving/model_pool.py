@@ -23,7 +23,7 @@ from modelyard.engines.torch.serving.adapter_slots import AdapterSlots
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.protocols import ServedModel
 
-log = logging.getLogger("modelyard.engines.torch.serving")
+log: logging.Logger = logging.getLogger("modelyard.engines.torch.serving")
 log.addHandler(logging.NullHandler())
 
 _SHARE_OF_CARD = 0.4

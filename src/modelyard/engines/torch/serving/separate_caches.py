@@ -25,8 +25,8 @@ class SeparateCaches:
     def __init__(self, network: Network, bank: AdapterBank, most: int, memory: int) -> None:
         self._network, self._bank, self._most, self._memory = network, bank, most, memory
         self._fixed, self._each = self._sizes()
-        self.whole = self._taken(network.context_length)
-        self.longest = network.context_length
+        self.whole: int = self._taken(network.context_length)
+        self.longest: int = network.context_length
         if self.whole > memory:
             self.longest = max(1, (memory - self._fixed) // self._each) if self._each else 1
         self.running: list[Sequence] = []

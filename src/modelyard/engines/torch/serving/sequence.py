@@ -135,7 +135,8 @@ class ChoiceStream:
         token_bytes: Many[bytes],
         tools: ToolReader | None = None,
     ) -> None:
-        self.sequence, self.emitted = sequence, 0
+        self.sequence: Sequence = sequence
+        self.emitted: int = 0
         self._index, self._request, self._bytes, self._tools = index, request, token_bytes, tools
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ended, self._calls = False, 0

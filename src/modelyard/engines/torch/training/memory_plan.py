@@ -155,7 +155,7 @@ class MemoryBudget:
 
     def __init__(self, need: Need, limit: int | None, tokens: int | None = None) -> None:
         self._need, self._limit = need, limit
-        self.tokens = tokens or next(self._fitting_tokens(), LEAST_TOKENS)
+        self.tokens: int = tokens or next(self._fitting_tokens(), LEAST_TOKENS)
 
     def _fitting_tokens(self) -> Iterator[int]:
         """Yield the tokens of a pass that fit: without recomputing and, if none do, with it."""

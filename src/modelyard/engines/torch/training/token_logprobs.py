@@ -20,8 +20,8 @@ class TokenScorer:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self.layers = Layers(network.model.get_decoder())
-        self.vocabulary = network.vocabulary
+        self.layers: Layers = Layers(network.model.get_decoder())
+        self.vocabulary: int = network.vocabulary
 
     def logprobs(self, rows: Sequence[TokenRow], recomputed: bool = False) -> tuple[Tensor, Tensor]:
         """Return the log-probability (nats) of each trained token, row after row, and the entropy if it was sampled.
@@ -64,7 +64,7 @@ class Layers:
         self._recomputed = False
         lists = [(name, module) for name, module in body.named_modules() if isinstance(module, nn.ModuleList)]
         _, layers = min(lists, key=lambda pair: pair[0].count("."), default=("", ()))
-        self.count = len(layers)
+        self.count: int = len(layers)
         for layer in layers:
             layer.forward = self._around(layer.forward)
 

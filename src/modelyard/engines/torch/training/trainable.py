@@ -88,12 +88,12 @@ class TrainedLinear(LoraLinear):
 
     def __init__(self, base: nn.Linear, shape: LoraShape, generator: torch.Generator) -> None:
         super().__init__(base)
-        self.scale = shape.alpha / shape.rank
+        self.scale: float = shape.alpha / shape.rank
         bound = 1 / math.sqrt(self.in_features)
         drawn = torch.rand(shape.rank, self.in_features, generator=generator) * 2 * bound - bound
         device = base.weight.device
-        self.down = nn.Parameter(drawn.to(device))
-        self.up = nn.Parameter(torch.zeros(self.out_features, shape.rank, device=device))
+        self.down: nn.Parameter = nn.Parameter(drawn.to(device))
+        self.up: nn.Parameter = nn.Parameter(torch.zeros(self.out_features, shape.rank, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to rows x tokens x features. The adapter always computes in 32-bit floats."""
