@@ -21,10 +21,13 @@ __all__ = [
     "Backend",
     "Capabilities",
     "Clock",
+    "Ended",
     "Executor",
+    "ExecutorState",
     "Ids",
     "Observer",
     "Randomness",
+    "Running",
     "SavedState",
     "ServedModel",
     "Snapshot",
@@ -37,6 +40,7 @@ __all__ = [
     "Trained",
     "Trainer",
     "Tx",
+    "Waiting",
 ]
 
 T = TypeVar("T")
@@ -406,6 +410,30 @@ class Trainer(Protocol):
 # ---- executors ---------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class Waiting:
+    """The executor has accepted the job and has no room for it yet. The job stays `queued`, for however long."""
+
+
+@attrs.frozen
+class Running:
+    """The job's process runs, or is frozen."""
+
+
+@attrs.frozen
+class Ended:
+    """The job's process has ended. `fault` describes what ended it, "" for a normal end.
+
+    `preempted` means that it was ended from outside: by a kill, an eviction, the loss of its machine.
+    """
+
+    fault: str = ""
+    preempted: bool = False
+
+
+ExecutorState = Waiting | Running | Ended
+
+
 class Executor(Protocol):
     """Runs claimed jobs. The store's fencing token makes it harmless to run one twice.
 
@@ -415,14 +443,20 @@ class Executor(Protocol):
     is returned twice.
     """
 
-    def submit(self, claim: "job.Claim", run: "Callable[[job.Claim], None]") -> str:
-        """Start the job. Returns a handle that can be stored."""
+    @property
+    def isolates(self) -> bool:
+        """Whether each job runs in a process of its own, so that its death harms no other job."""
         ...
 
-    def poll(self, handle: str) -> str | None:
-        """Return None while the job runs, also while it is frozen; afterwards a readable description of the fault that
-        ended it, or "" if there was none. An unknown handle counts as ended.
+    def submit(self, claim: "job.Claim", run: "Callable[[job.Claim], None]", needs: "job.Needs") -> str:
+        """Start the job, or accept it for later. Returns a handle that can be stored.
+
+        `needs` is what the job needs of its process, for an executor that has several kinds of machines.
         """
+        ...
+
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        """Return the state of each of these handles. An unknown handle has ended."""
         ...
 
     def cancel(self, handle: str) -> None:
@@ -430,8 +464,8 @@ class Executor(Protocol):
         ...
 
     def reattach(self, handle: str) -> bool:
-        """Return whether the job runs, or ran, outside this process and is to be watched from here, by `poll` and
-        `cancel`: it was submitted here, or by a process that has died. Returns False for an unknown handle.
+        """Return whether the job runs, or ran, outside this process and is to be watched from here, by `states`
+        and `cancel`: it was submitted here, or by a process that has died. Returns False for an unknown handle.
         """
         ...
 

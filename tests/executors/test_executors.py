@@ -1,23 +1,22 @@
 """Our executors keep the contract, and the contract has teeth."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modelyard.domain.job import Claim
+from modelyard.domain.job import Claim, Needs
 from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
-from modelyard.protocols import Executor
-from modelyard.testing import ExecutorContract, Trials, TrialsHere
-from modelyard.testing.contracts.executor import until
+from modelyard.protocols import Ended, Executor, ExecutorState, Running
+from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere, TrialsHere
+from modelyard.testing.contracts.executor import NEEDS, state, until
 
 CLAIM = Claim("job", 1, "worker")
-HERE = Path(__file__).parent
+FACTORY = "modelyard.testing.contracts.executor:trial_elsewhere"
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -44,29 +43,6 @@ class TestThreadExecutorWithManyThreads(TestThreadExecutor):
         made.close()
 
 
-class TrialsElsewhere:
-    """The same jobs in processes of their own, which tell of themselves in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def run(self, claim: Claim) -> None:
-        raise AssertionError("the job must not run in this process")
-
-    def begun(self) -> Sequence[str]:
-        return self._told("begun")
-
-    def ended(self) -> Sequence[str]:
-        return self._told("ended")
-
-    def release(self) -> None:
-        (self.folder / "go").touch()
-
-    def _told(self, what: str) -> Sequence[str]:
-        file = self.folder / what
-        return file.read_text(encoding="utf-8").split() if file.exists() else []
-
-
 class TestSubprocessExecutor(ExecutorContract):
     detached = True
 
@@ -75,18 +51,16 @@ class TestSubprocessExecutor(ExecutorContract):
         return TrialsElsewhere(tmp_path)
 
     @pytest.fixture
-    def executor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
-        monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-        made = SubprocessExecutor("trial_yard:trial", [str(tmp_path)])
+    def executor(self, tmp_path: Path) -> Iterator[Executor]:
+        made = SubprocessExecutor(FACTORY, [str(tmp_path)])
         yield made
         made.close()
 
 
 class TestForkingExecutor(TestSubprocessExecutor):
     @pytest.fixture
-    def executor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
-        monkeypatch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
-        made = SubprocessExecutor("trial_yard:trial", [str(tmp_path)], fork=True)
+    def executor(self, tmp_path: Path) -> Iterator[Executor]:
+        made = SubprocessExecutor(FACTORY, [str(tmp_path)], fork=True)
         made._prepare()
         until(lambda: made._forks is not None and made._forks.ready)
         yield made
@@ -98,7 +72,7 @@ def test_an_interrupt_passes_through_the_inline_executor_to_its_owner() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        InlineExecutor().submit(CLAIM, interrupted)
+        InlineExecutor().submit(CLAIM, interrupted, NEEDS)
 
 
 def test_no_more_jobs_run_at_a_time_than_there_are_threads() -> None:
@@ -116,16 +90,16 @@ def test_no_more_jobs_run_at_a_time_than_there_are_threads() -> None:
             at_once -= 1
 
     for _ in range(20):
-        executor.submit(CLAIM, run)
+        executor.submit(CLAIM, run, NEEDS)
     executor.close()
     assert 1 <= most <= 2
 
 
 def test_a_thread_that_hangs_is_left_behind_in_bounded_time_and_ends_with_the_process() -> None:
     executor, go_on = ThreadExecutor(grace=0.01), threading.Event()
-    handle = executor.submit(CLAIM, lambda _: go_on.wait(60) and None)
+    handle = executor.submit(CLAIM, lambda _: go_on.wait(60) and None, NEEDS)
     executor.close()
-    assert executor.poll(handle) is None
+    assert state(executor, handle) == Running()
     assert all(thread.daemon for thread in threading.enumerate() if thread.name == f"modelyard-{handle}")
     go_on.set()
 
@@ -136,8 +110,8 @@ def test_an_interrupt_in_a_thread_ends_that_job_alone() -> None:
     def leave(_: Claim) -> None:
         raise SystemExit
 
-    executor.submit(CLAIM, leave)
-    executor.submit(CLAIM, ran.append)
+    executor.submit(CLAIM, leave, NEEDS)
+    executor.submit(CLAIM, ran.append, NEEDS)
     executor.close()
     assert ran == [CLAIM]
 
@@ -151,9 +125,9 @@ def test_a_thread_that_cannot_be_started_takes_no_room(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_more)
         with pytest.raises(RuntimeError, match="can't start"):
-            executor.submit(CLAIM, lambda _: None)
+            executor.submit(CLAIM, lambda _: None, NEEDS)
     ran: list[Claim] = []
-    executor.submit(CLAIM, ran.append)
+    executor.submit(CLAIM, ran.append, NEEDS)
     executor.close()
     assert ran == [CLAIM]
 
@@ -164,60 +138,74 @@ def test_a_thread_that_cannot_be_started_takes_no_room(monkeypatch: pytest.Monke
 class Deaf(InlineExecutor):
     """Runs nothing."""
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
-        return super().submit(claim, lambda _: None)
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
+        return super().submit(claim, lambda _: None, needs)
 
 
 class Twice(InlineExecutor):
     """Runs everything twice."""
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         run(claim)
-        return super().submit(claim, run)
+        return super().submit(claim, run, needs)
 
 
 class OneClaim(InlineExecutor):
     """Hands every job a claim of its own making."""
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
-        return super().submit(Claim(claim.job_id, 1, "worker"), run)
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
+        return super().submit(Claim(claim.job_id, 1, "worker"), run, needs)
 
 
 class SameHandle(InlineExecutor):
     """Gives one handle for all."""
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
-        super().submit(claim, run)
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
+        super().submit(claim, run, needs)
         return "handle"
 
 
 class AlwaysBusy(InlineExecutor):
     """Thinks that everything runs for ever."""
 
-    def poll(self, handle: str) -> str | None:  # type: ignore[override]
-        return None
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:  # type: ignore[override]
+        return dict.fromkeys(handles, Running())
 
 
 class NeverBusy(ThreadExecutor):
     """Thinks that nothing runs."""
 
-    def poll(self, handle: str) -> str | None:
-        return ""
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        return dict.fromkeys(handles, Ended())
 
 
 class Alarming(ThreadExecutor):
     """Finds a fault in everything."""
 
-    def poll(self, handle: str) -> str | None:
-        return None if super().poll(handle) is None else "it fell over"
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        known = super().states(handles).items()
+        return {handle: Ended("it fell over") if isinstance(found, Ended) else found for handle, found in known}
+
+
+class Forgetful(ThreadExecutor):
+    """Answers for what it runs only."""
+
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        return {handle: found for handle, found in super().states(handles).items() if isinstance(found, Running)}
+
+
+class Boastful(ThreadExecutor):
+    """Says that it isolates jobs."""
+
+    isolates = True
 
 
 class Fragile(InlineExecutor):
     """Lets a job's fault through."""
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         run(claim)
-        return super().submit(claim, lambda _: None)
+        return super().submit(claim, lambda _: None, needs)
 
 
 class Touchy(InlineExecutor):
@@ -242,7 +230,8 @@ class Impatient(ThreadExecutor):
 
 
 ONCE = "test_jobs_are_run_once_each_under_handles_of_their_own"
-POLL = "test_poll_tells_nothing_while_a_job_runs_and_how_it_ended_for_ever_after"
+STATES = "test_a_job_has_not_ended_while_it_runs_and_has_ended_for_ever_after"
+MANY = "test_the_states_of_many_jobs_are_one_answer"
 FOUND = "test_what_runs_outside_of_this_process_is_found_again"
 UNKNOWN = "test_an_unknown_handle_runs_not_and_cannot_be_ended_or_found"
 
@@ -251,9 +240,11 @@ BROKEN: list[tuple[type[Any], str]] = [
     (Twice, ONCE),
     (OneClaim, ONCE),
     (SameHandle, ONCE),
-    (AlwaysBusy, POLL),
-    (NeverBusy, POLL),
-    (Alarming, POLL),
+    (AlwaysBusy, STATES),
+    (NeverBusy, STATES),
+    (Alarming, STATES),
+    (Forgetful, MANY),
+    (Boastful, FOUND),
     (AlwaysBusy, UNKNOWN),
     (Claiming, UNKNOWN),
     (Claiming, FOUND),

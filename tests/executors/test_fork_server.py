@@ -13,9 +13,10 @@ from modelyard.domain.job import Claim
 from modelyard.errors import InvalidInput
 from modelyard.executors import subprocess as executing
 from modelyard.executors.fork_server import ForkServer, can_fork
-from modelyard.executors.process_identity import ProcessName
 from modelyard.executors.subprocess import SubprocessExecutor
-from modelyard.testing.contracts.executor import PATIENCE, outcome, until
+from modelyard.process_identity import ProcessName
+from modelyard.protocols import Ended
+from modelyard.testing.contracts.executor import NEEDS, PATIENCE, outcome, until
 
 pytestmark = pytest.mark.crash
 
@@ -75,7 +76,7 @@ def test_each_job_after_the_first_is_taken_by_the_spare_that_was_started_before_
 ) -> None:
     handles: list[str] = []
     submit = executor.submit
-    executor.submit = lambda claim, run: handles.append(submit(claim, run)) or handles[-1]  # type: ignore[method-assign,func-returns-value]
+    executor.submit = lambda claim, run, needs: handles.append(submit(claim, run, needs)) or handles[-1]  # type: ignore[method-assign,func-returns-value]
     with platform.worker(executor=executor):
         platform.training.sft("p/m", ROWS).wait()
         waiting = spare(executor)
@@ -132,25 +133,25 @@ def test_each_job_after_the_first_is_forked_from_one_process_that_has_imported_e
 
 
 def submitted(executor: SubprocessExecutor, job_id: str) -> str:
-    return executor.submit(Claim(job_id, 1, "worker"), lambda _: None)
+    return executor.submit(Claim(job_id, 1, "worker"), lambda _: None, NEEDS)
 
 
 def test_forked_jobs_whose_origin_dies_are_ended_and_told_each_by_itself_and_the_next_one_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    with closing(SubprocessExecutor("trial_yard:trial", [str(tmp_path)], fork=True)) as executor:
+    factory = "modelyard.testing.contracts.executor:trial_elsewhere"
+    with closing(SubprocessExecutor(factory, [str(tmp_path)], fork=True)) as executor:
         executor._prepare()
         server = forks(executor)
         handles = [submitted(executor, f"waiting-{number}") for number in range(2)]
         until(lambda: (tmp_path / "begun").exists() and len((tmp_path / "begun").read_text().split()) == 2)
         os.kill(server._process.pid, signal.SIGKILL)
         for handle in handles:
-            assert "was ended by signal 9" in outcome(executor, handle)
+            assert "was ended by signal 9" in outcome(executor, handle).fault
             job = ProcessName.parse(handle.rpartition("/")[2])
             assert job is not None
             until(lambda job=job: not job.lives)
-        assert outcome(executor, submitted(executor, "brief-2")) == ""
+        assert outcome(executor, submitted(executor, "brief-2")) == Ended()
         assert forks(executor) is not server
 
 
@@ -159,7 +160,7 @@ def test_how_a_forked_process_ended_is_told_with_its_last_words(monkeypatch: pyt
     with closing(SubprocessExecutor("gated_yard:talkative", fork=True)) as executor:
         executor._prepare()
         forks(executor)
-        told = outcome(executor, submitted(executor, "job"))
+        told = outcome(executor, submitted(executor, "job")).fault
         assert told.startswith("its process ended with exit status 3; its last words: xxx")
         assert told.endswith("the end")
 

@@ -15,12 +15,13 @@ import pytest
 from modelyard import Example, Message, Platform, Role, Settings, open_platform
 from modelyard.domain.job import Claim, Job, JobEvent, JobProgress, JobStatus
 from modelyard.errors import InvalidInput, JobFailed
-from modelyard.executors.process_identity import ProcessName, machine, this_process
 from modelyard.executors.subprocess import LAST_WORDS, SubprocessExecutor
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.training.handle import JobHandle
+from modelyard.process_identity import ProcessName, machine, this_process
+from modelyard.protocols import Ended, Running
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.executor import PATIENCE, outcome, until
+from modelyard.testing.contracts.executor import NEEDS, PATIENCE, outcome, until
 from modelyard.worker import platform_of
 
 pytestmark = pytest.mark.crash
@@ -272,10 +273,10 @@ def test_what_a_dead_worker_has_left_can_be_killed_from_elsewhere(site: Site) ->
     killed.kill()
     killed.communicate()
     assert executor.reattach(handle)
-    assert executor.poll(handle) is None
+    assert executor.states([handle]) == {handle: Running()}
     executor.cancel(handle)
     process.wait_for_end()
-    assert outcome(executor, handle) == "its process is gone"
+    assert outcome(executor, handle) == Ended("its process is gone", preempted=True)
 
 
 # ---- started by name ---------------------------------------------------------------------------------------------
@@ -358,14 +359,16 @@ def test_a_job_that_nobody_holds_or_knows_is_not_run(site: Site) -> None:
 
 def test_what_a_dead_process_has_left_behind_is_ended_with_it(site: Site) -> None:
     executor = site.executor("bereaved")
-    assert "signal 9 (Killed)" in outcome(executor, executor.submit(Claim("job", 1, "worker"), lambda _: None))
+    ended = outcome(executor, executor.submit(Claim("job", 1, "worker"), lambda _: None, NEEDS))
+    assert "signal 9 (Killed)" in ended.fault
+    assert ended.preempted
     left = ProcessName.of(int((site.folder / "left").read_text()))
     until(lambda: not left.lives)
 
 
 def test_the_last_words_are_bounded_and_printable(site: Site) -> None:
     executor = SubprocessExecutor("gated_yard:talkative")
-    fault = outcome(executor, executor.submit(Claim("job", 1, "worker"), lambda _: None))
+    fault = outcome(executor, executor.submit(Claim("job", 1, "worker"), lambda _: None, NEEDS)).fault
     assert fault.startswith("its process ended with exit status 3; its last words: xxx")
     assert fault.endswith("xxx [2J the end")
     assert len(fault) < LAST_WORDS + 100
@@ -406,7 +409,7 @@ def test_a_process_that_cannot_be_listened_to_is_not_left_behind(site: Site, mon
         patch.setattr("modelyard.executors.subprocess.threading.Thread", NoThread)
         patch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
         with pytest.raises(RuntimeError, match="can't start"):
-            executor.submit(Claim("job", 1, "worker"), lambda _: None)
+            executor.submit(Claim("job", 1, "worker"), lambda _: None, NEEDS)
     assert started[0].returncode == -signal.SIGKILL
     started[0].stdout.close()
 
@@ -440,9 +443,9 @@ def test_what_is_no_name_is_not_read_as_one(text: str) -> None:
 
 def test_where_the_system_tells_nothing_no_process_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     me = this_process()
-    monkeypatch.setattr("modelyard.executors.process_identity.PROC", tmp_path)
+    monkeypatch.setattr("modelyard.process_identity.PROC", tmp_path)
     assert machine() == ""
     assert not me.lives
     executor = SubprocessExecutor("a:b")
     assert not executor.reattach("/1-1/2-2")
-    assert executor.poll("/1-1/2-2") == "its process is gone"
+    assert executor.states(["/1-1/2-2"]) == {"/1-1/2-2": Ended("its process is gone", preempted=True)}

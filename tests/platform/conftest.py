@@ -23,6 +23,7 @@ from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.models.service import Models
 from modelyard.platform.runtime import Runtime, Settings
@@ -158,6 +159,10 @@ class Yard:
     @property
     def training(self) -> Training:
         return Training(self.runtime, self.principal)
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self.runtime, self.principal)
 
     def as_tenant(self, entity: str, *projects: str) -> "Yard":
         scope = Scope(entity, frozenset(projects) if projects else None)

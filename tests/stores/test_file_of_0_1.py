@@ -1,13 +1,19 @@
 """A file that version 0.1.0 wrote opens, shows what it held, and its queue continues."""
 
+import sqlite3
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modelyard import Platform, open_platform
+from modelyard.domain.evaluation.prediction import Score
+from modelyard.domain.job import Job
 from modelyard.executors.inline import InlineExecutor
+from modelyard.platform.evaluations.stored_run import StoredRun
 
 KEPT = Path(__file__).parent / "files" / "yard-0.1.0.zip"
 SECRET = "my_HhhOBFXB_dpA5YthocT34GTXcidcNn6SIfFccn1mcAjattew3Hrs"
@@ -79,3 +85,35 @@ def test_an_upload_is_still_trained_on(yard_of_before: Platform) -> None:
     job = yard_of_before.training.sft("desk/support", "modelyard:///local/desk/train:v0")
     with yard_of_before.worker(executor=InlineExecutor()):
         assert job.result(timeout=60).files
+
+
+def test_it_gets_the_tables_of_a_new_file(yard_of_before: Platform, tmp_path: Path) -> None:
+    open_platform(tmp_path / "new.db").close()
+    assert schema(tmp_path / "yard.db") == schema(tmp_path / "new.db")
+
+
+@pytest.mark.parametrize("run", [TABULAR_RUN, ECHO_RUN])
+def test_scores_get_the_rows_of_their_predictions(yard_of_before: Platform, run: str) -> None:
+    rows = list(StoredRun(yard_of_before._runtime, run).full())
+    scores = yard_of_before._runtime.store.read(lambda snapshot: snapshot.page(Score, "by_run", run, limit=1000))
+    assert sum(len(several) for _, several in rows) == len(scores) > 0
+    for prediction, several in rows:
+        assert {(one.row_digest, one.trial) for one in several} <= {(prediction.row_digest, prediction.trial)}
+
+
+def test_jobs_get_the_base_models_that_they_need(yard_of_before: Platform) -> None:
+    jobs = [yard_of_before._runtime.store.read(lambda s, id=id: s.get(Job, id)) for id in (SFT, RL)]
+    assert [job.base_model for job in jobs] == ["tabular-mini"] * 2
+
+
+def schema(path: Path) -> Any:
+    """Every index with its columns, and every column of each table."""
+    with closing(sqlite3.connect(path)) as connection:
+        parts = connection.execute(
+            """SELECT m.name, i.seqno, i.name, '' FROM sqlite_master m, pragma_index_info(m.name) i
+               WHERE m.type = 'index'
+               UNION ALL
+               SELECT m.name, 0, c.name, c.type || c."notnull" FROM sqlite_master m, pragma_table_info(m.name) c
+               WHERE m.type = 'table'"""
+        )
+        return sorted(parts)

@@ -63,6 +63,17 @@ class QueueState(StrEnum):
 
 
 @attrs.frozen
+class Needs:
+    """What a job needs of its worker: that it does this kind of job, with this base model; "" where any will do."""
+
+    kind: JobKind
+    base_model: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.base_model!r}" if self.base_model else f"{self.kind}"
+
+
+@attrs.frozen
 class Job:
     """A piece of work: what was requested, where it stands in the queue, and its result.
 
@@ -70,7 +81,8 @@ class Job:
     `result` its outcome. `fingerprint` identifies equal requests; `idempotency_key` is the caller's own name for this
     one, unique in its project. `resume` names the files of the saved state to resume from, at step `resume_step`.
     `handle` names what runs the job outside of its worker's process, if anything does (`protocols.Executor`). What
-    changes with every write of its worker is its `JobProgress`.
+    changes with every write of its worker is its `JobProgress`. A job that is queued and claimed waits for room in its
+    worker's executor. `base_model` is the one that its worker must have, "" where any worker will do.
     """
 
     id: str
@@ -92,6 +104,12 @@ class Job:
     resume: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
     resume_step: int = 0
     handle: str = ""
+    base_model: str = ""
+
+    @property
+    def needs(self) -> Needs:
+        """What its worker must be able to do."""
+        return Needs(self.kind, self.base_model)
 
     @property
     def ended(self) -> bool:
@@ -139,7 +157,7 @@ class JobProgress:
 @attrs.frozen
 class JobSummary:
     """A job of any kind in short. `subject` is the id of what it works on: a model, or an evaluation run. `progress` is
-    its last recorded step, or row, of `total`.
+    its last recorded step, or row, of `total`. `waiting_for` is what a job waits for besides its turn, or None.
     """
 
     id: str
@@ -155,9 +173,10 @@ class JobSummary:
     started_at: datetime | None
     ended_at: datetime | None
     error_message: str | None
+    waiting_for: str | None = None
 
     @classmethod
-    def of(cls, job: Job, progress: JobProgress) -> "JobSummary":
+    def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
         """Return what is known of a job of any kind."""
         return cls(
             job.id,
@@ -173,6 +192,7 @@ class JobSummary:
             job.started_at,
             job.ended_at,
             job.error_message,
+            waiting_for,
         )
 
 
@@ -235,12 +255,16 @@ class SupersededEvent:
 
 @attrs.frozen
 class WorkerRecord:
-    """A worker that has announced itself; `beat` grows while it lives."""
+    """A worker that has announced itself; `beat` grows while it lives.
+
+    `declines` are the needs of jobs that are ready (`str(Needs)`) and that it leaves to other workers.
+    """
 
     id: str
     beat: int
     started_at: datetime
     kind: str = "worker"
+    declines: tuple[str, ...] = ()
 
 
 RECORDS = (
@@ -252,6 +276,8 @@ RECORDS = (
         indexes={
             "all": Index(()),
             "by_place": Index(("place",), ("created_at",)),
+            "needs": Index(("place",), ("kind", "base_model", "created_at")),
+            "by_needs": Index(("place", "kind", "base_model"), ("created_at",)),
             "by_lane": Index(("lane", "place"), ("created_at",)),
             "of_lane": Index(("lane",), ("created_at",)),
             "by_entity": Index(("entity",), ("created_at",)),

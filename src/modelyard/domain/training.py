@@ -168,7 +168,7 @@ class TrainingJob:
 
     `queue_position` is how many jobs wait ahead of it, while it waits itself; counting ends at 100.
     `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
-    on, while it runs.
+    on, while it runs. `waiting_for` is what it waits for besides its turn, in words, None for nothing.
     """
 
     id: str
@@ -190,9 +190,17 @@ class TrainingJob:
     queue_position: int | None = None
     last_heartbeat: datetime | None = None
     estimated_end: datetime | None = None
+    waiting_for: str | None = None
 
     @classmethod
-    def of(cls, job: Job, progress: JobProgress, now: datetime, queue_position: int | None) -> "TrainingJob":
+    def of(
+        cls,
+        job: Job,
+        progress: JobProgress,
+        now: datetime,
+        queue_position: int | None,
+        waiting_for: str | None = None,
+    ) -> "TrainingJob":
         """Return a job with what belongs to training."""
         return cls(
             id=job.id,
@@ -214,6 +222,7 @@ class TrainingJob:
             queue_position=queue_position,
             last_heartbeat=progress.updated_at if progress.held else None,
             estimated_end=estimated_end(job, progress, now),
+            waiting_for=waiting_for,
         )
 
 

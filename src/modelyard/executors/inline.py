@@ -1,11 +1,11 @@
 """Jobs in the calling thread: deterministic, for tests and small tools."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 
-from modelyard.domain.job import Claim
-from modelyard.protocols import Executor
+from modelyard.domain.job import Claim, Needs
+from modelyard.protocols import Ended, Executor
 
 log: logging.Logger = logging.getLogger("modelyard")
 
@@ -13,10 +13,12 @@ log: logging.Logger = logging.getLogger("modelyard")
 class InlineExecutor:
     """Runs a job to its end before `submit` returns. An interrupt passes through to the caller."""
 
+    isolates = False
+
     def __init__(self) -> None:
         self._numbers = count(1)
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         """Run the job."""
         try:
             run(claim)
@@ -24,9 +26,9 @@ class InlineExecutor:
             log.exception("job %s raised in the executor", claim.job_id)
         return f"inline-{next(self._numbers)}"
 
-    def poll(self, handle: str) -> str:
-        """Return "": a submitted job has ended."""
-        return ""
+    def states(self, handles: Collection[str]) -> Mapping[str, Ended]:
+        """Return `Ended` for all: a submitted job has ended."""
+        return dict.fromkeys(handles, Ended())
 
     def cancel(self, handle: str) -> None:
         """Do nothing: a submitted job has ended."""

@@ -6,16 +6,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import attrs
 
-from modelyard.domain.job import Claim
+from modelyard.domain.job import Claim, Needs
 from modelyard.errors import InvalidInput
 from modelyard.executors.fork_server import ForkServer, Process, can_fork
-from modelyard.executors.process_identity import ProcessName, machine, this_process
-from modelyard.protocols import Executor
+from modelyard.process_identity import ProcessName, machine, this_process
+from modelyard.protocols import Ended, Executor, ExecutorState, Running
 
 WORKER = "modelyard.worker"
 LAST_WORDS = 1024
@@ -51,6 +51,8 @@ class SubprocessExecutor:
     Raises `InvalidInput` where `factory` names no function, and where this host cannot `fork` so: it must be Linux.
     """
 
+    isolates = True
+
     def __init__(
         self,
         factory: str,
@@ -70,7 +72,7 @@ class SubprocessExecutor:
         self._forks: ForkServer | None = None
         self._children: dict[str, _Child] = {}
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         """Start the process; returns at once."""
         words = [self._factory, claim.job_id, *self._arguments]
         child = self._from_fork(words) or self._from_spare(claim.job_id) or _Child.start(words)
@@ -103,15 +105,18 @@ class SubprocessExecutor:
         child.end(0)
         return None
 
-    def poll(self, handle: str) -> str | None:
-        """Return None while the process lives; then how it ended."""
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        """Return which of the processes live, and how the others ended."""
+        return {handle: self._state(handle) for handle in handles}
+
+    def _state(self, handle: str) -> ExecutorState:
         child = self._children.get(handle)
         if child is None:
-            return None if _left_alive(handle) else GONE
-        fault = child.poll()
-        if fault is not None:
+            return Running() if _left_alive(handle) else Ended(GONE, preempted=True)
+        ended = child.poll()
+        if ended is not None:
             self._children.pop(handle, None)
-        return fault
+        return ended or Running()
 
     def cancel(self, handle: str) -> None:
         """Kill the process and what it has started."""
@@ -216,14 +221,14 @@ class _Child:
                 with suppress(OSError, ValueError, AttributeError):  # nobody need listen to this process either
                     sys.stderr.write(piece)
 
-    def poll(self) -> str | None:
-        """Return None while it lives; then the fault, or "". Processes that it left running are ended with it."""
+    def poll(self) -> Ended | None:
+        """Return None while it lives; then how it ended. Processes that it left running are ended with it."""
         status = self.process.poll()
         if status is None:
             return None
         self.kill()
         self._put_away()
-        return _fault(status, self.words)
+        return _ended(status, self.words)
 
     def tell(self, lines: Sequence[str]) -> bool:
         """Write these lines to it; whether it could still read."""
@@ -258,14 +263,18 @@ class _Child:
         self._put_away()
 
 
-def _fault(status: int, words: str) -> str:
+KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that come from outside of a process."""
+
+
+def _ended(status: int, words: str) -> Ended:
     if status == 0:
-        return ""
+        return Ended()
     how = f"ended with exit status {status}"
     if status < 0:
         how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
     told = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
-    return f"its process {how}" + (f"; its last words: {told}" if told else "")
+    return Ended(f"its process {how}" + (f"; its last words: {told}" if told else ""), -status in KILLS)
 
 
 _conforms: type[Executor] = SubprocessExecutor

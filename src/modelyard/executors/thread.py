@@ -3,11 +3,11 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
 
-from modelyard.domain.job import Claim
-from modelyard.protocols import Executor
+from modelyard.domain.job import Claim, Needs
+from modelyard.protocols import Ended, Executor, ExecutorState, Running
 
 log: logging.Logger = logging.getLogger("modelyard")
 
@@ -19,8 +19,10 @@ class ThreadExecutor:
     force, so one that hangs is left running, and ends with the process.
 
         with contextlib.closing(ThreadExecutor(4)) as executor:
-            executor.submit(claim, run)
+            executor.submit(claim, run, needs)
     """
+
+    isolates = False
 
     def __init__(self, threads: int = 1, grace: float = 30.0) -> None:
         self._grace = grace
@@ -28,7 +30,7 @@ class ThreadExecutor:
         self._numbers = count(1)
         self._running: dict[str, threading.Thread] = {}
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         """Begin; returns while the job runs."""
         self._free.acquire()
         handle = f"thread-{next(self._numbers)}"
@@ -41,9 +43,9 @@ class ThreadExecutor:
             raise
         return handle
 
-    def poll(self, handle: str) -> str | None:
-        """Return None while it runs, then ""."""
-        return None if handle in self._running else ""
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        """Return which of the jobs still run."""
+        return {handle: Running() if handle in self._running else Ended() for handle in handles}
 
     def cancel(self, handle: str) -> None:
         """Do nothing: a thread cannot be ended by force. The job's own cancellation ends it at its next step."""

@@ -1,6 +1,7 @@
 """The kinds of jobs, as the queue knows them."""
 
 from collections.abc import Generator
+from functools import partial
 
 from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
@@ -8,6 +9,7 @@ from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import runs as evaluation_runs
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.protocols import Tx
@@ -25,16 +27,31 @@ def _failed(job: Job) -> bool:
     return job.status is JobStatus.FAILED
 
 
+def _trains(kind: JobKind, runtime: Runtime, base_model: str) -> bool:
+    return any(kind in trainer.methods(base_model) for trainer in runtime.trainers)
+
+
+def _answers(runtime: Runtime, base_model: str) -> bool:
+    return not base_model or any(entry.id == base_model for entry in runtime.backend.entries())
+
+
 def _evaluation(kind: JobKind) -> JobType:
     return JobType(
-        kind, _evaluate, "evaluation_ended", "evaluation_failed", _end_run, resumable=_failed, found_by_lane=True
+        kind,
+        _evaluate,
+        "evaluation_ended",
+        "evaluation_failed",
+        _end_run,
+        resumable=_failed,
+        found_by_lane=True,
+        can_run=_answers,
     )
 
 
 JOB_TYPES: JobTypes = {
     job_type.kind: job_type
     for job_type in (
-        *(JobType(kind, train, TRAINING_ENDED, TRAINING_FAILED) for kind in METHODS),
+        *(JobType(kind, train, TRAINING_ENDED, TRAINING_FAILED, can_run=partial(_trains, kind)) for kind in METHODS),
         _evaluation(JobKind.EVALUATE),
         _evaluation(JobKind.RESCORE),
     )

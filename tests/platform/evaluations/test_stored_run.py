@@ -1,8 +1,6 @@
 """Runs read back: each prediction with its scores, whatever the sizes of the pages."""
 
-import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -219,44 +217,3 @@ def test_a_score_is_kept_with_the_row_of_its_prediction(platform: Platform) -> N
         (run.id, made[0].row_digest, at) for at in (0, 1)
     ]
     assert evaluations.report(run).aggregate.metrics[0].scored == 2
-
-
-def test_a_file_of_an_older_version_gets_the_rows_of_its_scores(tmp_path: Path) -> None:
-    old, new = tmp_path / "old.db", tmp_path / "new.db"
-    open_platform(new).close()
-    with open_platform(old) as platform:
-        run = add_run(platform, [("b", 1, [0, 1]), ("a", 0, [0])])
-        expected = one_by_one(platform, run)
-        tables = schema(new)
-    forget(old)
-    with open_platform(old) as platform:
-        assert read(StoredRun(platform._runtime, run).full()) == expected
-    assert schema(old) == tables
-
-
-def forget(path: Path) -> None:
-    """Take out of a file what the migration brings."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DROP INDEX scores_by_row")
-        connection.execute("DROP INDEX predictions_by_row")
-        connection.execute("CREATE INDEX predictions_by_row ON predictions (run_id, row_digest, trial, id)")
-        connection.execute("CREATE INDEX scores_by_prediction ON scores (prediction_id, created_at, id)")
-        connection.execute("CREATE INDEX scores_by_entity ON scores (entity, created_at, id)")
-        connection.execute("CREATE INDEX predictions_by_entity ON predictions (entity, started_at, id)")
-        for column in ("row_digest", "trial"):
-            connection.execute(f"ALTER TABLE scores DROP COLUMN {column}")
-        connection.execute("DELETE FROM modelyard_migrations WHERE name > '0002'")
-        connection.execute("PRAGMA user_version=1")
-
-
-def schema(path: Path) -> Any:
-    """Every index with its columns, and every column of each table."""
-    with closing(sqlite3.connect(path)) as connection:
-        parts = connection.execute(
-            """SELECT m.name, i.seqno, i.name, '' FROM sqlite_master m, pragma_index_info(m.name) i
-               WHERE m.type = 'index'
-               UNION ALL
-               SELECT m.name, 0, c.name, c.type || c."notnull" FROM sqlite_master m, pragma_table_info(m.name) c
-               WHERE m.type = 'table'"""
-        )
-        return sorted(parts)

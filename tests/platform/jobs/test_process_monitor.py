@@ -1,18 +1,19 @@
 """What runs outside of a worker's process: taken up, watched, counted when it dies, ended when it is needed no more."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
 import pytest
 
-from modelyard.domain.job import Claim, Job, JobStatus, QueueState, SupersededEvent
+from modelyard.domain.job import Claim, Job, JobStatus, Needs, QueueState, SupersededEvent
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
 from modelyard.platform.jobs.leases import heartbeat
 from modelyard.platform.jobs.process_monitor import LEASES_TO_BEGIN
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
+from modelyard.protocols import Ended, ExecutorState, Running, Waiting
 from modelyard.stores.memory import MemoryStore
 
 ROWS = 10
@@ -26,17 +27,25 @@ class Engine:
     running: list[str] = attrs.field(factory=list)
     dead: dict[str, str] = attrs.field(factory=dict)
     killed: list[str] = attrs.field(factory=list)
+    waiting: set[str] = attrs.field(factory=set)
     foreign: set[str] = attrs.field(factory=set)
     submitted: int = 0
     closed: bool = False
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    isolates = True
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         self.submitted += 1
         self.running.append(f"process-{self.submitted}")
         return self.running[-1]
 
-    def poll(self, handle: str) -> str | None:
-        return None if handle in self.running else self.dead.get(handle, "gone")
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        return {handle: self.state(handle) for handle in handles}
+
+    def state(self, handle: str) -> ExecutorState:
+        if handle in self.waiting:
+            return Waiting()
+        return Running() if handle in self.running else Ended(self.dead.get(handle, "gone"))
 
     def cancel(self, handle: str) -> None:
         self.killed.append(handle)
@@ -166,6 +175,86 @@ def test_a_handle_that_cannot_be_kept_leaves_the_job_running(build: Any) -> None
     site.engine.die("process-1", "fell over")
     site.worker.look()
     assert site.crashes == 1
+
+
+# ---- waiting for room --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded(yard: Any) -> Site:
+    """A site whose executor has no room for its job."""
+    return Site(yard, Engine(waiting={"process-1"}))
+
+
+def wait_an_hour(site: Site) -> None:
+    for _ in range(3600 // int(site.lease) * 3):
+        site.worker.beat()
+        site.worker.look()
+        site.yard.clock.advance(site.lease / 3)
+
+
+def test_a_job_that_waits_an_hour_for_room_is_queued_and_begins_when_there_is_some(
+    crowded: Site, undisturbed: str
+) -> None:
+    wait_an_hour(crowded)
+    shown = crowded.yard.training.get(crowded.job_id)
+    assert (shown.status, shown.attempts, shown.training_start) == (JobStatus.QUEUED, 1, None)
+    assert shown.waiting_for == "room in the executor of its worker"
+    assert (crowded.engine.killed, crowded.crashes, crowded.engine.submitted) == ([], 0, 1)
+    crowded.engine.waiting.clear()
+    crowded.worker.look()
+    shown = crowded.yard.training.get(crowded.job_id)
+    assert (shown.status, shown.training_start, shown.waiting_for) == (
+        JobStatus.RUNNING,
+        crowded.yard.clock.now(),
+        None,
+    )
+    for _ in crowded.process():
+        pass
+    assert crowded.yard.digest(crowded.job_id) == undisturbed
+
+
+def test_the_time_to_begin_counts_from_when_the_process_runs(crowded: Site) -> None:
+    wait_an_hour(crowded)
+    crowded.engine.waiting.clear()
+    for _ in range(2 * LEASES_TO_BEGIN - 1):
+        crowded.worker.beat()
+        crowded.worker.look()
+        crowded.yard.clock.advance(crowded.lease / 2)
+    assert crowded.engine.killed == []
+    crowded.yard.clock.advance(crowded.lease)
+    crowded.worker.beat()
+    crowded.worker._watcher.look()
+    assert crowded.engine.killed == ["process-1"]
+
+
+def test_a_process_that_begins_before_its_worker_looks_runs(crowded: Site) -> None:
+    crowded.worker.look()
+    assert crowded.job.status is JobStatus.QUEUED
+    steps = crowded.process(2)
+    assert crowded.job.status is JobStatus.RUNNING
+    crowded.engine.waiting.clear()
+    crowded.worker.look()
+    for _ in steps:
+        pass
+    assert crowded.job.status is JobStatus.SUCCEEDED
+
+
+def test_a_job_that_is_cancelled_while_it_waits_for_room_ends_at_once(crowded: Site) -> None:
+    crowded.worker.look()
+    assert crowded.yard.training.cancel(crowded.job_id).status is JobStatus.CANCELLED
+    crowded.worker.look()
+    assert crowded.engine.killed == ["process-1"]
+
+
+@pytest.mark.parametrize("how", ["its worker is lost", "its worker stops"])
+def test_a_job_that_waited_for_room_in_vain_is_not_charged(crowded: Site, how: str) -> None:
+    crowded.worker.look()
+    if how == "its worker is lost":
+        crowded.yard.lose_worker()
+    else:
+        crowded.worker.stop()
+    assert (crowded.job.status, crowded.job.place, crowded.crashes) == (JobStatus.QUEUED, QueueState.READY, 0)
 
 
 # ---- its death ---------------------------------------------------------------------------------------------------

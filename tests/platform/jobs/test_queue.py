@@ -20,7 +20,15 @@ from modelyard.errors import Conflict, LeaseLost, RateLimited
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import expire
 from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, ready, require_claim
+from modelyard.platform.jobs.leases import (
+    claim,
+    claim_of,
+    heartbeat,
+    oldest_ready,
+    ready_in_lane,
+    ready_needs,
+    require_claim,
+)
 from modelyard.platform.jobs.queue import (
     cancel,
     crash,
@@ -32,6 +40,7 @@ from modelyard.platform.jobs.queue import (
     save_resume,
     succeed,
 )
+from modelyard.protocols import Snapshot
 
 MANY = 1000
 
@@ -41,8 +50,12 @@ def put(yard: Any, lane: str = "lane", **fields: Any) -> Job:
     return yard.runtime.store.transact(lambda tx: enqueue(tx, job, MANY))
 
 
+def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
+    return oldest_ready(snapshot, ready_needs(snapshot)) if lane is None else ready_in_lane(snapshot, lane)
+
+
 def take(yard: Any, lane: str | None = None) -> Job:
-    claimed = yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), lane))
+    claimed = yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), ready(tx, lane)))
     assert claimed is not None
     return claimed[0]
 
@@ -83,7 +96,7 @@ def test_jobs_of_different_lanes_are_claimed_side_by_side_the_oldest_first(yard:
     for lane in ("b", "a", "b", "c"):
         put(yard, lane)
     assert [take(yard).lane for _ in range(3)] == ["b", "a", "c"]
-    assert yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now())) is None
+    assert yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), ready(tx))) is None
 
 
 def test_a_claim_may_be_limited_to_one_lane(yard: Any) -> None:

@@ -1,5 +1,6 @@
 """A search for histories of the queue in which the rules and a plain model of them disagree."""
 
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -13,13 +14,29 @@ from modelyard.errors import LeaseLost
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import expire
 from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, require_claim
+from modelyard.platform.jobs.leases import (
+    claim,
+    claim_of,
+    heartbeat,
+    oldest_ready,
+    ready_in_lane,
+    ready_needs,
+    require_claim,
+)
 from modelyard.platform.jobs.queue import enqueue, fail, request_cancel, requeue, succeed
+from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 LANES = ("a", "b")
+
+
+def _claim(tx: Tx, worker: str, now: datetime, lane: str | None) -> tuple[Job, JobProgress] | None:
+    ready = oldest_ready(tx, ready_needs(tx)) if lane is None else ready_in_lane(tx, lane)
+    return claim(tx, worker, now, ready)
+
+
 MAX_CRASHES = 3
 
 
@@ -86,7 +103,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(lane=st.sampled_from((None, *LANES)))
     def claim(self, lane: str | None) -> None:
-        claimed = self.transact(claim, f"worker-{len(self.claims)}", self.clock.now(), lane)
+        claimed = self.transact(_claim, f"worker-{len(self.claims)}", self.clock.now(), lane)
         job = claimed and claimed[0]
         ready = [id for id in self.heads() if self.jobs[id].status == "queued" and lane in (None, self.jobs[id].lane)]
         assert (job.id if job else None) == (min(ready) if ready else None)

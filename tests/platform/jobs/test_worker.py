@@ -10,16 +10,19 @@ import pytest
 
 from modelyard.clock import SystemClock
 from modelyard.domain.events import JobChanged, JobEventRecorded, LeaseTaken
-from modelyard.domain.job import JobKind, JobStatus, QueueState, SupersededEvent, WorkerRecord
+from modelyard.domain.job import JobKind, JobStatus, Needs, QueueState, SupersededEvent, WorkerRecord
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import StoreBusy, TrainingError
+from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.announced import alive
+from modelyard.platform.jobs.leases import ready_needs
 from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
+from modelyard.platform.liveness import LivenessMonitor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
 from modelyard.stores.memory import MemoryStore
 
@@ -419,11 +422,71 @@ def test_a_trainer_that_breaks_its_laws_fails_the_job_with_a_sentence_that_says_
     assert yard.files() == set()
 
 
-def test_a_base_model_that_nothing_here_trains_any_more_fails_the_job_by_name(yard: Any) -> None:
+def without_trainer(yard: Any) -> Worker:
+    """Another worker on the same store, which has no trainer."""
+    return Worker(attrs.evolve(yard.runtime, trainers=(), liveness=LivenessMonitor()), InlineExecutor())
+
+
+def test_a_worker_leaves_a_job_alone_whose_trainer_it_lacks_and_another_runs_it(yard: Any) -> None:
     job = yard.sft(2)
-    yard.runtime = attrs.evolve(yard.runtime, trainers=())
+    without_trainer(yard).run_until_idle()
+    assert (job.refresh().status, job.refresh().attempts) == (JobStatus.QUEUED, 0)
     yard.worker().run_until_idle()
-    assert "no trainer of this worker trains 'base-model'" in job.refresh().error_message
+    assert job.refresh().status is JobStatus.SUCCEEDED
+
+
+def test_a_job_that_no_worker_can_run_says_so_and_one_that_some_can_names_them(yard: Any) -> None:
+    job = yard.sft(2)
+    assert job.refresh().waiting_for == "a worker: none is alive"
+    with without_trainer(yard) as unable:
+        unable.look()
+        none = "a worker that can run sft of 'base-model': none that is alive has the trainer or the model for it"
+        assert job.refresh().waiting_for == none
+        assert yard.jobs.get(job.id).waiting_for == none
+        assert [one.waiting_for for one in yard.jobs.list()] == [none]
+        able = yard.worker()
+        yard.runtime.store.transact(able._announce)
+        assert job.refresh().waiting_for == f"one of the workers that can run sft of 'base-model': {able.id}"
+        able.run_until_idle()
+        unable.look()
+        assert (job.refresh().waiting_for, unable._record.declines) == (None, ())
+
+
+def test_a_worker_passes_over_jobs_that_it_cannot_run_without_reading_each(yard: Any) -> None:
+    reads = []
+
+    class Counting:
+        def __init__(self, snapshot: Any) -> None:
+            self._snapshot = snapshot
+
+        def page(self, *given: Any, **more: Any) -> Any:
+            reads.append(found := self._snapshot.page(*given, **more))
+            return found
+
+    for number in range(50):
+        yard.sft(2, f"m{number}")
+    other = yard.new_job("elsewhere", JobKind.RESCORE)
+    yard.runtime.store.transact(lambda tx: enqueue(tx, other, 1000))
+    needs = yard.runtime.store.read(lambda snapshot: ready_needs(Counting(snapshot)))
+    assert needs == [Needs(JobKind.RESCORE), Needs(JobKind.SFT, "base-model")]
+    assert sum(map(len, reads)) == 2
+    claimed = Runner(attrs.evolve(yard.runtime, trainers=())).claim()
+    assert claimed is not None
+    assert claimed.job.id == other.id
+
+
+def test_the_oldest_job_that_can_be_run_is_claimed_first_whatever_it_needs(yard: Any) -> None:
+    first, second = yard.new_job("a", JobKind.RESCORE), yard.new_job("b", JobKind.EVALUATE)
+    for job in (first, second):
+        yard.runtime.store.transact(lambda tx, job=job: enqueue(tx, job, 1000))
+    assert yard.claim().job.id == first.id
+
+
+@pytest.mark.parametrize("status", ["offered", "withdrawn"])
+def test_an_evaluation_is_left_to_workers_that_have_its_model(yard: Any, status: str) -> None:
+    job = yard.new_job("run", JobKind.EVALUATE, base_model="echo" if status == "offered" else "withdrawn")
+    yard.runtime.store.transact(lambda tx: enqueue(tx, job, 1000))
+    assert (yard.runner().claim() is not None) is (status == "offered")
 
 
 def test_training_data_that_are_gone_fail_the_job(yard: Any) -> None:
@@ -469,7 +532,7 @@ def test_a_store_that_is_busy_sends_the_job_back_and_it_is_not_lost(build: Any, 
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
 
 
-def test_the_work_is_chosen_by_kind_and_a_missing_kind_fails_the_job(yard: Any) -> None:
+def test_the_work_is_chosen_by_kind_and_a_missing_kind_is_left_alone(yard: Any) -> None:
     job = yard.new_job("lane", JobKind.EVALUATE)
     other = yard.new_job("other", JobKind.RESCORE)
     done: list[str] = []
@@ -483,11 +546,11 @@ def test_the_work_is_chosen_by_kind_and_a_missing_kind_fails_the_job(yard: Any) 
         yard.runtime.store.transact(lambda tx, one=one: enqueue(tx, one, 10))
     runner = Runner(yard.runtime, {JobKind.EVALUATE: attrs.evolve(JOB_TYPES[JobKind.EVALUATE], run=evaluate)})
     runner.run(yard.claim(runner))
-    runner.run(yard.claim(runner))
+    assert runner.claim() is None
+    assert runner.claim("other") is None
     assert done == [job.id]
     assert yard.story(job.id)[0] == ("row_judged", 1)
-    assert yard.job(other.id).status is JobStatus.FAILED
-    assert yard.job(other.id).error_message == "this worker runs no rescore jobs; start one that does"
+    assert yard.job(other.id).status is JobStatus.QUEUED
 
 
 # ---- threads of its own ------------------------------------------------------------------------------------------

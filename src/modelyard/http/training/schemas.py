@@ -170,7 +170,7 @@ def _is_neutral(option: str, value: Any) -> bool:
 class TrainingJobObject:
     """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force.
 
-    `queue_position` is how many jobs wait ahead of one that waits, up to 100.
+    `queue_position` is how many jobs wait ahead of one that waits, up to 100; `waiting_for` what else it waits for.
     """
 
     id: str
@@ -191,6 +191,7 @@ class TrainingJobObject:
     queue_position: int | None
     last_heartbeat: datetime | None
     estimated_end: datetime | None
+    waiting_for: str | None
 
     @classmethod
     def of(cls, job: TrainingJob) -> Self:

@@ -46,7 +46,7 @@ from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import claim, fenced, require_claim
+from modelyard.platform.jobs.leases import claim, fenced, ready_in_lane, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.jobs.runner import Runner, never
@@ -80,7 +80,7 @@ def run_here(
 
     def step(tx: Tx) -> tuple[Job, JobProgress]:
         add_run(runtime, tx, spec)
-        claimed = claim(tx, runner.id, spec.job.created_at, spec.run.id)
+        claimed = claim(tx, runner.id, spec.job.created_at, ready_in_lane(tx, spec.run.id))
         assert claimed is not None
         return claimed
 

@@ -45,6 +45,7 @@ class CompletionModel:
     principal: Principal
     attribution: Attribution
     request: CompletionRequest
+    base_model: str
     ref: ObjectRef
     price: Mapping[str, Any]
     checkpoint_step: int | None
@@ -70,6 +71,7 @@ class CompletionModel:
             principal,
             Attribution(*namespace),
             request,
+            served.base_model,
             ref,
             served.entry.pricing.texts,
             None if served.checkpoint is None else served.checkpoint.step,

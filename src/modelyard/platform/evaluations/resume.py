@@ -23,7 +23,7 @@ from modelyard.platform.evaluations.runs import check_idle, find_run
 from modelyard.platform.evaluations.scorers import LocalCallables, ModelFunction, NamedScorer, callables_of
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.leases import claim
+from modelyard.platform.jobs.leases import claim, ready_in_lane
 from modelyard.platform.jobs.queue import enqueue, latest_job
 from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.jobs.runner import Runner
@@ -158,7 +158,7 @@ def reclaim(runtime: Runtime, principal: Principal, run_id: str, runner: Runner)
     def step(tx: Tx) -> tuple[Job, JobProgress] | None:
         if engine_job(tx, run_id).ended:
             _reopen(runtime, tx, run_id, resumed)
-        return claim(tx, runner.id, now, run_id)
+        return claim(tx, runner.id, now, ready_in_lane(tx, run_id))
 
     claimed = runtime.store.transact(step)
     if claimed is None:

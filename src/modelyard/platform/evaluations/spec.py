@@ -131,7 +131,7 @@ def build_spec(
     work = {name: options[name] for name in options if name in WORK_OPTIONS or name == "trials"}
     chat = {name: options[name] for name in options if name not in work and name != "seed"}
     limits = _limits({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
-    pinned, ref = _model(runtime, principal, model, namespace, chat, seed)
+    pinned, ref, base_model = _model(runtime, principal, model, namespace, chat, seed)
     spec = {
         "model": pinned,
         "model_ref": str(ref),
@@ -141,7 +141,7 @@ def build_spec(
     }
     run_id, now = runtime.ids(), runtime.clock.now()
     run = EvaluationRun(run_id, *namespace, str(evaluation_ref(evaluation, namespace)), str(ref), now)
-    job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec)
+    job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec, base_model=base_model)
     return RunSpec(runtime, run, job, callables_of(model if callable(model) else None, scorers))
 
 
@@ -255,8 +255,8 @@ def _model(
     namespace: Namespace,
     chat: Mapping[str, Any],
     seed: int | None,
-) -> tuple[str | None, ObjectRef]:
-    """Return the model's name for completions, None for a function, and its reference."""
+) -> tuple[str | None, ObjectRef, str]:
+    """Return the model's name for completions, None for a function; its reference; its base model, or ""."""
     if callable(model):
         check_signature(model, ("row",), "model")
         if chat:
@@ -264,11 +264,11 @@ def _model(
                 [Problem((name,), "is an option of completions; a function takes none") for name in chat]
             )
         name = object_id(getattr(model, "__name__", type(model).__name__)) or "function"
-        return None, ObjectRef(*namespace, RefKind.OP, name)
+        return None, ObjectRef(*namespace, RefKind.OP, name), ""
     checked_dumps(chat, at=("options",))
     options = chat if seed is None else {**chat, "seed": seed}
     resolved = CompletionModel.of(runtime, principal, _name_of(runtime, model), namespace, options)
-    return resolved.request.model, resolved.ref
+    return resolved.request.model, resolved.ref, resolved.base_model
 
 
 def _name_of(runtime: Runtime, model: str | CatalogueEntry | Model | Checkpoint) -> str:

@@ -1,31 +1,54 @@
 """The workers that have announced themselves, and which of them are alive."""
 
+from collections.abc import Sequence
 from functools import partial
 
-from modelyard.domain.job import WorkerRecord
+from modelyard.domain.job import Job, JobStatus, QueueState, WorkerRecord
 from modelyard.errors import RecordNotFound
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 MAX_WORKERS = 1000
 """How many announced workers are read at most."""
 
+SHOWN = 5
+"""How many workers that could run a job are named."""
+
 
 def alive(runtime: Runtime) -> bool:
     """Return whether a worker that has announced itself is alive, as far as this platform has seen."""
-    return any(still < runtime.settings.lease for _, still in _workers(runtime))
+    return bool(runtime.store.read(lambda snapshot: live_workers(runtime, snapshot)))
+
+
+def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
+    """Return the workers that are alive, as far as this platform has seen."""
+    return [worker for worker, still in _workers(runtime, snapshot) if still < runtime.settings.lease]
+
+
+def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
+    """Return what a queued job waits for besides its turn, given the workers that are alive; None for nothing."""
+    if job.status is not JobStatus.QUEUED:
+        return None
+    if job.place is QueueState.CLAIMED:
+        return "room in the executor of its worker"
+    able = [worker.id for worker in workers if str(job.needs) not in worker.declines]
+    if len(able) == len(workers):
+        return None if workers else "a worker: none is alive"
+    if not able:
+        return f"a worker that can run {job.needs}: none that is alive has the trainer or the model for it"
+    return f"one of the workers that can run {job.needs}: {', '.join(able[:SHOWN])}"
 
 
 def forget_dead(runtime: Runtime) -> None:
     """Remove the records of workers that stood still for the lease; one that wakes up announces itself again."""
-    for seen, still in _workers(runtime):
+    for seen, still in runtime.store.read(lambda snapshot: _workers(runtime, snapshot)):
         if still >= runtime.settings.lease:
             runtime.store.transact(partial(_forget, seen))
 
 
-def _workers(runtime: Runtime) -> list[tuple[WorkerRecord, float]]:
+def _workers(runtime: Runtime, snapshot: Snapshot) -> list[tuple[WorkerRecord, float]]:
     """Return the announced workers, and for how many seconds each was idle."""
-    found = runtime.store.read(lambda snapshot: snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS))
+    found = snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS)
     beats = {worker.id: worker.beat for worker in found}
     still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())
     return [(worker, still[worker.id]) for worker in found]

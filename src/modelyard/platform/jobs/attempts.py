@@ -13,6 +13,7 @@ from modelyard.domain.job import (
     Job,
     JobProgress,
     JobStatus,
+    QueueState,
 )
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import crash, requeue
@@ -20,7 +21,7 @@ from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx
 
 
-def adopt(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
+def adopt(tx: Tx, job_id: str, now: datetime) -> tuple[Job, JobProgress] | None:
     """Claim a job again in the same attempt, which fences off the claim before. None unless it is claimed.
 
     Raises `RecordNotFound`.
@@ -30,12 +31,32 @@ def adopt(tx: Tx, job_id: str) -> tuple[Job, JobProgress] | None:
         return None
     progress = attrs.evolve(progress, epoch=progress.epoch + 1)
     tx.replace(progress)
-    return job, progress
+    return _run(tx, job, progress.time(now)), progress
 
 
 def is_current(job: Job | None, attempt: Job) -> bool:
     """Return whether a job is still in the attempt in which it was seen before."""
-    return job is not None and job.status is JobStatus.RUNNING and job.attempts == attempt.attempts
+    return job is not None and job.place is QueueState.CLAIMED and job.attempts == attempt.attempts
+
+
+def note_waiting(tx: Tx, attempt: Job, waiting: bool, now: datetime) -> Job | None:
+    """Store whether the attempt waits for room in its executor, and so is queued. None where nothing changes."""
+    job = get_or_none(tx, Job, attempt.id)
+    if job is None or not is_current(job, attempt) or waiting is (job.status is JobStatus.QUEUED):
+        return None
+    if not waiting:
+        return _run(tx, job, tx.get(JobProgress, job.id).time(now))
+    job = attrs.evolve(job, status=JobStatus.QUEUED, started_at=job.started_at if job.attempts > 1 else None)
+    tx.replace(job)
+    return job
+
+
+def _run(tx: Tx, job: Job, time: datetime) -> Job:
+    """Record that a claimed job runs, if it has waited for room until now."""
+    if job.status is JobStatus.QUEUED:
+        job = attrs.evolve(job, status=JobStatus.RUNNING, started_at=job.started_at or time)
+        tx.replace(job)
+    return job
 
 
 def is_adopted(progress: JobProgress, claim: Claim) -> bool:
@@ -67,4 +88,7 @@ def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datet
     progress = get_or_none(tx, JobProgress, seen.job_id)
     if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
         return None
-    return crash(tx, types, tx.get(Job, seen.job_id), event_id, now, max_crashes)
+    job = tx.get(Job, seen.job_id)
+    if job.status is JobStatus.QUEUED:  # it has not begun: its executor had no room for it
+        return requeue(tx, types, job, event_id, now)
+    return crash(tx, types, job, event_id, now, max_crashes)

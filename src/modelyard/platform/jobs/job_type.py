@@ -6,6 +6,7 @@ import attrs
 
 from modelyard.domain.job import Job, JobKind
 from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
 
@@ -17,6 +18,10 @@ def _never(job: Job) -> bool:
     return False
 
 
+def _always(runtime: Runtime, base_model: str) -> bool:
+    return True
+
+
 @attrs.frozen
 class JobType:
     """One kind of job: what does its work, how its end is recorded, and what depends on its end.
@@ -24,7 +29,8 @@ class JobType:
     `run` does the work. It yields after each write, so that it can be stopped there, and ends the job in its last
     write; an exception fails the job. `succeeded` and `failed` are the types of the events that record the end; a
     cancelled job has failed. `on_end` runs in the transaction that ends the job. A job that is `resumable` when it has
-    ended keeps its files. `found_by_lane` lets the id of the lane name the lane's last job.
+    ended keeps its files. `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a
+    platform has what jobs with a base model need; a worker leaves the others in the queue.
     """
 
     kind: JobKind
@@ -34,6 +40,7 @@ class JobType:
     on_end: Callable[[Tx, Job], None] = _nothing
     resumable: Callable[[Job], bool] = _never
     found_by_lane: bool = False
+    can_run: Callable[[Runtime, str], bool] = _always
 
 
 JobTypes = Mapping[JobKind, JobType]

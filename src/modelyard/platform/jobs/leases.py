@@ -1,6 +1,7 @@
 """Claims of jobs: who may run which, and whether a claim still holds."""
 
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import attrs
 
@@ -9,25 +10,47 @@ from modelyard.domain.job import (
     Job,
     JobProgress,
     JobStatus,
+    Needs,
     QueueState,
 )
 from modelyard.errors import LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
+_LAST = datetime.max.replace(tzinfo=UTC)
+"""Later than any job."""
+
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
 
-def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
-    """Return the oldest job, of one lane or of all, that a worker may claim."""
-    where = ("by_place",) if lane is None else ("by_lane", lane)
-    found = snapshot.page(Job, *where, QueueState.READY, limit=1)
+def ready_needs(snapshot: Snapshot) -> list[Needs]:
+    """Return what the jobs that are ready need, each once: one index probe for each, however many jobs there are."""
+    found: list[Needs] = []
+    after: tuple[object, ...] | None = None
+    while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
+        found.append(page[0].needs)
+        after = (page[0].kind, page[0].base_model, _LAST, "")
+    return found
+
+
+def oldest_ready(snapshot: Snapshot, needs: Iterable[Needs]) -> Job | None:
+    """Return the oldest job that is ready and needs one of these."""
+    found = [
+        job
+        for one in needs
+        for job in snapshot.page(Job, "by_needs", QueueState.READY, one.kind, one.base_model, limit=1)
+    ]
+    return min(found, key=lambda job: (job.created_at, job.id), default=None)
+
+
+def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the job of a lane that is ready."""
+    found = snapshot.page(Job, "by_lane", lane, QueueState.READY, limit=1)
     return found[0] if found else None
 
 
-def claim(tx: Tx, worker_id: str, now: datetime, lane: str | None = None) -> tuple[Job, JobProgress] | None:
-    """Take the oldest ready job, of one lane or of all; None when there is none."""
-    job = ready(tx, lane)
+def claim(tx: Tx, worker_id: str, now: datetime, job: Job | None) -> tuple[Job, JobProgress] | None:
+    """Claim a job that this transaction has found ready; None for none."""
     if job is None:
         return None
     progress = tx.get(JobProgress, job.id)

@@ -6,31 +6,35 @@ from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.errors import StoreError
 from modelyard.lazy import log
-from modelyard.platform.jobs.attempts import end_attempt, is_adopted, is_current, note_handle
+from modelyard.platform.jobs.attempts import end_attempt, is_adopted, is_current, note_handle, note_waiting
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import MAX_CLAIMED, Runner
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Executor, Snapshot
+from modelyard.protocols import Ended, Executor, Snapshot, Waiting
 
 LEASES_TO_BEGIN = 10
-"""How many leases a process has to open its platform and take its job up: loading what trains may take minutes."""
+"""How many leases a process that runs has to open its platform and take its job up: loading may take minutes."""
+
+UNFINISHED = "its process ended before the job did"
 
 
 @attrs.define(eq=False)
 class MonitoredProcess:
     """One attempt under watch. `claimed` is this worker's own claim, which began it; None for another worker's.
 
-    `unneeded_since` is since when the job has needed its process no more, `fault` how that has ended.
+    `since` is since when its process has run, as far as is known, and `waiting` whether it waits for room instead.
+    `unneeded_since` is since when the job has needed its process no more, `ended` how that has ended.
     """
 
     attempt: Job
     handle: str
     since: float
     claimed: ClaimedJob | None = None
+    waiting: bool = False
     unneeded_since: float | None = None
-    fault: str | None = None
+    ended: Ended | None = None
 
 
 class ProcessMonitor:
@@ -66,19 +70,36 @@ class ProcessMonitor:
 
     def look(self) -> None:
         """Settle the jobs of processes that are gone; end the processes that are needed no more."""
-        for watch in tuple(self._watches):
-            ended = self.executor.poll(watch.handle)
-            if ended is not None:
-                watch.fault = watch.fault or ended or "its process ended before the job did"
-                self._settle(watch, watch.fault)
-            elif self._must_go(watch):
-                self.executor.cancel(watch.handle)
+        watches = tuple(self._watches)
+        states = self.executor.states([watch.handle for watch in watches]) if watches else {}
+        for watch in watches:
+            state = states[watch.handle]
+            if isinstance(state, Ended):
+                watch.ended = watch.ended or state
+                self._settle(watch, watch.ended)
+            else:
+                self._note_waiting(watch, isinstance(state, Waiting))
+                if self._must_go(watch):
+                    self.executor.cancel(watch.handle)
+
+    def _note_waiting(self, watch: MonitoredProcess, waiting: bool) -> None:
+        """Let a job be queued as long as its executor has no room for it; nothing counts against it until it has."""
+        now = self.runtime.clock.now()
+        if waiting:
+            watch.since = self.runtime.clock.monotonic()
+        if waiting is not watch.waiting:
+            job = self.runtime.store.transact(lambda tx: note_waiting(tx, watch.attempt, waiting, now))
+            watch.waiting = waiting
+            if job is not None:
+                announce(self.runtime, job)
 
     def _must_go(self, watch: MonitoredProcess) -> bool:
         """Return whether to kill a process that lives: at once if it lost its job; if that is over, after the lease."""
         job, progress = self.runtime.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
         if job is None or progress is None or not (job.ended or is_current(job, watch.attempt)):
             return True
+        if watch.waiting:
+            return job.ended
         now, lease = self.runtime.clock.monotonic(), self.runtime.settings.lease
         if job.ended or progress.cancelled_by:
             watch.unneeded_since = now if watch.unneeded_since is None else watch.unneeded_since
@@ -89,13 +110,13 @@ class ProcessMonitor:
             or now - watch.since < LEASES_TO_BEGIN * lease
         ):
             return False
-        watch.fault = f"its process did not begin within {LEASES_TO_BEGIN * lease:g} seconds"
+        watch.ended = Ended(f"its process did not begin within {LEASES_TO_BEGIN * lease:g} seconds")
         return True
 
-    def _settle(self, watch: MonitoredProcess, fault: str | None) -> None:
+    def _settle(self, watch: MonitoredProcess, ended: Ended | None) -> None:
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
-        reason = None if fault is None else truncate_for_storage(fault)
+        reason = None if ended is None else truncate_for_storage(ended.fault or UNFINISHED)
         job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, reason))
         self._forget(watch)
         if job is not None:

@@ -181,11 +181,12 @@ def request_cancel(tx: Tx, types: JobTypes, job_id: str, event_id: str, by: str,
 
 
 def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    """Put a running job back at the front of its lane; or end it, if it was to be cancelled."""
+    """Put a claimed job back at the front of its lane; or end it, if it was to be cancelled."""
     progress = tx.get(JobProgress, job.id)
     if progress.cancelled_by:
         return cancel(tx, types, job, event_id, progress.cancelled_by, now)
-    check_transition(job.status, JobStatus.QUEUED)
+    if job.status is not JobStatus.QUEUED:  # as one that waits for room is
+        check_transition(job.status, JobStatus.QUEUED)
     tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=QueueState.READY)
     tx.replace(job)

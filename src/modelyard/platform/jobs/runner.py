@@ -6,18 +6,26 @@ from contextlib import closing
 from datetime import datetime
 
 from modelyard.domain.events import LeaseTaken
-from modelyard.domain.job import Claim, Job, JobKind, JobProgress
+from modelyard.domain.job import Claim, Job, JobProgress, Needs
 from modelyard.domain.record import truncate_for_storage
-from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError, TrainingError
+from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import adopt, expire
 from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.job_type import JobType, JobTypes
-from modelyard.platform.jobs.leases import claim, claim_of, heartbeat, ready, require_claim
+from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.jobs.leases import (
+    claim,
+    claim_of,
+    heartbeat,
+    oldest_ready,
+    ready_in_lane,
+    ready_needs,
+    require_claim,
+)
 from modelyard.platform.jobs.queue import announce, crash, fail, requeue
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 MAX_CLAIMED = 1000
 BEATS_PER_LEASE = 3
@@ -54,24 +62,47 @@ class Runner:
 
     # ---- claiming and running
 
+    def can_run(self, needs: Needs) -> bool:
+        """Return whether this platform has what a job needs, and this runner runs jobs of its kind."""
+        job_type = self._job_types.get(needs.kind)
+        return job_type is not None and job_type.can_run(self.runtime, needs.base_model)
+
     def claim(self, lane: str | None = None) -> ClaimedJob | None:
-        """Claim the oldest ready job, of one lane or of all; None when there is none."""
-        store, now = self.runtime.store, self.runtime.clock.now()
-        if store.read(lambda snapshot: ready(snapshot, lane)) is None:
+        """Claim the oldest ready job that it can run, of one lane or of all; None when there is none."""
+        find = self._oldest() if lane is None else self._first_of(lane)
+        if find is None:
             return None
-        found = store.transact(lambda tx: claim(tx, self.id, now, lane))
+        now = self.runtime.clock.now()
+        found = self.runtime.store.transact(lambda tx: claim(tx, self.id, now, find(tx)))
         if found is None:
             return None
         claimed = self.track(*found)
         announce(self.runtime, claimed.job)
         return claimed
 
+    def _oldest(self) -> Callable[[Snapshot], Job | None] | None:
+        """Return how to find the oldest job that is ready and can be run here; None where none is."""
+        able = [needs for needs in self.runtime.store.read(ready_needs) if self.can_run(needs)]
+        return (lambda snapshot: oldest_ready(snapshot, able)) if able else None
+
+    def _first_of(self, lane: str) -> Callable[[Snapshot], Job | None] | None:
+        ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
+        if ready is None or not self.can_run(ready.needs):
+            return None
+
+        def find(snapshot: Snapshot) -> Job | None:
+            job = ready_in_lane(snapshot, lane)
+            return job if job is not None and job.needs == ready.needs else None
+
+        return find
+
     def adopt(self, job_id: str) -> ClaimedJob | None:
         """Adopt a job that a worker has claimed and handed to this process; None where no worker has claimed it.
 
         Whoever held it before writes nothing more. Raises `RecordNotFound`.
         """
-        taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id))
+        now = self.runtime.clock.now()
+        taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id, now))
         return None if taken is None else self.track(*taken)
 
     def track(self, job: Job, progress: JobProgress) -> ClaimedJob:
@@ -89,7 +120,7 @@ class Runner:
     def steps(self, claimed: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
         """Run a claimed job, yielding after each write. Closing the iterator gives the job back."""
         try:
-            with closing(self._job_type(claimed.job.kind).run(claimed)) as items:
+            with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
                 for item in items:
                     yield item
                     if claimed.cancelled or stop():
@@ -111,12 +142,6 @@ class Runner:
             self._settle(claimed, lambda tx, types, job, event_id, now: fail(tx, types, job, event_id, message, now))
         finally:
             self.drop(claimed)
-
-    def _job_type(self, kind: JobKind) -> JobType:
-        found = self._job_types.get(kind)
-        if found is None:
-            raise TrainingError(f"this worker runs no {kind} jobs; start one that does")
-        return found
 
     def give_back(self, claimed: ClaimedJob) -> None:
         """Return a claimed job that was not begun."""

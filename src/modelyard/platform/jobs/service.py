@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobProgress, JobSummary
+from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary
 from modelyard.domain.paging import Order
 from modelyard.errors import NotFound, NoWorker
-from modelyard.platform.jobs.announced import alive
+from modelyard.platform.jobs.announced import alive, live_workers, waiting_for
 from modelyard.platform.jobs.queue import announce, latest_job, request_cancel
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
@@ -26,7 +26,7 @@ class Jobs:
 
     def get(self, id: str) -> JobSummary:
         """Return a job by its id; or, by the id of an evaluation run, the last job on it. Raises `NotFound`."""
-        return self._runtime.store.read(lambda snapshot: _summary(snapshot, self._found(snapshot, id)))
+        return self._runtime.store.read(lambda snapshot: self._summary(snapshot, self._found(snapshot, id)))
 
     def list(
         self,
@@ -43,7 +43,7 @@ class Jobs:
         index, *where = listed_index(entity, project)
         place = partial(self._place, index)
         return index_listing(
-            self._runtime, Job, index, *where, place=place, order=order, keep=self._sees, shown=_summaries
+            self._runtime, Job, index, *where, place=place, order=order, keep=self._sees, shown=self._summaries
         )
 
     def cancel(self, id: str) -> JobSummary:
@@ -53,7 +53,7 @@ class Jobs:
         def step(tx: Tx) -> tuple[Job, Job, JobSummary]:
             before = self._found(tx, id)
             job = request_cancel(tx, self._runtime.job_types, before.id, event_id, self._principal.name, now)
-            return before, job, _summary(tx, job)
+            return before, job, self._summary(tx, job)
 
         before, job, answer = self._runtime.store.transact(step)
         if job.status is not before.status:
@@ -78,17 +78,24 @@ class Jobs:
         job = latest_job(snapshot, lane)
         return job if job is not None and self._runtime.job_types[job.kind].found_by_lane else None
 
+    def _summaries(self, snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[JobSummary]:
+        """Summarize jobs; one that was read just before its entity was erased looks untouched."""
+        queued = any(job.status is JobStatus.QUEUED for job in jobs)
+        workers = live_workers(self._runtime, snapshot) if queued else ()
+        return [
+            JobSummary.of(
+                job,
+                get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
+                waiting_for(job, workers),
+            )
+            for job in jobs
+        ]
+
+    def _summary(self, snapshot: Snapshot, job: Job) -> JobSummary:
+        return self._summaries(snapshot, [job])[0]
+
     def _sees(self, job: Job) -> bool:
         return self._principal.scope.covers(job.entity, job.project)
 
     def _place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, self._found(snapshot, id))
-
-
-def _summaries(snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[JobSummary]:
-    return [_summary(snapshot, job) for job in jobs]
-
-
-def _summary(snapshot: Snapshot, job: Job) -> JobSummary:
-    """Summarize a job; one that was read just before its entity was erased looks untouched."""
-    return JobSummary.of(job, get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))

@@ -10,6 +10,7 @@ from modelyard.errors import RecordNotFound, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead
 from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.leases import ready_needs
 from modelyard.platform.jobs.process_monitor import ProcessMonitor
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
 from modelyard.platform.periodic import Periodic
@@ -106,21 +107,30 @@ class Worker:
         except RecordNotFound:
             tx.add(self._record)
         else:
-            tx.replace(attrs.evolve(record, beat=record.beat + 1))
+            tx.replace(attrs.evolve(self._record, beat=record.beat + 1))
 
     def look(self) -> None:
         """Make one round: take over from the dead, and take as many jobs as there is room for."""
         forget_dead(self.runtime)
         self._runner.reclaim_expired()
         self._watcher.look()
+        self._decline()
         while not self._stopping.is_set() and len(self._runner.claimed_jobs) < self.concurrency:
             claimed = self._runner.claim()
             if claimed is None or not self._submit(claimed):
                 return
 
+    def _decline(self) -> None:
+        """Announce which jobs that are ready are left to other workers, where that has changed."""
+        ready = self.runtime.store.read(ready_needs)
+        declines = tuple(str(needs) for needs in ready if not self._runner.can_run(needs))
+        if declines != self._record.declines:
+            self._record = attrs.evolve(self._record, declines=declines)
+            self.runtime.store.transact(self._announce, durable=False)
+
     def _submit(self, claimed: ClaimedJob) -> bool:
         try:
-            handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed))
+            handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed), claimed.job.needs)
         except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             log.exception("the executor refused job %s", claimed.job.id)
             self._runner.give_back(claimed)

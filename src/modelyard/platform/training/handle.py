@@ -164,7 +164,7 @@ def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJ
     def step(tx: Tx) -> tuple[Job, Job, TrainingJob]:
         before = found_job(tx, principal, job_id)
         job = request_cancel(tx, runtime.job_types, job_id, event_id, principal.name, now)
-        return before, job, shown(tx, [job], now)[0]
+        return before, job, shown(runtime, tx, [job], now)[0]
 
     before, job, answer = runtime.store.transact(step)
     if job.status is not before.status:

@@ -8,6 +8,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus, QueueState
 from modelyard.domain.training import GRADIENT_STEP, TrainingJob
 from modelyard.errors import NotFound
+from modelyard.platform.jobs.announced import live_workers, waiting_for
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
@@ -31,16 +32,18 @@ def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
     return job
 
 
-def shown(snapshot: Snapshot, jobs: Iterable[Job], now: datetime) -> tuple[TrainingJob, ...]:
+def shown(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job], now: datetime) -> tuple[TrainingJob, ...]:
     """Jobs as their owner sees them; one that was read just before its entity was erased looks untouched."""
     jobs = tuple(jobs)
-    head = _queue_head(snapshot) if any(job.status is JobStatus.QUEUED for job in jobs) else ()
+    queued = any(job.status is JobStatus.QUEUED for job in jobs)
+    head, workers = (_queue_head(snapshot), live_workers(runtime, snapshot)) if queued else ((), ())
     return tuple(
         TrainingJob.of(
             job,
             get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
             now,
             _position(head, job),
+            waiting_for(job, workers),
         )
         for job in jobs
     )
@@ -64,7 +67,9 @@ def _position(head: Sequence[Cursor], job: Job) -> int | None:
 def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
     """Return the training job as it is now. Raises `NotFound`."""
     now = runtime.clock.now()
-    return runtime.store.read(lambda snapshot: shown(snapshot, [found_job(snapshot, principal, job_id)], now)[0])
+    return runtime.store.read(
+        lambda snapshot: shown(runtime, snapshot, [found_job(snapshot, principal, job_id)], now)[0]
+    )
 
 
 def narrowest_index(

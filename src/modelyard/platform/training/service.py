@@ -221,7 +221,7 @@ class Training:
         place = partial(self._place, index)
 
         def show(snapshot: Snapshot, found: Sequence[Job]) -> Sequence[TrainingJob]:
-            return shown(snapshot, found, self._runtime.clock.now())
+            return shown(self._runtime, snapshot, found, self._runtime.clock.now())
 
         return index_listing(self._runtime, Job, index, *where, place=place, order=order, keep=keep, shown=show)
 
@@ -297,10 +297,8 @@ class Training:
         seed = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big")
         spec = {"config": attrs.asdict(request.config), "seed": seed, **data}
         place = (request.model.entity, request.model.project, request.model.id)
-        now = self._runtime.clock.now()
-        requested = Job(
-            self._runtime.ids(), request.method.kind, *place, now, spec, fingerprint, request.idempotency_key
-        )
+        head = (self._runtime.ids(), request.method.kind, *place, self._runtime.clock.now(), spec, fingerprint)
+        requested = Job(*head, request.idempotency_key, base_model=request.model.base_model)
         job = self._runtime.store.transact(lambda tx: self._enqueue(tx, requested))
         if job.id == requested.id:
             announce(self._runtime, job)

@@ -63,9 +63,23 @@ def _values_by_row(database: Database) -> None:
             database.table(table).create_index(columns, f"{table}_by_row")
 
 
+def _needs_of_jobs(database: Database) -> None:
+    """Add what jobs need of their worker, and what workers decline."""
+    if not database["jobs"].exists():
+        return
+    jobs = database.table("jobs")
+    jobs.add_column("base_model", str, not_null_default="")
+    database.conn.execute(
+        'UPDATE "jobs" SET "base_model" = "models"."base_model" FROM "models" WHERE "models"."id" = "jobs"."lane"'
+    )
+    jobs.create_index(["place", "kind", "base_model", "created_at", "id"], "jobs_by_needs")
+    database.table("workers").add_column("declines", str, not_null_default="[]")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("0002_rows_of_scores", _rows_of_scores),
     Migration("0003_values_by_row", _values_by_row),
+    Migration("0004_needs_of_jobs", _needs_of_jobs),
 )
 """Every change since `INITIAL`, oldest first."""
 

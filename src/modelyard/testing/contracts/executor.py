@@ -8,21 +8,25 @@ class TestMyExecutor(ExecutorContract):
         executor.close()
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import NoReturn, Protocol
 
 import pytest
 
-from modelyard.domain.job import Claim
-from modelyard.protocols import Executor
+from modelyard.domain.job import Claim, JobKind, Needs
+from modelyard.protocols import Ended, Executor, ExecutorState, Running
 
 PATIENCE = 60.0
 """Seconds to wait for an expected event: many, since only a broken executor takes that long."""
 A_WHILE = 0.1
 """Seconds that a slow job takes."""
 BETWEEN_LOOKS = 0.005
+NEEDS = Needs(JobKind.EVALUATE)
+"""What the jobs of the contract need."""
 
 
 class Trials(Protocol):
@@ -81,6 +85,58 @@ class TrialsHere:
         self._go_on.set()
 
 
+class TrialsElsewhere:
+    """The same jobs in processes of their own, which write what they do into a folder that they share with this one.
+
+    Such a process calls `trial_elsewhere` as its factory, with the folder as its argument:
+
+        SubprocessExecutor("modelyard.testing.contracts.executor:trial_elsewhere", [str(folder)])
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, claim: Claim) -> None:
+        """Refuse: the job must not run in this process."""
+        raise AssertionError("the job must not run in this process")
+
+    def begun(self) -> Sequence[str]:
+        """Return the ids of the jobs that have begun."""
+        return self._written("begun")
+
+    def ended(self) -> Sequence[str]:
+        """Return the ids of the jobs that ended without raising."""
+        return self._written("ended")
+
+    def release(self) -> None:
+        """Let waiting jobs end."""
+        (self.folder / "released").touch()
+
+    def _written(self, what: str) -> Sequence[str]:
+        file = self.folder / what
+        return file.read_text(encoding="utf-8").split() if file.exists() else []
+
+
+def trial_elsewhere(folder: str) -> NoReturn:
+    """Be the factory of `python -m modelyard.worker` for `TrialsElsewhere`: do what the job's id says, and exit."""
+    job, place = sys.argv[2], Path(folder)
+    _write(place / "begun", job)
+    what = job.partition("-")[0]
+    if what == "failing":
+        raise RuntimeError("a job must not raise")
+    if what == "waiting":
+        until((place / "released").exists)
+    if what == "slow":
+        threading.Event().wait(A_WHILE)
+    _write(place / "ended", job)
+    sys.exit(0)
+
+
+def _write(file: Path, job: str) -> None:
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(f"{job}\n")
+
+
 def until(condition: Callable[[], object]) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + PATIENCE
@@ -89,13 +145,22 @@ def until(condition: Callable[[], object]) -> None:
         threading.Event().wait(BETWEEN_LOOKS)
 
 
-def outcome(executor: Executor, handle: str) -> str:
-    """Wait for the end of a job; return its outcome."""
-    deadline = time.monotonic() + PATIENCE
-    while (outcome_text := executor.poll(handle)) is None:
-        assert time.monotonic() < deadline, "the job does not end"
-        threading.Event().wait(BETWEEN_LOOKS)
-    return outcome_text
+def state(executor: Executor, handle: str) -> ExecutorState:
+    """Return the state of one job."""
+    return executor.states([handle])[handle]
+
+
+def outcome(executor: Executor, handle: str) -> Ended:
+    """Wait for the end of a job; return how it ended."""
+    found: list[Ended] = []
+
+    def ended() -> bool:
+        now = state(executor, handle)
+        found.extend([now] if isinstance(now, Ended) else [])
+        return bool(found)
+
+    until(ended)
+    return found[0]
 
 
 class ExecutorContract:
@@ -116,41 +181,52 @@ class ExecutorContract:
     def test_jobs_are_run_once_each_under_handles_of_their_own(self, executor: Executor, trials: Trials) -> None:
         """The submitted function runs, with its own claim; handles are strings, so that records can store them."""
         claims = [Claim(f"brief-{number}", number, "worker") for number in (1, 2, 2, 3)]
-        handles = [executor.submit(claim, trials.run) for claim in claims]
-        assert [outcome(executor, handle) for handle in handles] == [""] * 4
+        handles = [executor.submit(claim, trials.run, NEEDS) for claim in claims]
+        assert [outcome(executor, handle) for handle in handles] == [Ended()] * 4
         assert sorted(trials.begun()) == sorted(trials.ended()) == [claim.job_id for claim in claims]
         assert all(type(handle) is str and handle for handle in handles)
         assert len(set(handles)) == len(handles)
         if isinstance(trials, TrialsHere):
             assert sorted(trials.claims, key=lambda claim: claim.epoch) == claims
 
-    def test_poll_tells_nothing_while_a_job_runs_and_how_it_ended_for_ever_after(
+    def test_a_job_has_not_ended_while_it_runs_and_has_ended_for_ever_after(
         self, executor: Executor, trials: Trials
     ) -> None:
-        """None from `submit` on; a string once it has ended, empty if it ended normally."""
+        """`Waiting` or `Running` from `submit` on, then `Ended`, without a fault if it ended normally."""
         if self.inline:
             trials.release()
-        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
-        assert executor.poll(handle) == ("" if self.inline else None)
+        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run, NEEDS)
+        assert isinstance(state(executor, handle), Ended) is self.inline
         until(lambda: "waiting-1" in trials.begun())
-        assert executor.poll(handle) == ("" if self.inline else None)
+        assert isinstance(state(executor, handle), Ended if self.inline else Running)
         trials.release()
-        assert outcome(executor, handle) == ""
-        assert executor.poll(handle) is not None
+        assert outcome(executor, handle) == Ended()
+        assert isinstance(state(executor, handle), Ended)
+
+    def test_the_states_of_many_jobs_are_one_answer(self, executor: Executor, trials: Trials) -> None:
+        """One for each handle that is asked for, and for no other."""
+        trials.release()
+        handles = [executor.submit(Claim(f"brief-{number}", 1, "worker"), trials.run, NEEDS) for number in (1, 2)]
+        for handle in handles:
+            outcome(executor, handle)
+        assert set(executor.states([*handles, "never given out"])) == {*handles, "never given out"}
+        assert executor.states(handles[:1]).keys() == {handles[0]}
+        assert executor.states([]) == {}
 
     def test_what_runs_outside_of_this_process_is_found_again(self, executor: Executor, trials: Trials) -> None:
         """Nothing else is unknown."""
         if self.inline:
             trials.release()
-        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
+        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run, NEEDS)
         assert executor.reattach(handle) is self.detached
+        assert executor.isolates is self.detached
         trials.release()
         executor.close()
 
     def test_an_unknown_handle_runs_not_and_cannot_be_ended_or_found(self, executor: Executor) -> None:
         """As after a restart."""
         for handle in ("never given out", "", "a/b/c", "a/1-2/3-4"):
-            assert executor.poll(handle) is not None
+            assert isinstance(state(executor, handle), Ended)
             executor.cancel(handle)
             assert executor.reattach(handle) is False
 
@@ -158,25 +234,25 @@ class ExecutorContract:
         """It kills what can be killed, and changes nothing for a job that has ended."""
         if not self.detached:
             trials.release()
-        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run)
+        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run, NEEDS)
         executor.cancel(handle)
         executor.cancel(handle)
         outcome(executor, handle)
         executor.cancel(handle)
-        assert executor.poll(handle) is not None
+        assert isinstance(state(executor, handle), Ended)
 
     def test_a_job_that_raises_leaves_the_executor_as_it_was(self, executor: Executor, trials: Trials) -> None:
         """The next job runs."""
         for job in ("failing-1", "brief-2"):
-            outcome(executor, executor.submit(Claim(job, 1, "worker"), trials.run))
+            outcome(executor, executor.submit(Claim(job, 1, "worker"), trials.run, NEEDS))
         assert trials.begun() == ["failing-1", "brief-2"]
         assert trials.ended() == ["brief-2"]
 
     def test_closing_waits_for_what_runs_and_may_be_repeated(self, executor: Executor, trials: Trials) -> None:
         """When `close` returns in time, nothing runs any more. A job in a process of its own may outlive it."""
-        handle = executor.submit(Claim("slow-1", 1, "worker"), trials.run)
+        handle = executor.submit(Claim("slow-1", 1, "worker"), trials.run, NEEDS)
         until(lambda: "slow-1" in trials.begun())
         executor.close()
-        assert executor.poll(handle) is not None
+        assert isinstance(state(executor, handle), Ended)
         assert self.detached or trials.ended() == ["slow-1"]
         executor.close()

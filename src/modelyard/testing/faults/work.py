@@ -1,14 +1,25 @@
 """A trainer and an executor whose jobs fail, die, are slow or are lost, as scheduled."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from modelyard.domain.job import Claim, Job, JobProgress
+from modelyard.domain.job import Claim, Job, JobProgress, Needs
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import adopt, expire
 from modelyard.platform.paging import iter_index
-from modelyard.protocols import Executor, Ids, Snapshot, Step, Store, TrainContext, Trainer, TrainItem
+from modelyard.protocols import (
+    Ended,
+    Executor,
+    ExecutorState,
+    Ids,
+    Snapshot,
+    Step,
+    Store,
+    TrainContext,
+    Trainer,
+    TrainItem,
+)
 from modelyard.testing.faults.kinds import Killed, Slow
 from modelyard.testing.faults.schedule import FaultPlan
 
@@ -61,9 +72,9 @@ class FaultyTrainer:
 
     def _fence_off(self, seed: int) -> None:
         """Move the job to a claim without a holder, so that its worker can write nothing more."""
-        store = self._store()
+        store, now = self._store(), self._plan.clock.now()
         held = store.read(lambda snapshot: _held(snapshot, seed))
-        store.transact(lambda tx: adopt(tx, held.job_id))
+        store.transact(lambda tx: adopt(tx, held.job_id, now))
 
     def _take_away(self, seed: int) -> None:
         store, event_id, now = self._store(), self._ids(), self._plan.clock.now()
@@ -85,11 +96,16 @@ class FaultyExecutor:
         self._numbers = count(1)
         self._lost: set[str] = set()
 
-    def submit(self, claim: Claim, run: Callable[[Claim], None]) -> str:
+    @property
+    def isolates(self) -> bool:
+        """Whether the executor that it makes faulty isolates jobs."""
+        return self._inner.isolates
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         """Submit a job, or fail."""
         struck = self._plan.struck(SUBMIT)
         if struck is None:
-            return self._inner.submit(claim, run)
+            return self._inner.submit(claim, run, needs)
         if isinstance(struck.fault, Exception):
             raise struck.error()
         struck.record()
@@ -97,9 +113,11 @@ class FaultyExecutor:
         self._lost.add(handle)
         return handle
 
-    def poll(self, handle: str) -> str | None:
-        """Return the outcome of a job, or None."""
-        return "its process was killed" if handle in self._lost else self._inner.poll(handle)
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        """Return the states of jobs; a lost one was killed."""
+        kept = [handle for handle in handles if handle not in self._lost]
+        lost = {handle: Ended("its process was killed") for handle in handles if handle in self._lost}
+        return {**self._inner.states(kept), **lost}
 
     def cancel(self, handle: str) -> None:
         """Kill a job."""
