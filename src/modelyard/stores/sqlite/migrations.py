@@ -4,6 +4,7 @@ A new file gets the declared tables at once. An older one runs the migrations it
 Check and change are one transaction, so that two processes may open one file at the same moment.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ APPLICATION_ID = 0x4D594152
 
 INITIAL = "0001_initial"
 """The name under which the creation of the declared tables is recorded."""
+
+_COLUMNS = """
+    SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns
+    WHERE tables.type = 'table'
+"""
 
 _PYTHON_TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int, "REAL": float, "BLOB": bytes}
 
@@ -177,8 +183,10 @@ def _create_table(database: Database, plan: StatementPlan) -> None:
 
 def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) -> None:
     """Raise `StoreCorrupt` if a table does not have the declared columns, as after a forgotten migration."""
+    kept = defaultdict[str, set[str]](set)
+    for table, column in database.conn.execute(_COLUMNS):
+        kept[table].add(column)
     for plan in plans:
-        declared = {column.name for column in plan.columns}
-        kept = set(database[plan.record.table].columns_dict) if database[plan.record.table].exists() else set()
-        if kept != declared:
-            raise StoreCorrupt(f"the table {plan.record.table} differs in its columns {sorted(kept ^ declared)}")
+        differing = kept[plan.record.table] ^ {column.name for column in plan.columns}
+        if differing:
+            raise StoreCorrupt(f"the table {plan.record.table} differs in its columns {sorted(differing)}")

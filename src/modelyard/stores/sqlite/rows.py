@@ -1,8 +1,9 @@
-"""The mapping between a declared record and a row: its SQL, generated once when a store opens, and both directions."""
+"""The mapping between a declared record and a row: its SQL, generated once in a process, and both directions."""
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import compress
 from operator import is_not, itemgetter
 from typing import Any, Never
@@ -232,6 +233,9 @@ class Plans(dict[type, StatementPlan]):
         raise TypeError(f"{cls.__name__} is not a declared record")
 
 
+_plan = cache(StatementPlan)  # a declaration never changes
+
+
 def plans_of(records: Iterable[Record]) -> Mapping[type, StatementPlan]:
     """Build the plan of each declaration."""
-    return Plans({record.cls: StatementPlan(record) for record in records})
+    return Plans({record.cls: _plan(record) for record in records})
