@@ -23,10 +23,8 @@ from modelyard import open_platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.compare import compare
-from modelyard.domain.evaluation.filters import Field
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.results import ResultQuery, Sort
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.protocols import Tx
 from modelyard.report.evaluations.comparison import ComparisonReport
@@ -93,7 +91,7 @@ def in_memory(rows: int) -> dict[str, float]:
 
 def results(evaluations: Evaluations, runs: Sequence[str], **options: Any) -> int:
     """The rows of a page, read."""
-    found = evaluations.results(ResultQuery(tuple(runs), **options), project="bench")
+    found = evaluations.results(runs, project="bench", **options)
     return sum(1 for _ in found.rows)
 
 
@@ -105,7 +103,7 @@ def drained(pieces: Iterator[bytes]) -> int:
     return sum(map(len, pieces))
 
 
-BY_SCORE = (Sort(Field("scores.tone")),)
+TONE = "scores.tone"
 READ: dict[str, Callable[[Evaluations, Sequence[str]], object]] = {
     "comparison": compared,
     "comparison as HTML": lambda evaluations, runs: len(compared(evaluations, runs).html),
@@ -116,7 +114,9 @@ READ: dict[str, Callable[[Evaluations, Sequence[str]], object]] = {
     "rows of a result": lambda evaluations, runs: sum(1 for _ in evaluations.result(runs[0]).rows),
     "results of both, 100": lambda evaluations, runs: results(evaluations, runs, limit=100, summarise=False),
     "results of both, 100 with summary": lambda evaluations, runs: results(evaluations, runs, limit=100),
-    "results of both, 100 by a score": lambda evaluations, runs: results(evaluations, runs, limit=100, sorts=BY_SCORE),
+    "results of both, 100 by a score": lambda evaluations, runs: results(
+        evaluations, runs, limit=100, sort="scores.tone"
+    ),
     "results of both, all": lambda evaluations, runs: results(evaluations, runs, summarise=False),
 }
 

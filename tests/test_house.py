@@ -173,19 +173,11 @@ def imported(code: str) -> set[tuple[str, str]]:
     return {(module, name) for module, name in found if module.partition(".")[0] == "modelyard"}
 
 
-PENDING = {
-    "evaluate.md": {
-        *(f"modelyard.domain.evaluation.filters.{name}" for name in ("Comparator", "Compare", "Field", "Literal")),
-        *(f"modelyard.domain.evaluation.results.{name}" for name in ("Filter", "ResultQuery", "Sort")),
-    }
-}
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if page.suffix in (".md", ".py")], ids=lambda page: page.name)
 def test_what_readers_copy_imports_from_the_public_modules_only(page: Path) -> None:
     names = {door: {*import_module(door).__all__, ""} for door in DOORS}
     past = {f"{module}.{name}" for module, name in imported(python_of(page)) if name not in names.get(module, ())}
-    assert past <= PENDING.get(page.name, set())
+    assert past == set()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: page.name)

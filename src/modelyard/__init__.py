@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         Tool,
         Usage,
     )
+    from modelyard.domain.evaluation.filters import field
+    from modelyard.domain.evaluation.results import Sort
     from modelyard.domain.evaluation.scorers import Unscored
     from modelyard.domain.events import CompletionBooked, CompletionFailed, JobChanged, JobEventRecorded, LeaseTaken
     from modelyard.domain.identity import Principal, Scope
@@ -74,6 +76,8 @@ else:
                 "Tool",
                 "Usage",
             ),
+            "domain.evaluation.filters": ("field",),
+            "domain.evaluation.results": ("Sort",),
             "domain.evaluation.scorers": ("Unscored",),
             "domain.events": ("CompletionBooked", "CompletionFailed", "JobChanged", "JobEventRecorded", "LeaseTaken"),
             "domain.identity": ("Principal", "Scope"),
@@ -130,6 +134,7 @@ __all__ = [
     "Scope",
     "ScriptedBackend",
     "Settings",
+    "Sort",
     "Tool",
     "Trajectory",
     "TrajectoryGroup",
@@ -140,6 +145,7 @@ __all__ = [
     "__version__",
     "asgi_app",
     "errors",
+    "field",
     "gather",
     "offer",
     "open_platform",

@@ -5,8 +5,9 @@ Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -117,6 +118,21 @@ def answer_from(cls: type[A], value: object, **members: Any) -> A:
     """Return an instance of an answer class: with these members, and the others from the attributes of `value`."""
     others = (field.name for field in attrs.fields(cls) if field.name not in members)
     return cls(**members, **{name: getattr(value, name) for name in others})
+
+
+def answering(cls: type[A], **sources: str | Callable[[Any], Any]) -> Callable[[Any], A]:
+    """Return a function that makes an instance of an answer class from a value: each member is the attribute of its
+    name, or of the name in `sources`, or what the function there returns for the value.
+    """
+    found = [sources.get(field.name, field.name) for field in attrs.fields(cls)]
+    getters = [attrgetter(source) if isinstance(source, str) else source for source in found]
+    return lambda value: cls(*[get(value) for get in getters])
+
+
+def each(show: Callable[[Any], A], name: str) -> Callable[[Any], tuple[A, ...]]:
+    """Return a function that shows every item of an attribute of a value."""
+    several = attrgetter(name)
+    return lambda value: tuple(map(show, several(value)))
 
 
 PATIENCE = 30.0

@@ -53,8 +53,15 @@ class Listing(Generic[T]):
         found = list(islice(chain.from_iterable(self._batches(cursor, limit + 1)), limit + 1))
         return Page(tuple(self._shown(found[:limit])), len(found) > limit)
 
+    def after(self, id: str) -> Iterator[T]:
+        """Iterate over what follows the item with this id. Raises `NotFound` for an unknown id."""
+        return self._from(self._place(id))
+
     def __iter__(self) -> Iterator[T]:
-        for batch in self._batches(None, BATCH):
+        return self._from(None)
+
+    def _from(self, cursor: Cursor | None) -> Iterator[T]:
+        for batch in self._batches(cursor, BATCH):
             yield from self._shown(batch)
 
     async def __aiter__(self) -> AsyncIterator[T]:

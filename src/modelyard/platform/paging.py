@@ -165,10 +165,13 @@ def index_listing(
         size = size if keep is accept_all else max(size, BATCH)
         return runtime.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
 
+    def show(found: Sequence[R]) -> Sequence[T]:
+        return runtime.store.read(lambda snapshot: shown(snapshot, found)) if found else ()
+
     return Listing(
         in_batches(read, partial(cursor_at, cls, index), keep),
         lambda name: runtime.store.read(partial(place, name)),
-        lambda found: runtime.store.read(lambda snapshot: shown(snapshot, found)) if found else (),
+        tuple if shown is _as_they_are else show,
     )
 
 

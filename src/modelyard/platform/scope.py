@@ -4,9 +4,10 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.identity import Principal
 from modelyard.errors import NotFound
-from modelyard.platform.paging import get_or_none
+from modelyard.platform.paging import get_or_none, named_place
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 Namespace = tuple[str, str]
@@ -34,13 +35,12 @@ R = TypeVar("R", bound=InNamespace)
 class ScopedReader:
     """Reads the records that a principal may see. Others look as if they did not exist."""
 
+    runtime: Runtime
     principal: Principal
 
-    def place(self, project: str, entity: str | None) -> Namespace:
-        """Return the entity, by default the principal's, and project. Raises `Forbidden`, `InvalidInput`."""
-        entity = self.principal.entity if entity is None else entity
-        self.principal.require(entity, project)
-        return check_name(entity, "entity"), check_name(project, "project")
+    def place(self, project: str | None, entity: str | None) -> Namespace:
+        """Return the entity and the project, as `named_place` does. Raises `Forbidden`, `InvalidInput`."""
+        return named_place(self.runtime, self.principal, entity, project)
 
     def maybe_place(self, project: str | None, entity: str | None) -> Namespace | None:
         """Return the place like `place`, or None if no project is named."""

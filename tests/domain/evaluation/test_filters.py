@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard import field
 from modelyard.domain.evaluation.filters import (
-    AllOf,
-    AnyOf,
-    Comparator,
-    Compare,
-    ContainsText,
-    Convert,
+    ORDERS,
     Field,
-    In,
     Literal,
-    Not,
     Target,
+    all_of,
+    any_of,
+    contains_text,
+    convert,
+    equal,
+    equals_one_of,
+    no,
     scorer_keys,
 )
 from modelyard.domain.evaluation.metrics import ScoredPrediction
@@ -36,10 +37,6 @@ def trial(output: Any = "text", **scores: Any) -> ScoredPrediction:
         for at, (scorer, value) in enumerate(scores.items())
     ]
     return prediction, made
-
-
-def compare(comparison: str, left: Any, right: Any) -> bool:
-    return Compare(Comparator(comparison), Literal(left), Literal(right)).of(trial())
 
 
 # ---- fields ------------------------------------------------------------------------------------------------------
@@ -97,7 +94,7 @@ def test_looking_anything_up_never_fails(output: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "equal"),
+    ("left", "right", "holds"),
     [
         (1, 1.0, True),
         (True, 1, True),
@@ -111,9 +108,12 @@ def test_looking_anything_up_never_fails(output: Any) -> None:
         ({}, None, False),
     ],
 )
-def test_values_are_equal_as_json_and_a_bool_counts_as_0_or_1(left: Any, right: Any, equal: bool) -> None:
-    assert compare("$eq", left, right) is equal
-    assert In(Literal(left), (Literal("other"), Literal(right))).of(trial()) is equal
+def test_values_are_equal_as_json_and_a_bool_counts_as_0_or_1(left: Any, right: Any, holds: bool) -> None:
+    assert equal(left, right) is holds
+    assert equals_one_of(left, "other", right) is holds
+    assert (Literal(left) == right).of(trial()) is holds
+    assert (Literal(left) != right).of(trial()) is not holds
+    assert Literal(left).is_in(["other", right]).of(trial()) is holds
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,31 @@ def test_values_are_equal_as_json_and_a_bool_counts_as_0_or_1(left: Any, right: 
     ],
 )
 def test_what_cannot_be_ordered_is_neither_greater_nor_smaller(left: Any, right: Any, holding: set[str]) -> None:
-    assert {one for one in ("$gt", "$gte", "$lt", "$lte") if compare(one, left, right)} == holding
+    assert {name for name, order in ORDERS.items() if order(left, right)} == holding
+    value = Literal(left)
+    conditions = {"$gt": value > right, "$gte": value >= right, "$lt": value < right, "$lte": value <= right}
+    assert {name for name, condition in conditions.items() if condition.of(trial())} == holding
 
 
 def test_conditions_are_joined_and_turned_round() -> None:
-    yes, no, number = Literal(True), Literal(False), Literal(1)
-    assert AllOf(()).of(trial()) is True
-    assert AnyOf(()).of(trial()) is False
-    assert [AllOf((yes, one)).of(trial()) for one in (yes, no, number)] == [True, False, False]
-    assert [AnyOf((no, one)).of(trial()) for one in (yes, no, number)] == [True, False, False]
-    assert [Not(one).of(trial()) for one in (yes, no, number)] == [False, True, True]
+    assert (all_of(), any_of()) == (True, False)
+    assert [all_of(True, one) for one in (True, False, 1)] == [True, False, False]
+    assert [any_of(False, one) for one in (True, False, 1)] == [True, False, False]
+    assert [no(one) for one in (True, False, 1)] == [False, True, True]
+
+
+def test_operators_join_conditions_on_fields() -> None:
+    small, other = field("inputs.n") < 4, field("inputs.text") == "other"
+    assert [one.of(trial()) for one in (small & other, small | other, ~other)] == [False, True, True]
+    assert [one.path for one in (small & ~other).fields] == ["inputs.n", "inputs.text"]
+    assert field("inputs.text").contains("ähn", ignore_case=True).of(trial())
+
+
+def test_a_condition_is_not_true_or_false_by_itself() -> None:
+    with pytest.raises(TypeError, match="&"):
+        assert 1 < field("inputs.n") < 5
+    with pytest.raises(TypeError, match="&"):
+        _ = field("inputs.n") == 1 and field("inputs.text") == "x"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +172,7 @@ def test_conditions_are_joined_and_turned_round() -> None:
     ],
 )
 def test_a_text_contains_a_text(whole: Any, part: Any, insensitive: bool, held: bool) -> None:
-    assert ContainsText(Literal(whole), Literal(part), insensitive).of(trial()) is held
+    assert contains_text(whole, part, ignore_case=insensitive) is held
 
 
 @pytest.mark.parametrize(
@@ -191,5 +206,5 @@ def test_a_text_contains_a_text(whole: Any, part: Any, insensitive: bool, held: 
     ],
 )
 def test_a_value_is_converted_or_is_none(value: Any, to: str, converted: Any) -> None:
-    found = Convert(Literal(value), Target(to)).of(trial())
+    found = convert(Target(to), value)
     assert (found, type(found)) == (converted, type(converted))

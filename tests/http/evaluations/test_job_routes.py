@@ -149,6 +149,7 @@ def test_what_has_happened_to_a_run_is_listed_and_only_grows(asker: Asker, worke
     assert progress[-1]["data"] == told
     assert asker.events(call_id, "offset=1&limit=1") == seen[1:2]
     assert asker.events(call_id, "limit=0") == []
+    assert asker.events(call_id, f"after={seen[0]['id']}") == seen[1:]
     made = platform.evaluations.runs.create(ECHO, ECHO, **PLACE)
     assert asker.events(made.id) == []
 

@@ -247,6 +247,20 @@ def test_a_listing_is_cut_filtered_and_speaks_the_older_dialect(client: Evaluato
     assert found(("evaluation_run_ids", third), ("evaluation_run_ids", first)) == [first, third]
 
 
+def test_a_listing_continues_after_the_last_item_that_was_read(client: Evaluator) -> None:
+    made = [client.create() for _ in range(4)]
+    assert ids(client.send("GET", query={"after": made[1]})) == made[2:]
+    assert ids(client.send("GET", query={"after": made[0], "limit": 2})) == made[1:3]
+    assert ids(client.send("GET", query=[("after", made[0]), *(("evaluation_run_ids", one) for one in made[:2])])) == [
+        made[1]
+    ]
+    assert ids(client.send("GET", query={"after": made[3]})) == []
+    late = client.create()
+    assert ids(client.send("GET", query={"after": made[3]})) == [late]
+    unknown = client.send("GET", query={"after": "unknown"})
+    assert (unknown.status, unknown.json["error_code"]) == (404, "not_found")
+
+
 def test_every_wrong_parameter_is_told_at_its_place(client: Evaluator) -> None:
     answer = client.send("GET", query={"limit": -1, "offset": "x"})
     assert answer.status == 422

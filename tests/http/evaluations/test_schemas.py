@@ -1,7 +1,7 @@
 """Evaluation runs on the wire: queries in, objects out, problems at the places where a client put the values."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +17,13 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure, unstructure
 from modelyard.http.evaluations.object_schemas import dataset_request, dataset_rows
-from modelyard.http.evaluations.route import problems_in_request
+from modelyard.http.evaluations.route import ListingQuery, problems_in_request
 from modelyard.http.evaluations.run_schemas import (
     EvaluationRunCreate,
     EvaluationRunFinish,
     EvaluationRunObject,
-    RunQuery,
-    parse_ids,
-    parse_run_query,
+    run_filters,
+    show_run,
 )
 from modelyard.http.message import dump
 
@@ -40,34 +39,43 @@ def recorded(name: str) -> Any:
 
 
 def test_a_run_has_every_member_that_the_public_client_was_recorded_to_read() -> None:
-    theirs, ours = recorded("get-evaluation_runs-id-200.json"), unstructure(EvaluationRunObject.of(RUN))
+    theirs, ours = recorded("get-evaluation_runs-id-200.json"), unstructure(show_run(RUN))
     assert theirs.keys() <= ours.keys()
     del theirs["summary"]  # the recorded server keeps words of its own in it
     assert {name: ours[name] for name in theirs} == theirs
 
 
 def test_the_members_of_a_run_are_those_that_the_api_description_declares() -> None:
-    assert list(unstructure(EvaluationRunObject.of(RUN))) == [field.name for field in attrs.fields(EvaluationRunObject)]
+    assert list(unstructure(show_run(RUN))) == [field.name for field in attrs.fields(EvaluationRunObject)]
 
 
 def test_a_finished_run_is_plain_json_to_its_depth() -> None:
     summary = MappingProxyType({"per": MappingProxyType({"class": (1, MappingProxyType({"a": None}))})})
     run = attrs.evolve(RUN, state=RunState.COMPLETED, finished_at=STARTED.replace(microsecond=0), summary=summary)
-    shown = json.loads(dump(EvaluationRunObject.of(run)))
+    shown = json.loads(dump(show_run(run)))
     assert shown["summary"] == {"per": {"class": [1, {"a": None}]}}
     assert (shown["status"], shown["finished_at"]) == ("completed", "2026-11-20T09:13:22.000000Z")
 
 
 def test_a_cancelled_run_reads_as_failed_and_says_more_to_who_asks() -> None:
-    shown = unstructure(EvaluationRunObject.of(attrs.evolve(RUN, state=RunState.CANCELLED, reason="not needed")))
+    shown = unstructure(show_run(attrs.evolve(RUN, state=RunState.CANCELLED, reason="not needed")))
     assert (shown["status"], shown["state"], shown["reason"]) == ("failed", "cancelled", "not needed")
 
 
 # ---- queries ----
 
 
+def requested(parameters: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """What a listing of runs takes from its query. Raises `InvalidInput`."""
+    query = ListingQuery(parameters)
+    filters = run_filters(query)
+    query.check()
+    return {**filters, "limit": query.limit, "offset": query.offset, "after": query.after}
+
+
 def test_a_listing_without_a_query_keeps_all() -> None:
-    assert parse_run_query({}) == RunQuery()
+    empty = dict.fromkeys(("evaluations", "models", "ids", "sources"), ())
+    assert requested({}) == {**empty, "limit": None, "offset": 0, "after": None}
 
 
 def test_array_parameters_repeat_are_joined_or_carry_their_older_names() -> None:
@@ -79,22 +87,24 @@ def test_array_parameters_repeat_are_joined_or_carry_their_older_names() -> None
         "source_evaluation_run_ids": ("s", "s"),
         "limit": ("10",),
         "offset": ("0020",),
+        "after": ("7",),
         "unknown": ("x",),
     }
-    assert parse_run_query(query) == RunQuery(("a", "b", "c", "d"), ("m",), ("1", "2"), ("s",), 10, 20)
+    filters = {"evaluations": ("a", "b", "c", "d"), "models": ("m",), "ids": ("1", "2"), "sources": ("s",)}
+    assert requested(query) == {**filters, "limit": 10, "offset": 20, "after": "7"}
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.0", "1e3", "+1", " 1", "٣", "1_000", "9" * 16, "0x1", "-"])
 def test_a_number_that_is_none_is_named(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        parse_run_query({"limit": (text,)})
+        requested({"limit": (text,)})
     assert [(p.loc, p.type) for p in refused.value.problems] == [(("query", "limit"), "int_parsing")]
 
 
 def test_every_wrong_parameter_is_named_at_once() -> None:
     ids = tuple(str(number) for number in range(1001))
     with pytest.raises(InvalidInput) as refused:
-        parse_run_query({"limit": ("-1",), "offset": ("1", "2"), "evaluation_run_ids": (",".join(ids),)})
+        requested({"limit": ("-1",), "offset": ("1", "2"), "evaluation_run_ids": (",".join(ids),)})
     assert [(p.loc[1], p.type) for p in refused.value.problems] == [
         ("limit", "greater_than_equal"),
         ("offset", "int_parsing"),
@@ -103,25 +113,14 @@ def test_every_wrong_parameter_is_named_at_once() -> None:
 
 
 def test_no_limit_is_not_the_limit_zero() -> None:
-    assert parse_run_query({"limit": ("0",)}).limit == 0
-    assert parse_run_query({}).limit is None
+    assert requested({"limit": ("0",)})["limit"] == 0
+    assert requested({})["limit"] is None
 
 
 @given(st.dictionaries(st.sampled_from(["limit", "offset", "evaluations"]), st.lists(st.text()).map(tuple)))
 def test_no_query_is_worse_than_refused(query: dict[str, tuple[str, ...]]) -> None:
     with suppress(InvalidInput):
-        assert parse_run_query(query).offset >= 0
-
-
-@pytest.mark.parametrize("query", [{}, {"evaluation_run_ids": ()}, {"evaluation_run_ids": ("",)}, {"ids": ("1",)}])
-def test_a_deletion_names_what_it_deletes(query: dict[str, tuple[str, ...]]) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        parse_ids(query)
-    assert [(p.loc, p.type) for p in refused.value.problems] == [(("query", "evaluation_run_ids"), "missing")]
-
-
-def test_the_ids_of_a_deletion_come_once_each() -> None:
-    assert parse_ids({"evaluation_run_ids": ("1", "2,1")}) == ("1", "2")
+        assert requested(query)["offset"] >= 0
 
 
 # ---- bodies ----

@@ -257,17 +257,19 @@ def test_a_deleted_entity_leaves_no_object_and_no_rows(platform: Platform, objec
 # ---- seeing
 
 
-def test_lists_are_in_order_and_cut(platform: Platform, objects: Objects) -> None:
+def test_lists_are_in_order_and_continue_after_any_item(platform: Platform, objects: Objects) -> None:
     made = []
     for number in range(5):
         platform._runtime.clock.advance(1)  # type: ignore[attr-defined]
         made.append(objects.publish("op", f"f{number % 2}", {"source_code": str(number)}, **RED))
     objects.delete("op", "f1", ["v0"], **RED)
     assert list(objects.list("op", **RED)) == [made[0], *made[2:]]
-    assert list(objects.list("op", limit=2, offset=1, **RED)) == made[2:4]
-    assert not list(objects.list("op", project="blue"))
-    with pytest.raises(InvalidInput, match="offset"):
-        objects.list("op", offset=-1, **RED)
+    page = objects.list("op", **RED).page(2)
+    assert (list(page), page.has_more) == ([made[0], made[2]], True)
+    assert list(objects.list("op", **RED).after(made[2].id)) == made[3:]
+    assert not objects.list("op", project="blue")
+    with pytest.raises(NotFound):
+        objects.list("op", project="blue").page(after=made[0].id)
 
 
 def test_another_scope_is_forbidden_in_every_use(platform: Platform, objects: Objects) -> None:

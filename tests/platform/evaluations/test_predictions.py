@@ -227,17 +227,19 @@ def test_a_deleted_entity_leaves_no_prediction_and_no_score(platform: Platform) 
 # ---- listing and seeing
 
 
-def test_lists_are_in_order_and_cut(platform: Platform) -> None:
+def test_lists_are_in_order_and_continue_after_any_item(platform: Platform) -> None:
     run = run_of(platform)
     made = [predicted(platform, run, {"q": number}).id for number in range(5)]
     alone = predicted(platform).id
     predictions = platform.evaluations.predictions
     assert [found.id for found in predictions.list(**RED)] == [*made, alone]
-    assert [found.id for found in predictions.list(run_id=run.id, limit=2, offset=1, **RED)] == made[1:3]
-    assert not list(predictions.list(run_id=run.id, limit=0, **RED))
-    assert not list(predictions.list(run_id="unknown", **RED))
-    with pytest.raises(InvalidInput, match="limit"):
-        predictions.list(limit=-1, **RED)
+    assert [found.id for found in predictions.list(run_id=run.id, **RED).page(2, after=made[0])] == made[1:3]
+    assert [found.id for found in predictions.list(run_id=run.id, **RED).after(made[2])] == made[3:]
+    assert [found.id for found in predictions.list(**RED).after(made[4])] == [alone]
+    assert not predictions.list(run_id="unknown", **RED)
+    assert not predictions.list()
+    with pytest.raises(NotFound):
+        predictions.list(**RED).page(after="unknown")
 
 
 def test_what_is_anothers_looks_as_if_it_did_not_exist(platform: Platform) -> None:

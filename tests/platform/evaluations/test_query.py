@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from modelyard import Sort, field
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.filters import Comparator, Compare, Expression, Field, Literal
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, Sort
+from modelyard.domain.evaluation.results_summary import LeafStats
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import CallerError, Forbidden, InvalidInput
 from modelyard.platform.evaluations import stored_run as judged
@@ -64,7 +64,7 @@ class World:
             yield Score(f"{id_}-{name}", *place, id_, name, NOON, run_id=run_id, value={"value": value}, **at)
 
     def ask(self, *run_ids: str, **options: Any) -> Results:
-        return self.evaluations.results(ResultQuery(run_ids, **options), project="p")
+        return self.evaluations.results(run_ids, project="p", **options)
 
     def rows(self, *run_ids: str, **options: Any) -> list[int]:
         """The numbers of the rows that are found."""
@@ -88,8 +88,7 @@ def in_order(*numbers: int) -> list[int]:
     return sorted(numbers, key=row)
 
 
-def judge(comparison: str, value: Any, field: str = "scores.judge") -> Expression:
-    return Compare(Comparator(comparison), Field(field), Literal(value))
+JUDGED = field("scores.judge")
 
 
 # ---- joining -----------------------------------------------------------------------------------------------------
@@ -108,8 +107,8 @@ def test_rows_of_several_runs_are_joined_by_their_digests_in_the_order_of_these(
 def test_only_rows_that_all_runs_have_are_kept_if_asked_for(world: World) -> None:
     world.run("a", [(1, 1), (2, 2), (2, 2)])
     world.run("b", [(2, 2), (3, 3)])
-    assert world.rows("a", "b", require_intersection=True) == [2]
-    assert world.rows("a", "b", "gone", require_intersection=True) == []
+    assert world.rows("a", "b", in_all_runs=True) == [2]
+    assert world.rows("a", "b", "gone", in_all_runs=True) == []
 
 
 def test_a_run_that_is_not_here_or_elsewhere_is_told_as_missing(world: World) -> None:
@@ -119,7 +118,7 @@ def test_a_run_that_is_not_here_or_elsewhere_is_told_as_missing(world: World) ->
     assert (found.missing, list(found.runs), found.total_rows) == (("q", "never"), ["a"], 1)
     held = Evaluations(world.yard.runtime, world.yard.as_tenant("acme", "q").principal)
     with pytest.raises(Forbidden):
-        held.results(ResultQuery(("a",)), project="p")
+        held.results(("a",), project="p")
 
 
 def test_pages_are_cut_behind_everything_else(world: World) -> None:
@@ -129,8 +128,8 @@ def test_pages_are_cut_behind_everything_else(world: World) -> None:
     assert world.rows("a", limit=3, offset=8) == whole[8:]
     assert world.rows("a", offset=4) == whole[4:]
     assert world.rows("a", limit=0) == []
-    assert world.rows("a", limit=2, offset=2, sorts=(Sort(Field("inputs.n"), descending=True),)) == [7, 6]
-    assert world.ask("a", limit=2, filters=(Filter(judge("$gt", 3)),)).total_rows == 6
+    assert world.rows("a", limit=2, offset=2, sort=(Sort("inputs.n", descending=True),)) == [7, 6]
+    assert world.ask("a", limit=2, where=JUDGED > 3).total_rows == 6
     with pytest.raises(InvalidInput):
         world.ask("a", limit=-1)
 
@@ -155,36 +154,64 @@ def test_rows_are_read_a_few_at_a_time_with_all_their_trials(world: World, monke
 def test_a_row_fits_a_filter_of_a_run_when_one_of_its_trials_there_does(world: World) -> None:
     world.run("a", [(1, 1), (2, 5), (3, 1), (3, 5)])
     world.run("b", [(1, 5), (4, 5)])
-    assert world.rows("a", "b", filters=(Filter(judge("$gt", 3), "a"),)) == in_order(2, 3)
-    assert world.rows("a", "b", filters=(Filter(judge("$gt", 3), "gone"),)) == []
+    assert world.rows("a", "b", where={"a": JUDGED > 3}) == in_order(2, 3)
+    assert world.rows("a", "b", where={"gone": JUDGED > 3}, check_names=False) == []
 
 
 def test_a_row_fits_a_filter_without_a_run_in_some_run_or_if_asked_for_in_every_one(world: World) -> None:
     world.run("a", [(1, 5), (2, 5), (3, 1)])
     world.run("b", [(1, 5), (2, 1), (4, 5)])
-    wanted = (Filter(judge("$gt", 3)),)
-    assert world.rows("a", "b", filters=wanted) == in_order(1, 2, 4)
-    assert world.rows("a", "b", filters=wanted, match_all=True) == [1]
+    assert world.rows("a", "b", where=JUDGED > 3, match="any") == in_order(1, 2, 4)
+    assert world.rows("a", "b", where=JUDGED > 3) == [1]
 
 
 def test_several_filters_are_joined_within_a_run_and_across_runs_as_asked_for(world: World) -> None:
     world.run("a", [(1, 5), (2, 9), (3, 1)])
     world.run("b", [(1, 5), (3, 5)])
-    between = (Filter(judge("$gt", 3), "a"), Filter(judge("$lt", 7), "a"))
-    assert world.rows("a", "b", filters=between) == [1]
-    either = (Filter(judge("$gt", 7), "a"), Filter(judge("$gt", 3), "b"))
-    assert world.rows("a", "b", filters=either) == in_order(1, 2, 3)
-    assert world.rows("a", "b", filters=either, match_all=True) == []
-    both = (Filter(judge("$lt", 3), "a"), Filter(judge("$gt", 3), "b"))
-    assert world.rows("a", "b", filters=both, match_all=True) == [3]
-    one_trial = (Filter(judge("$lt", 3)), Filter(judge("$gt", 3)))
-    assert world.rows("a", "b", filters=one_trial) == []
+    assert world.rows("a", "b", where={"a": (JUDGED > 3) & (JUDGED < 7)}) == [1]
+    either = {"a": JUDGED > 7, "b": JUDGED > 3}
+    assert world.rows("a", "b", where=either, match="any") == in_order(1, 2, 3)
+    assert world.rows("a", "b", where=either) == []
+    assert world.rows("a", "b", where={"a": JUDGED < 3, "b": JUDGED > 3}) == [3]
+    assert world.rows("a", "b", where=(JUDGED < 3) & (JUDGED > 3), match="any") == []
+    with pytest.raises(InvalidInput, match="'all' or 'any'"):
+        world.rows("a", where=JUDGED > 3, match="some")
 
 
 def test_inputs_and_outputs_can_be_asked_for_too(world: World) -> None:
     world.run("a", [(1, 1), (2, 2)])
-    assert world.rows("a", filters=(Filter(judge("$gte", 2, "inputs.n")),)) == [2]
-    assert world.rows("a", filters=(Filter(judge("$eq", "text 1", "output.answer")),)) == [1]
+    assert world.rows("a", where=field("inputs.n") >= 2) == [2]
+    assert world.rows("a", where=field("output.answer") == "text 1") == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"where": field("scores.judg") > 1}, "scores.judg: must be a score of these runs, such as scores.judge"),
+        ({"where": field("scores.judge.tone") > 1, "sort": "inputs.m"}, "inputs.m: must be an input .* inputs.n"),
+        ({"sort": ["inputs.n", "scores.other"]}, "scores.other: .* such as scores.judge"),
+        ({"where": {"b": JUDGED > 1}}, "where.b: must be the id of one of the runs"),
+        ({"where": True}, "where: must be a condition"),
+        ({"sort": JUDGED > 1}, "sort: must be a field"),
+    ],
+)
+def test_a_misspelt_name_is_named_with_the_nearest(world: World, options: Any, named: str) -> None:
+    world.run("a", [(1, 1), (2, 2)])
+    with pytest.raises(InvalidInput, match=named):
+        world.ask("a", **options)
+
+
+def test_a_misspelt_option_is_refused(world: World) -> None:
+    with pytest.raises(TypeError, match="wher"):
+        world.ask("a", wher=JUDGED > 1)
+    with pytest.raises(CallerError, match=r"did you mean scores\.judge"):
+        field("score.judge")
+
+
+def test_names_of_runs_without_rows_or_scores_are_not_judged(world: World) -> None:
+    world.run("a", [])
+    world.run("b", [(1, {})])
+    assert world.rows("a", "b", where=(field("inputs.n") > 0) & (JUDGED > 1)) == []
 
 
 # ---- sorting -----------------------------------------------------------------------------------------------------
@@ -193,21 +220,21 @@ def test_inputs_and_outputs_can_be_asked_for_too(world: World) -> None:
 def test_rows_are_sorted_by_the_mean_of_a_score_and_those_without_come_last_both_ways(world: World) -> None:
     world.run("a", [(1, 3), (2, True), (3, None), (4, 1), (4, 4), (5, "text")])
     world.run("b", [(2, 9)])
-    sort = Sort(Field("scores.judge"), run_id="a")
+    sort = Sort("scores.judge", run_id="a")
     without = in_order(3, 5)
-    assert world.rows("a", "b", sorts=(sort,)) == [2, 4, 1, *without]
-    assert world.rows("a", sorts=(Sort(Field("scores.judge"), descending=True),)) == [1, 4, 2, *without]
-    assert world.rows("a", "b", sorts=(Sort(Field("scores.judge")),))[:3] == [4, 1, 2]
+    assert world.rows("a", "b", sort=(sort,)) == [2, 4, 1, *without]
+    assert world.rows("a", sort=(Sort("scores.judge", descending=True),)) == [1, 4, 2, *without]
+    assert world.rows("a", "b", sort=(Sort("scores.judge"),))[:3] == [4, 1, 2]
 
 
 def test_equal_rows_are_sorted_by_the_next_field_and_then_by_digest(world: World) -> None:
     world.run("a", [(1, 1), (2, 1), (3, 2), (4, 1)])
     same = in_order(1, 2, 4)
     for descending in (False, True):
-        by_score = Sort(Field("scores.judge"), descending)
-        assert world.rows("a", sorts=(by_score,)) == ([3, *same] if descending else [*same, 3])
-        by_input = Sort(Field("inputs.n"), not descending)
-        assert world.rows("a", sorts=(by_score, by_input)) == ([3, 1, 2, 4] if descending else [4, 2, 1, 3])
+        by_score = Sort("scores.judge", descending)
+        assert world.rows("a", sort=(by_score,)) == ([3, *same] if descending else [*same, 3])
+        by_input = Sort("inputs.n", not descending)
+        assert world.rows("a", sort=(by_score, by_input)) == ([3, 1, 2, 4] if descending else [4, 2, 1, 3])
 
 
 def test_inputs_are_sorted_numbers_before_texts(world: World) -> None:
@@ -217,18 +244,18 @@ def test_inputs_are_sorted_numbers_before_texts(world: World) -> None:
         for at, value in enumerate(["b", "a", None])
     ]
     world.yard.runtime.store.transact(lambda tx: [tx.add(record) for record in records])
-    assert world.rows("a", sorts=(Sort(Field("inputs.n")),)) == [9, 10, "a", "b", None]
-    assert world.rows("a", sorts=(Sort(Field("inputs.n"), descending=True),)) == [10, 9, "b", "a", None]
+    assert world.rows("a", sort=(Sort("inputs.n"),)) == [9, 10, "a", "b", None]
+    assert world.rows("a", sort=(Sort("inputs.n", descending=True),)) == [10, 9, "b", "a", None]
 
 
 def test_rows_are_sorted_by_how_far_runs_lie_apart(world: World) -> None:
     world.run("a", [(1, 1), (2, 1), (3, 1), (4, 1)])
     world.run("b", [(1, 5), (2, 1.5), (3, None)])
     world.run("c", [(1, 2), (2, 9)])
-    sort = Sort(Field("scores.judge"), descending=True, difference=True)
-    assert world.rows("a", "b", "c", sorts=(sort,)) == [2, 1, *in_order(3, 4)]
+    sort = Sort("scores.judge", descending=True, difference=True)
+    assert world.rows("a", "b", "c", sort=(sort,)) == [2, 1, *in_order(3, 4)]
     with pytest.raises(CallerError, match="difference"):
-        Sort(Field("inputs.n"), difference=True)
+        Sort("inputs.n", difference=True)
 
 
 @settings(max_examples=60, deadline=None)
@@ -240,18 +267,18 @@ def test_a_sorted_page_is_the_page_of_what_is_sorted(build: Any, data: Any) -> N
     for run, rows in scores.items():
         world.run(run, rows)
     sorts = tuple(
-        Sort(Field("scores.judge"), data.draw(st.booleans()), data.draw(st.sampled_from(["a", "b", None])))
+        Sort("scores.judge", data.draw(st.booleans()), data.draw(st.sampled_from(["a", "b", None])))
         for _ in range(data.draw(st.integers(0, 2)))
     )
     intersect = data.draw(st.booleans())
-    whole = world.rows("a", "b", sorts=sorts, require_intersection=intersect)
+    whole = world.rows("a", "b", sort=sorts, in_all_runs=intersect)
     present = [{number for number, _ in rows} for rows in scores.values()]
     assert set(whole) == (present[0] & present[1] if intersect else present[0] | present[1])
     assert len(whole) == len(set(whole))
     limit, offset = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
-    page = world.rows("a", "b", sorts=sorts, require_intersection=intersect, limit=limit, offset=offset)
+    page = world.rows("a", "b", sort=sorts, in_all_runs=intersect, limit=limit, offset=offset)
     assert page == whole[offset : offset + limit]
-    window = {"require_intersection": intersect, "limit": limit, "offset": offset}
+    window = {"in_all_runs": intersect, "limit": limit, "offset": offset}
     told, counted = (world.ask("a", "b", **window, summarise=summarise) for summarise in (True, False))
     assert (counted.total_rows, counted.names) == (told.total_rows, told.names) == (len(whole), told.names)
     assert [row.digest for row in counted.rows] == [row.digest for row in told.rows]
@@ -321,10 +348,10 @@ def test_the_summary_is_over_the_rows_that_fit_and_if_asked_for_over_those_of_al
 
     assert means() == (3, [2.0, 5.0])
     assert means(limit=1) == (3, [2.0, 5.0])
-    assert means(require_intersection=True) == (2, [2.5, 5.0])
-    assert means(require_intersection=True, summary_require_intersection=False) == (3, [2.0, 5.0])
-    assert means(summary_require_intersection=True) == (2, [2.5, 5.0])
-    assert means(filters=(Filter(judge("$gte", 3), "a"),)) == (1, [3.0, 6.0])
+    assert means(in_all_runs=True) == (2, [2.5, 5.0])
+    assert means(in_all_runs=True, summary_in_all_runs=False) == (3, [2.0, 5.0])
+    assert means(summary_in_all_runs=True) == (2, [2.5, 5.0])
+    assert means(where={"a": JUDGED >= 3}) == (1, [3.0, 6.0])
 
 
 def test_tokens_and_costs_are_summed_exactly_and_none_where_nothing_was_reported(world: World) -> None:

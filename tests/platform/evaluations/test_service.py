@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.clock import uuid7_ids
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
@@ -20,6 +21,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RunAlreadyFinished
 from modelyard.platform.evaluations.runs import Runs
 from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.listing import Listing
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Backend, Store
 from modelyard.stores.memory import MemoryStore
@@ -221,6 +223,40 @@ def test_the_strict_mode_takes_objects_that_were_published_until_they_are_delete
     assert locations(refused.value) == [("evaluation",), ("model",)]
 
 
+# ---- listings and projects ----
+
+
+def test_runs_are_listed_to_the_end_and_continue_after_any_of_them(world: World) -> None:
+    made = [world.create().id for _ in range(5)]
+    runs = world.runs()
+    assert [run.id for run in runs.list(project="red")] == made
+    assert [run.id for run in runs.list(project="red").page(2, after=made[1])] == made[2:4]
+    assert [run.id for run in runs.list(project="red", ids=[made[4], made[0], made[3]]).after(made[0])] == made[3:]
+    assert [run.id for run in runs.list(project="red", models=["weave:///e/p/object/other"])] == []
+    with pytest.raises(NotFound):
+        runs.list(project="blue").page(after=made[0])
+
+
+def test_without_a_project_everything_is_in_the_default_one() -> None:
+    with open_platform(project="support") as platform:
+        evaluations, rows = platform.evaluations, [{"prompt": "a", "expected": "a"}]
+        dataset = evaluations.objects.publish("dataset", "questions", {}, rows)
+        result = evaluations.run("quiz", "echo", dataset)
+        again = evaluations.rescore(result.run.id, "contains")
+        run = evaluations.runs.create(EVALUATION, MODEL)
+        answer = evaluations.predictions.create(MODEL, {}, "x", run_id=run.id)
+        evaluations.scores.create(answer.id, "weave:///local/support/object/judge", 1)
+        assert [one.id for one in evaluations.runs.list()] == [result.run.id, again.run.id, run.id]
+        assert {one.project for one in evaluations.runs.list()} == {"support"}
+        assert len(list(evaluations.predictions.list())) == 3
+        assert len(list(evaluations.scores.list(run_id=run.id))) == 1
+        assert [one.id for one in evaluations.objects.list("dataset")] == [dataset.id]
+        assert evaluations.objects.get("dataset", "questions") == dataset
+        assert evaluations.results([result, again.run, run.id]).total_rows == 2
+        assert evaluations.submit("quiz", "echo", rows).project == "support"
+        assert evaluations.scores.delete([]) == evaluations.runs.delete([run.id]) - 1 == 0
+
+
 # ---- scope ----
 
 
@@ -274,36 +310,17 @@ def test_runs_are_listed_in_the_order_in_which_they_started_then_by_id(world: Wo
     assert list(world.runs().list(project="red")) == [earlier, first, *same_moment]
 
 
-def test_a_page_is_cut_out_of_the_listing(world: World) -> None:
-    made = [world.create() for _ in range(5)]
-
-    def page(**window: Any) -> list[EvaluationRun]:
-        return list(world.runs().list(project="red", **window))
-
-    assert page(limit=2) == made[:2]
-    assert page(limit=2, offset=2) == made[2:4]
-    assert page(offset=4) == made[4:]
-    assert page(offset=5) == page(limit=0) == []
-    assert page(after=made[1], limit=2) == made[2:4]
-    world.runs().delete([made[1].id], project="red")
-    assert page(after=made[1]) == made[2:]
-
-
-@pytest.mark.parametrize("window", [{"limit": -1}, {"offset": -1}, {"limit": 2**53 + 1}, {"offset": 2**64}])
-def test_a_window_that_is_none_is_refused_when_it_is_asked_for(world: World, window: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        world.runs().list(project="red", **window)
-    assert locations(refused.value) == [tuple(window)]
-
-
 def test_filters_keep_what_has_one_of_the_given_values_in_each(world: World) -> None:
     other = "weave:///acme/red/object/other"
     first = world.create()
     second = world.create(evaluation=other, source_evaluation_run_id=first.id)
     third = world.create(model=other.replace("weave", "modelyard"), source_evaluation_run_id=first.id)
 
+    def listing(**filters: Any) -> Listing[EvaluationRun]:
+        return world.runs().list(project="red", **filters)
+
     def found(**filters: Any) -> list[EvaluationRun]:
-        return list(world.runs().list(project="red", **filters))
+        return list(listing(**filters))
 
     assert found(evaluations=[EVALUATION]) == [first, third]
     assert found(evaluations=[EVALUATION.replace("weave", "modelyard"), other]) == [first, second, third]
@@ -311,8 +328,9 @@ def test_filters_keep_what_has_one_of_the_given_values_in_each(world: World) -> 
     assert found(sources=[first.id]) == [second, third]
     assert found(sources=[first.id], models=[MODEL]) == [second]
     assert found(ids=[third.id, first.id, third.id, "unknown"]) == [first, third]
-    assert found(ids=[third.id, first.id], limit=1) == [first]
-    assert found(ids=[third.id, first.id], after=first) == [third]
+    page = listing(ids=[third.id, first.id]).page(1)
+    assert (list(page), page.has_more) == ([first], True)
+    assert list(listing(ids=[third.id, first.id]).page(1, after=first.id)) == [third]
     assert found(ids=[first.id], sources=[first.id]) == []
 
 
@@ -328,7 +346,7 @@ def test_a_long_listing_is_read_a_batch_at_a_time_and_misses_nothing_that_is_add
         return read(query)
 
     world.runtime.store.read = counted  # type: ignore[method-assign]
-    listing = world.runs().list(project="red")
+    listing = iter(world.runs().list(project="red"))
     assert pages == 0
     seen = [next(listing) for _ in range(10)]
     assert pages == 1

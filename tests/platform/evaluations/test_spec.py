@@ -94,8 +94,6 @@ def test_only_the_host_may_name_a_file(platform: Platform, tmp_path: Path) -> No
 def test_what_is_no_name_of_a_place_is_refused_in_words(platform: Platform, name: str, wrong: Any) -> None:
     with pytest.raises(InvalidInput, match=f"{name}: must be 1 to 128 characters"):
         platform.evaluations.run("e", "echo", ROWS, **{"project": "p", name: wrong})
-    with pytest.raises(InvalidInput, match="project: must be 1 to 128 characters"):
-        platform.evaluations.run("e", "echo", ROWS, project=None)  # type: ignore[call-overload]
 
 
 def test_a_function_that_cannot_be_called_so_is_refused_before_a_row_is_asked(platform: Platform) -> None:

@@ -1,15 +1,17 @@
 """Conditions on one trial of an evaluation: fields, literals and operators, evaluated as pure values.
 
-What cannot be compared, such as a text with a number or a field that is not there, is neither greater, smaller nor
-equal: a condition on it does not hold.
+Values that cannot be compared, such as a string with a number, or a field that is missing, are neither greater, smaller
+nor equal: a condition on them does not hold.
 """
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, Protocol
+from functools import lru_cache, partial
+from typing import Any
 
 import attrs
 
@@ -22,30 +24,75 @@ from modelyard.errors import CallerError
 PREFIXES = ("scores.", "inputs.", "output.")
 
 
-class Expression(Protocol):
-    """Something that has a value for a trial; a condition's is True or False."""
+class Expression(ABC):
+    """A value of a trial. Operators make conditions of it, which `&`, `|` and `~` join.
 
+    (field("scores.right") == True) & ~field("output.answer").contains("sorry")
+    """
+
+    @abstractmethod
     def of(self, trial: ScoredPrediction) -> Any:
-        """Its value: JSON data, None where there is none."""
-        ...
+        """Return its value for a trial: JSON data, None where there is none; a condition's is True or False."""
+
+    @property
+    def fields(self) -> Iterator["Field"]:
+        """The fields that it reads."""
+        return iter(())
+
+    def __eq__(self, other: object) -> "Operation":  # type: ignore[override]
+        return operation(equal, self, other)
+
+    def __ne__(self, other: object) -> "Operation":  # type: ignore[override]
+        return ~(self == other)
+
+    def __lt__(self, other: object) -> "Operation":
+        return operation(ORDERS["$lt"], self, other)
+
+    def __le__(self, other: object) -> "Operation":
+        return operation(ORDERS["$lte"], self, other)
+
+    def __gt__(self, other: object) -> "Operation":
+        return operation(ORDERS["$gt"], self, other)
+
+    def __ge__(self, other: object) -> "Operation":
+        return operation(ORDERS["$gte"], self, other)
+
+    def __and__(self, other: "Expression") -> "Operation":
+        return operation(all_of, self, other)
+
+    def __or__(self, other: "Expression") -> "Operation":
+        return operation(any_of, self, other)
+
+    def __invert__(self) -> "Operation":
+        return operation(no, self)
+
+    def is_in(self, values: Sequence[Any]) -> "Operation":
+        """Return the condition that it equals one of these values."""
+        return operation(equals_one_of, self, *values)
+
+    def contains(self, part: str, *, ignore_case: bool = False) -> "Operation":
+        """Return the condition that it is a string that contains another."""
+        return operation(partial(contains_text, ignore_case=ignore_case), self, part)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a condition has no value without a trial; join conditions with &, | and ~, in parentheses")
+
+    __hash__ = object.__hash__
 
 
-# ---- operands ----------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Literal:
+@attrs.frozen(eq=False)
+class Literal(Expression):
     """A value that is the same for every trial."""
 
     value: Any
 
     def of(self, trial: ScoredPrediction) -> Any:
-        """Its value."""
+        """Return the value."""
         return self.value
 
 
-@attrs.frozen
-class Field:
+@attrs.frozen(eq=False)
+class Field(Expression):
     """A value of the trial: `scores.<scorer>`, `inputs.<name>` or `output.<name>`, and further names after dots.
 
     A name that itself holds dots is found too. A scorer is named by its object's name, or as `<name>:<version>`.
@@ -56,7 +103,15 @@ class Field:
 
     def __attrs_post_init__(self) -> None:
         if not self.path.startswith(PREFIXES) or self.path in PREFIXES:
-            raise CallerError(f"a field of results is one of {', '.join(PREFIXES)} followed by a name")
+            first, _, name = self.path.partition(".")
+            near = get_close_matches(f"{first}.", PREFIXES, n=1) if name else []
+            hint = f"; did you mean {near[0]}{name}?" if near else ""
+            raise CallerError(f"a field of results is one of {', '.join(PREFIXES)} followed by a name{hint}")
+
+    @property
+    def fields(self) -> Iterator["Field"]:
+        """This field."""
+        yield self
 
     @property
     def is_score(self) -> bool:
@@ -74,15 +129,41 @@ class Field:
         return _found(_by_key(scores), rest)
 
 
-def fields_in(value: object) -> Iterator[Field]:
-    """Yield the fields that an expression reads."""
-    if isinstance(value, Field):
-        yield value
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from fields_in(one)
-    elif attrs.has(type(value)):
-        yield from fields_in(attrs.astuple(value, recurse=False))  # type: ignore[arg-type]
+def field(path: str) -> Expression:
+    """Return the value of a trial to filter by: `scores.<scorer>`, `inputs.<name>` or `output.<name>`.
+
+        platform.evaluations.results([run], where=field("scores.right") == True)
+
+    Further names, after dots, lead into objects. A scorer is named by its name, or as `<name>:<version>`. Raises
+    `CallerError` for another field.
+    """
+    return Field(path)
+
+
+@attrs.frozen(eq=False)
+class Operation(Expression):
+    """A function of other values of the trial."""
+
+    function: Callable[..., Any]
+    operands: tuple[Expression, ...]
+
+    def of(self, trial: ScoredPrediction) -> Any:
+        """Return what the function returns for the values of the operands."""
+        return self.function(*[one.of(trial) for one in self.operands])
+
+    @property
+    def fields(self) -> Iterator[Field]:
+        """The fields of the operands."""
+        for one in self.operands:
+            yield from one.fields
+
+
+def operation(function: Callable[..., Any], *operands: object) -> Operation:
+    """Return an operation on expressions. Any other value among the operands stands for itself."""
+    return Operation(function, tuple(one if isinstance(one, Expression) else Literal(one) for one in operands))
+
+
+# ---- looking values up -------------------------------------------------------------------------------------------
 
 
 def _by_key(scores: Sequence[Score | ScoreView]) -> Mapping[str, Any]:
@@ -116,8 +197,11 @@ def _found(value: Any, path: str) -> Any:
     return None
 
 
+# ---- converting --------------------------------------------------------------------------------------------------
+
+
 class Target(StrEnum):
-    """What a value can be converted to. `exists` asks whether there is one."""
+    """The type that a value is converted to. `exists` asks whether there is a value."""
 
     DOUBLE = "double"
     STRING = "string"
@@ -126,19 +210,11 @@ class Target(StrEnum):
     EXISTS = "exists"
 
 
-@attrs.frozen
-class Convert:
-    """A value as one of another type; None where it cannot be."""
-
-    operand: Expression
-    to: Target
-
-    def of(self, trial: ScoredPrediction) -> Any:
-        """Return the converted value."""
-        value = self.operand.of(trial)
-        if self.to is Target.EXISTS:
-            return value is not None
-        return None if value is None else _CONVERT[self.to](value)
+def convert(to: Target, value: Any) -> Any:
+    """Return a value as one of another type; None where it cannot be."""
+    if to is Target.EXISTS:
+        return value is not None
+    return None if value is None else _CONVERT[to](value)
 
 
 def _double(value: Any) -> float | None:
@@ -174,114 +250,55 @@ _CONVERT = {Target.DOUBLE: _double, Target.INT: _int, Target.BOOL: _bool, Target
 # ---- conditions --------------------------------------------------------------------------------------------------
 
 
-class Comparator(StrEnum):
-    """How two values are compared."""
-
-    EQ = "$eq"
-    GT = "$gt"
-    GTE = "$gte"
-    LT = "$lt"
-    LTE = "$lte"
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
-@attrs.frozen
-class Compare:
-    """Whether the left value is equal to, greater or smaller than the right one. A bool counts as 0 or 1."""
-
-    comparison: Comparator
-    left: Expression
-    right: Expression
-
-    def of(self, trial: ScoredPrediction) -> bool:
-        """Return whether it holds."""
-        left, right = self.left.of(trial), self.right.of(trial)
-        if self.comparison is Comparator.EQ:
-            return _equal(left, right)
-        if _is_number(left) is not _is_number(right) or not isinstance(left, str | int | float):
-            return False
-        if not isinstance(right, str | int | float):
-            return False
-        return _ORDERS[self.comparison](left, right)
-
-
-def _equal(left: Any, right: Any) -> bool:
+def equal(left: Any, right: Any) -> bool:
+    """Return whether two values are equal as JSON. A bool counts as 0 or 1."""
     if _is_number(left) and _is_number(right):
         return bool(left == right)
     return canonical_json(left) == canonical_json(right)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+def _ordered(order: Callable[[Any, Any], bool], left: Any, right: Any) -> bool:
+    if _is_number(left) is not _is_number(right) or not isinstance(left, str | int | float):
+        return False
+    return isinstance(right, str | int | float) and order(left, right)
 
 
-_ORDERS: Mapping[Comparator, Callable[[Any, Any], bool]] = {
-    Comparator.GT: operator.gt,
-    Comparator.GTE: operator.ge,
-    Comparator.LT: operator.lt,
-    Comparator.LTE: operator.le,
+ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    f"${name}": partial(_ordered, getattr(operator, python))
+    for name, python in (("gt", "gt"), ("gte", "ge"), ("lt", "lt"), ("lte", "le"))
 }
+"""Whether the left value is greater or smaller than the right one, by the operator's name. A bool counts as 0 or 1."""
 
 
-@attrs.frozen
-class In:
-    """Whether the value equals one of several."""
-
-    operand: Expression
-    among: tuple[Expression, ...]
-
-    def of(self, trial: ScoredPrediction) -> bool:
-        """Return whether it holds."""
-        value = self.operand.of(trial)
-        return any(_equal(value, one.of(trial)) for one in self.among)
+def equals_one_of(value: Any, *among: Any) -> bool:
+    """Return whether a value equals one of several."""
+    return any(equal(value, one) for one in among)
 
 
-@attrs.frozen
-class ContainsText:
-    """Whether a text holds another."""
-
-    operand: Expression
-    part: Expression
-    case_insensitive: bool = False
-
-    def of(self, trial: ScoredPrediction) -> bool:
-        """Return whether it holds; False for a value that is not a string."""
-        whole, part = self.operand.of(trial), self.part.of(trial)
-        if not isinstance(whole, str) or not isinstance(part, str):
-            return False
-        return part.casefold() in whole.casefold() if self.case_insensitive else part in whole
+def contains_text(whole: Any, part: Any, *, ignore_case: bool = False) -> bool:
+    """Return whether a string contains another; False for a value that is not a string."""
+    if not isinstance(whole, str) or not isinstance(part, str):
+        return False
+    return part.casefold() in whole.casefold() if ignore_case else part in whole
 
 
-@attrs.frozen
-class AllOf:
-    """Whether every condition holds; so it does without any."""
-
-    conditions: tuple[Expression, ...]
-
-    def of(self, trial: ScoredPrediction) -> bool:
-        """Return whether it holds."""
-        return all(truth(condition.of(trial)) for condition in self.conditions)
+def all_of(*conditions: Any) -> bool:
+    """Return whether every condition holds; so it does without any."""
+    return all(map(truth, conditions))
 
 
-@attrs.frozen
-class AnyOf:
-    """Whether some condition holds."""
-
-    conditions: tuple[Expression, ...]
-
-    def of(self, trial: ScoredPrediction) -> bool:
-        """Return whether it holds."""
-        return any(truth(condition.of(trial)) for condition in self.conditions)
+def any_of(*conditions: Any) -> bool:
+    """Return whether some condition holds."""
+    return any(map(truth, conditions))
 
 
-@attrs.frozen
-class Not:
-    """Whether the condition does not hold."""
-
-    condition: Expression
-
-    def of(self, trial: ScoredPrediction) -> bool:
-        """Return whether it holds."""
-        return not truth(self.condition.of(trial))
+def no(condition: Any) -> bool:
+    """Return whether a condition does not hold."""
+    return not truth(condition)
 
 
 def truth(value: Any) -> bool:

@@ -1,33 +1,20 @@
-"""The results of runs joined by row: which rows are kept, in which order, and what they say in short.
+"""The results of runs joined by row: which rows are kept, and in which order.
 
 Pure: what is read comes as `ResultRow`s, in the order of their digests.
 """
 
 import math
-from array import array
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import attrs
 
-from modelyard.domain.evaluation.filters import Expression, Field, fields_in, scorer_keys, truth
-from modelyard.domain.evaluation.metrics import (
-    Metric,
-    MetricKind,
-    Path,
-    RunRow,
-    ScoredPrediction,
-    kind_of,
-    trial_readings,
-)
-from modelyard.domain.evaluation.references import same_scheme
-from modelyard.domain.usage import add
-from modelyard.errors import CallerError
+from modelyard.domain.evaluation.filters import Expression, Field, truth
+from modelyard.domain.evaluation.metrics import MetricKind, RunRow, ScoredPrediction, kind_of
+from modelyard.errors import CallerError, InvalidInput
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -41,6 +28,11 @@ class ResultRow(Generic[J]):
 
     digest: str
     runs: Mapping[str, Sequence[J]]
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """The row itself: what the models were given."""
+        return next(iter(self.trials(None)))[0].inputs
 
     def trials(self, run_id: str | None) -> Iterable[J]:
         """Return the trials of one run, or of all."""
@@ -64,12 +56,11 @@ def _tagged(at: int, run_id: str, rows: Iterable[RunRow]) -> Iterator[tuple[str,
 # ---- which rows --------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Filter:
-    """A condition on the trials of one run, or (None) of any."""
-
-    condition: Expression
-    run_id: str | None = None
+def _as_field(field: str | Expression) -> Field:
+    found = Field(field) if isinstance(field, str) else field
+    if not isinstance(found, Field):
+        raise InvalidInput.at("sort", msg="must be a field, such as scores.right or inputs.prompt")
+    return found
 
 
 @attrs.frozen
@@ -77,10 +68,10 @@ class Sort:
     """An order by a field of one run, or (None) of all: by its value or, with `difference`, by how far the runs lie
     apart. Rows without a value come last, in both directions.
 
-    Raises `CallerError` for a difference of what is no score.
+    Raises `CallerError` for a difference of what is not a score.
     """
 
-    field: Field
+    field: Field = attrs.field(converter=_as_field, eq=False)
     descending: bool = False
     run_id: str | None = None
     difference: bool = False
@@ -90,78 +81,114 @@ class Sort:
             raise CallerError("only scores can be sorted by their difference: name a field that begins with scores.")
 
 
+Where = Expression | Mapping[str | None, Expression]
+"""A condition on the trials of any run; or one for each run, by its id."""
+
+
+def _by_run(where: Where | None) -> Mapping[str | None, Expression]:
+    every_run: Mapping[str | None, Expression] = {} if where is None or isinstance(where, Mapping) else {None: where}
+    by_run = where if isinstance(where, Mapping) else every_run
+    for condition in by_run.values():
+        if not isinstance(condition, Expression):
+            raise InvalidInput.at("where", msg='must be a condition, such as field("scores.right") == True')
+    return by_run
+
+
+def _orders(sort: str | Expression | Sort | Sequence[str | Expression | Sort]) -> tuple[Sort, ...]:
+    several = [sort] if isinstance(sort, str | Expression | Sort) else sort
+    return tuple(one if isinstance(one, Sort) else Sort(one) for one in several)
+
+
 def _each_once(ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))
 
 
+class QueryOptions(TypedDict, total=False):
+    """Which rows of runs to return, in which order. The fields of `ResultQuery` but its runs."""
+
+    where: Where | None
+    match: Literal["all", "any"]
+    sort: str | Expression | Sort | Sequence[str | Expression | Sort]
+    in_all_runs: bool
+    limit: int | None
+    offset: int
+    summarise: bool
+    summary_in_all_runs: bool | None
+
+
 @attrs.frozen
 class ResultQuery:
-    """Which rows of which runs are wanted, and in which order; without one by digest.
+    """Which rows of which runs to return, and in which order; by default by digest.
 
-    With `match_all` a row must fit every filter, and one without a run in every run; else it must fit all filters of
-    one run, or all of those without a run in some one run. `require_intersection` keeps the rows that all runs have;
-    `summary_require_intersection` does so in the summary, and is the same where it is None. Without `summarise` there
-    is none.
+    A row fits a condition on a run if some trial of the run does. With `match` "all" it must fit the conditions of all
+    runs, and a condition without a run in every run; with "any" those of one run. `in_all_runs` keeps the rows that all
+    runs have; `summary_in_all_runs` does so in the summary, and is the same where it is None. Without `summarise` there
+    is no summary. Raises `InvalidInput`.
     """
 
     run_ids: tuple[str, ...] = attrs.field(converter=_each_once)
-    filters: tuple[Filter, ...] = ()
-    match_all: bool = False
-    sorts: tuple[Sort, ...] = ()
-    require_intersection: bool = False
-    summary_require_intersection: bool | None = None
+    where: Mapping[str | None, Expression] = attrs.field(converter=_by_run, default=None, eq=False)
+    match: Literal["all", "any"] = attrs.field(default="all")
+    sort: tuple[Sort, ...] = attrs.field(converter=_orders, default=())
+    in_all_runs: bool = False
+    summary_in_all_runs: bool | None = None
     limit: int | None = None
     offset: int = 0
     summarise: bool = True
 
+    @match.validator
+    def _check_match(self, _: object, match: str) -> None:
+        if match not in ("all", "any"):
+            raise InvalidInput.at("match", msg="must be 'all' or 'any'")
+
+    @property
+    def fields(self) -> Iterator[Field]:
+        """The fields that it filters and sorts by."""
+        for condition in self.where.values():
+            yield from condition.fields
+        yield from (sort.field for sort in self.sort)
+
     @property
     def by_digest_alone(self) -> bool:
         """Whether the digests of the rows alone decide which rows are on the page."""
-        return not (self.filters or self.sorts or self.summarise)
+        return not (self.where or self.sort or self.summarise)
 
     @property
     def looks_inside(self) -> bool:
-        """Whether a filter or a sort goes by inputs or outputs, and not by scores alone."""
-        return not all(field.is_score for field in fields_in((*self.filters, *self.sorts)))
+        """Whether it goes by inputs or outputs, and not by scores alone."""
+        return not all(field.is_score for field in self.fields)
 
-    def in_all(self, runs: int) -> bool:
+    def is_in_all(self, runs: int) -> bool:
         """Return whether a row that so many runs have is in every one."""
         return runs == len(self.run_ids)
 
     def keeps(self, row: ResultRow[ScoredPrediction]) -> bool:
-        """Return whether the row fits the filters."""
-        if not self.filters:
+        """Return whether the row fits the conditions."""
+        if not self.where:
             return True
-        groups: dict[str | None, list[Expression]] = {}
-        for one in self.filters:
-            groups.setdefault(one.run_id, []).append(one.condition)
-        fits = (self._fits(row, run_id, conditions) for run_id, conditions in groups.items())
-        return all(fits) if self.match_all else any(fits)
-
-    def _fits(self, row: ResultRow[ScoredPrediction], run_id: str | None, conditions: Sequence[Expression]) -> bool:
-        """Return whether in the run, or in some or every run, some trial fits all conditions."""
-        if run_id is not None:
-            return _some(row.runs.get(run_id, ()), conditions)
-        in_runs = (_some(row.runs.get(one, ()), conditions) for one in self.run_ids)
-        return all(in_runs) if self.match_all else any(in_runs)
+        combine = all if self.match == "all" else any
+        return combine(
+            combine(_some(row.runs.get(one, ()), condition) for one in (self.run_ids if run_id is None else (run_id,)))
+            for run_id, condition in self.where.items()
+        )
 
     def order(self, found: list[tuple[tuple[Any, ...], str]]) -> list[str]:
         """Return the digests of rows in the requested order. They are given with their `sort_values`, by digest."""
-        for at in reversed(range(len(self.sorts))):
-            found.sort(key=_ranking(at, self.sorts[at].descending), reverse=self.sorts[at].descending)
+        for at in reversed(range(len(self.sort))):
+            found.sort(key=_ranking(at, self.sort[at].descending), reverse=self.sort[at].descending)
         return [digest for _, digest in found]
 
     def sort_values(self, row: ResultRow[ScoredPrediction]) -> tuple[Any, ...]:
         """Return the value of each sort key, None where the row has none."""
-        return tuple(_sort_value(sort, row) for sort in self.sorts)
+        return tuple(_sort_value(sort, row) for sort in self.sort)
 
     def window(self, at: int) -> bool:
         """Return whether the row at a place of the order is on the page."""
         return at >= self.offset and (self.limit is None or at < self.offset + self.limit)
 
 
-def _some(trials: Iterable[ScoredPrediction], conditions: Sequence[Expression]) -> bool:
-    return any(all(truth(condition.of(trial)) for condition in conditions) for trial in trials)
+def _some(trials: Iterable[ScoredPrediction], condition: Expression) -> bool:
+    return any(truth(condition.of(trial)) for trial in trials)
 
 
 def _ranking(at: int, descending: bool) -> Callable[[tuple[tuple[Any, ...], str]], Any]:
@@ -194,121 +221,3 @@ def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
         value for trial in trials if kind_of(value := field.of(trial)) in (MetricKind.BINARY, MetricKind.CONTINUOUS)
     ]
     return math.fsum(values) / len(values) if values else None
-
-
-# ---- what they say in short --------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class LeafStats:
-    """One leaf of what a scorer answers, over the trials of a run that have a value there.
-
-    A bool is no number: `numeric_mean` is over numbers, `pass_rate` over bools. `pass_signal_coverage` is the share of
-    bools among the values.
-    """
-
-    scorer_key: str
-    path: str | None
-    value_type: MetricKind
-    trial_count: int
-    numeric_count: int
-    numeric_mean: float | None
-    pass_true_count: int
-    pass_known_count: int
-
-    @property
-    def pass_rate(self) -> float | None:
-        """How many of the bools are true; None without any."""
-        return self.pass_true_count / self.pass_known_count if self.pass_known_count else None
-
-    @property
-    def pass_signal_coverage(self) -> float:
-        """How many of the values are bools."""
-        return self.pass_known_count / self.trial_count
-
-
-@attrs.frozen
-class RunSummary:
-    """A run in short. Tokens and `cost` (USD) are of the model's calls only, None when none was reported."""
-
-    run_id: str
-    trial_count: int
-    stats: tuple[LeafStats, ...]
-    tokens: int | None
-    cost: Decimal | None
-
-
-@attrs.define
-class _Leaf:
-    kinds: Counter[MetricKind] = attrs.field(factory=Counter)
-    passed: int = 0
-    numbers: "array[float]" = attrs.field(factory=lambda: array("d"))
-
-    def add(self, kind: MetricKind, value: Any) -> None:
-        """Count a value."""
-        self.kinds[kind] += 1
-        if kind is MetricKind.CONTINUOUS:
-            self.numbers.append(value)
-        elif kind is MetricKind.BINARY:
-            self.passed += value
-
-    def stats(self, key: str, path: Path) -> LeafStats:
-        """Return the totals."""
-        count = len(self.numbers)
-        most = max(MetricKind, key=lambda kind: self.kinds[kind])
-        mean = math.fsum(self.numbers) / count if count else None
-        known = self.kinds[MetricKind.BINARY]
-        return LeafStats(key, ".".join(path) or None, most, self.kinds.total(), count, mean, self.passed, known)
-
-
-@attrs.define
-class RunTotals:
-    """Counts the trials of one run, and which scorers it has."""
-
-    run_id: str
-    trials: int = 0
-    scorers: dict[str, None] = attrs.field(factory=dict)
-    _leaves: defaultdict[Metric, _Leaf] = attrs.field(factory=lambda: defaultdict(_Leaf))
-    _tokens: int | None = None
-    _cost: Decimal | None = None
-
-    def note(self, scorers: Iterable[str]) -> None:
-        """Take note of scorers."""
-        for scorer in scorers:
-            self.scorers[scorer] = None
-
-    def add(self, trial: ScoredPrediction) -> None:
-        """Count a trial."""
-        prediction = trial[0]
-        self.trials += 1
-        tokens = tokens_of(trial)
-        if tokens is not None:
-            self._tokens = (self._tokens or 0) + tokens
-        if prediction.cost is not None:
-            self._cost = add([self._cost or Decimal(0), prediction.cost])
-        for reading in trial_readings(trial):
-            if reading.kind is not None:
-                self._leaves[reading.metric].add(reading.kind, reading.value)
-
-    def names(self) -> Mapping[str, str]:
-        """Return the name of each scorer in the results, with the version where two versions share it."""
-        short = Counter(scorer_keys(scorer)[0] for scorer in self.scorers)
-        return {scorer: _name(scorer, short) for scorer in self.scorers}
-
-    def summary(self) -> RunSummary:
-        """Return the totals."""
-        names = {same_scheme(scorer): name for scorer, name in self.names().items()}
-        stats = [leaf.stats(names[metric.scorer], metric.path) for metric, leaf in self._leaves.items()]
-        ordered = sorted(stats, key=lambda one: (one.scorer_key, one.path or ""))
-        return RunSummary(self.run_id, self.trials, tuple(ordered), self._tokens, self._cost)
-
-
-def _name(scorer: str, short: Counter[str]) -> str:
-    name, versioned = scorer_keys(scorer)
-    return name if short[name] == 1 else versioned
-
-
-def tokens_of(trial: ScoredPrediction) -> int | None:
-    """Return the tokens of the model's call; None when none were reported."""
-    counts = (trial[0].prompt_tokens, trial[0].completion_tokens)
-    return None if counts == (None, None) else sum(count or 0 for count in counts)

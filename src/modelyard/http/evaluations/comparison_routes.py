@@ -12,6 +12,7 @@ from modelyard.http.evaluations.comparison_schemas import (
     ComparisonObject,
     ComparisonRequest,
     ExportedPrediction,
+    show_comparison,
 )
 from modelyard.http.evaluations.route import evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import Response, json_response
@@ -36,7 +37,7 @@ def compare_runs(call: RouteCall) -> Flow[Response]:
                 confidence=body.confidence,
                 **namespace,
             )
-        return json_response(ComparisonObject.of(report.comparison))
+        return json_response(show_comparison(report.comparison))
 
     return cast(Response, (yield flow.Call(answer)))
 

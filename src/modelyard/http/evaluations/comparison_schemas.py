@@ -1,15 +1,13 @@
 """Two runs compared, and the rows of a run, as clients of the evaluation interface know them (specification 4.5)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.evaluation.comparison import Comparison, MetricComparison
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.prediction import Source
-from modelyard.domain.evaluation.statistics import Paired
-from modelyard.http.message import answer_from
+from modelyard.http.message import answering, each
 
 
 @attrs.frozen
@@ -39,12 +37,6 @@ class PairedObject:
     interval: Sequence[float] | None
     p: float | None
 
-    @classmethod
-    def of(cls, found: Paired) -> Self:
-        """Describe paired values."""
-        ends = None if found.interval is None else (found.interval.low, found.interval.high)
-        return answer_from(cls, found, interval=ends)
-
 
 @attrs.frozen
 class MetricComparisonObject:
@@ -68,20 +60,6 @@ class MetricComparisonObject:
     neither: int
     rows_needed: int | None
 
-    @classmethod
-    def of(cls, one: MetricComparison) -> Self:
-        """Describe the comparison of one metric."""
-        return answer_from(
-            cls,
-            one,
-            scorer=one.metric.scorer,
-            path=one.metric.path,
-            value_type=one.kind,
-            paired=PairedObject.of(one.paired),
-            corrected_p=one.corrected,
-            all_rows=PairedObject.of(one.all_rows),
-        )
-
 
 @attrs.frozen
 class ComparisonObject:
@@ -97,17 +75,28 @@ class ComparisonObject:
     metrics: Sequence[MetricComparisonObject]
     not_compared: Mapping[str, str]
 
-    @classmethod
-    def of(cls, found: Comparison) -> Self:
-        """Describe a comparison."""
-        return answer_from(
-            cls,
-            found,
-            reducer=found.options.reducer,
-            confidence=found.options.confidence,
-            metrics=tuple(map(MetricComparisonObject.of, found.metrics)),
-            not_compared=found.uncompared,
-        )
+
+_show_paired = answering(
+    PairedObject,
+    interval=lambda found: None if found.interval is None else (found.interval.low, found.interval.high),
+)
+_show_metric = answering(
+    MetricComparisonObject,
+    scorer="metric.scorer",
+    path="metric.path",
+    value_type="kind",
+    paired=lambda one: _show_paired(one.paired),
+    corrected_p="corrected",
+    all_rows=lambda one: _show_paired(one.all_rows),
+)
+show_comparison = answering(
+    ComparisonObject,
+    reducer="options.reducer",
+    confidence="options.confidence",
+    metrics=each(_show_metric, "metrics"),
+    not_compared="uncompared",
+)
+"""Describes a comparison."""
 
 
 @attrs.frozen

@@ -1,21 +1,23 @@
 """Filter expressions as clients write them: `{"$gt": [{"$getField": "scores.judge"}, {"$literal": 0.5}]}`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from modelyard.domain.evaluation.filters import (
-    AllOf,
-    AnyOf,
-    Comparator,
-    Compare,
-    ContainsText,
-    Convert,
+    ORDERS,
     Expression,
     Field,
-    In,
     Literal,
-    Not,
+    Operation,
     Target,
+    all_of,
+    any_of,
+    contains_text,
+    convert,
+    equal,
+    equals_one_of,
+    no,
 )
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import either
@@ -97,7 +99,7 @@ def _convert(reader: _Reader, value: Any) -> Expression:
         raise InvalidInput.at(
             "to", msg=f"must be {either([repr(target.value) for target in Target])}", type="literal_error"
         )
-    return Convert(reader.operand("input", operand), Target(to))
+    return Operation(partial(convert, Target(to)), (reader.operand("input", operand),))
 
 
 def _contains(reader: _Reader, value: Any) -> Expression:
@@ -105,7 +107,8 @@ def _contains(reader: _Reader, value: Any) -> Expression:
     insensitive = value.get("case_insensitive")
     if insensitive not in (None, True, False):
         raise InvalidInput.at("case_insensitive", msg="must be true or false", type="bool_type")
-    return ContainsText(reader.operand("input", whole), reader.operand("substr", part), insensitive is True)
+    operands = (reader.operand("input", whole), reader.operand("substr", part))
+    return Operation(partial(contains_text, ignore_case=insensitive is True), operands)
 
 
 def _in(reader: _Reader, value: Any) -> Expression:
@@ -114,22 +117,20 @@ def _in(reader: _Reader, value: Any) -> Expression:
         several = reader.operands(among)
     except InvalidInput as wrong:
         raise wrong.below(1) from None
-    return In(reader.operand(0, operand), several)
+    return Operation(equals_one_of, (reader.operand(0, operand), *several))
 
 
-def _not(reader: _Reader, value: Any) -> Expression:
-    return Not(*reader.operands(value, 1))
-
-
-def _compare(comparison: Comparator) -> _Part:
-    return lambda reader, value: Compare(comparison, *reader.operands(value, 2))
+def _of(function: Callable[..., bool], count: int | None = None) -> _Part:
+    """Return the reader of a condition on a list of operands: `count` of them, where it is given."""
+    return lambda reader, value: Operation(function, reader.operands(value, count))
 
 
 _CONDITIONS: Mapping[str, _Part] = {
-    "$and": lambda reader, value: AllOf(reader.operands(value)),
-    "$or": lambda reader, value: AnyOf(reader.operands(value)),
-    "$not": _not,
-    **{comparison.value: _compare(comparison) for comparison in Comparator},
+    "$and": _of(all_of),
+    "$or": _of(any_of),
+    "$not": _of(no, 1),
+    "$eq": _of(equal, 2),
+    **{name: _of(order, 2) for name, order in ORDERS.items()},
     "$in": _in,
     "$contains": _contains,
 }

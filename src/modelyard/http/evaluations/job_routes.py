@@ -14,22 +14,21 @@ from modelyard.http.evaluations.job_schemas import (
     StatusNotFound,
     StatusOf,
     check_references,
+    show_event,
     status_answer,
 )
-from modelyard.http.evaluations.object_schemas import parse_object_query
 from modelyard.http.evaluations.route import (
     RUNS,
     WINDOW,
+    ListingQuery,
     NamespaceArguments,
+    Success,
     evaluation_route,
-    lines_response,
     namespace_of,
 )
-from modelyard.http.evaluations.run_schemas import Success
 from modelyard.http.listing import problems_at
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
-from modelyard.platform.paging import check_slice, slice_listing
 
 
 def evaluate_model(call: RouteCall) -> Response:
@@ -65,11 +64,11 @@ def resume_run(call: RouteCall) -> Response:
 
 def list_events(call: RouteCall) -> Response:
     """List the events so far of a run that a worker runs, one JSON object a line."""
-    namespace, window = namespace_of(call), parse_object_query(call.query)
-    check_slice(window.limit, window.offset)
+    namespace, query = namespace_of(call), ListingQuery(call.query)
+    query.check()
     run = call.platform.evaluations.runs.get(call.params["run_id"], **namespace)
-    events = call.platform.evaluations.events(run.id, follow=False)
-    return lines_response(slice_listing(events, window.limit, window.offset), EvaluationEventObject.of)
+    events = call.platform.evaluations.events(run.id, query.after, follow=False)
+    return query.response_of(events, show_event)
 
 
 def show_status(call: RouteCall) -> Response:

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import attrs
 
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind, RefMode, reference_problem
 from modelyard.domain.evaluation.run import RunState, RunStatus
-from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Matching
-from modelyard.http.message import answer_from
+from modelyard.http.message import answering
 
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"
 _place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")
@@ -94,10 +93,9 @@ class EvaluationEventObject:
     data: Mapping[str, Any]
     created_at: datetime
 
-    @classmethod
-    def of(cls, event: TrainingEvent) -> Self:
-        """Describe an event."""
-        return answer_from(cls, event)
+
+show_event = answering(EvaluationEventObject)
+"""Describes an event."""
 
 
 @attrs.frozen

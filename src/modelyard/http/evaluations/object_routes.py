@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
-
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind
 from modelyard.formats.json_stream import file_chunks
@@ -27,21 +25,20 @@ from modelyard.http.evaluations.object_schemas import (
     created_object,
     dataset_request,
     dataset_rows,
-    parse_digests,
-    parse_object_query,
     version_object,
 )
 from modelyard.http.evaluations.route import (
     TEXTS,
     WINDOW,
+    ListingQuery,
+    NumDeleted,
     body_with_references,
     evaluation_route,
-    lines_response,
     namespace_of,
     problems_in_request,
 )
-from modelyard.http.evaluations.run_schemas import NumDeleted
 from modelyard.http.message import Response, json_response
+from modelyard.http.query import Query
 from modelyard.http.route import Body, Parameter, PlainHandler, Route, RouteCall
 
 
@@ -79,10 +76,9 @@ def _publish(
 
 def _lister(kind: ObjectKind) -> PlainHandler:
     def list_versions(call: RouteCall) -> Response:
-        namespace = namespace_of(call)
-        query = parse_object_query(call.query)
-        found = call.platform.evaluations.objects.list(kind, **namespace, **attrs.asdict(query))
-        return lines_response(found, version_object)
+        namespace, query = namespace_of(call), ListingQuery(call.query)
+        query.check()
+        return query.response(call.platform.evaluations.objects.list(kind, **namespace), version_object)
 
     return list_versions
 
@@ -101,8 +97,9 @@ def _version(call: RouteCall, kind: ObjectKind) -> ObjectVersion:
 
 def _deleter(kind: ObjectKind) -> PlainHandler:
     def delete(call: RouteCall) -> Response:
-        namespace = namespace_of(call)
-        digests = parse_digests(call.query)
+        namespace, query = namespace_of(call), Query(call.query)
+        digests = query.texts("digests")
+        query.check()
         deleted = call.platform.evaluations.objects.delete(kind, call.params["object_id"], digests, **namespace)
         return json_response(NumDeleted(deleted))
 

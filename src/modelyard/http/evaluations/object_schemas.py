@@ -1,6 +1,6 @@
 """Datasets, scorers, models, evaluations and ops as the clients of the evaluation interface know them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,6 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import MAX_PROBLEMS, structure
 from modelyard.formats.json_stream import JsonReader
-from modelyard.http.query import Query
 
 _name = Length(1, 512)
 _text = Length(0, 20_000)
@@ -73,30 +72,6 @@ class OpCreate:
 def content_of(body: Any) -> dict[str, Any]:
     """Return the members of a body that are the content of the new version: all but its name."""
     return {name: value for name, value in attrs.asdict(body, recurse=False).items() if name != "name"}
-
-
-@attrs.frozen
-class ObjectQuery:
-    """Which part of a listing is requested."""
-
-    limit: int | None
-    offset: int
-
-
-def parse_object_query(parameters: Mapping[str, Sequence[str]]) -> ObjectQuery:
-    """Read the query of a listing. Raises `InvalidInput` naming every parameter at fault."""
-    query = Query(parameters)
-    found = ObjectQuery(query.whole("limit"), query.whole("offset") or 0)
-    query.check()
-    return found
-
-
-def parse_digests(parameters: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Read the `digests` of a deletion; none means all. Raises `InvalidInput`."""
-    query = Query(parameters)
-    digests = query.texts("digests")
-    query.check()
-    return digests
 
 
 # ---- datasets, which may be large

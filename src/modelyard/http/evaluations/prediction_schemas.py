@@ -1,14 +1,15 @@
 """Predictions and scores as the clients of the evaluation interface know them (specification 4.5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from decimal import Decimal
-from typing import Any, Self
+from operator import attrgetter
+from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
+from modelyard.domain.evaluation.prediction import Source
 from modelyard.formats.constraints import Length
+from modelyard.http.message import answering
 from modelyard.http.query import Query
 
 _id = Length(1, 128)
@@ -59,21 +60,9 @@ class ScoreCreate:
     evaluation_run_id: str | None = attrs.field(default=None, validator=Length(0, 128))
 
 
-@attrs.frozen
-class PartQuery:
-    """Which predictions or scores to list; all of the project without a run."""
-
-    run_id: str | None
-    limit: int | None
-    offset: int
-
-
-def parse_part_query(parameters: Mapping[str, Sequence[str]]) -> PartQuery:
-    """Read the query of a listing. Raises `InvalidInput` naming every parameter at fault."""
-    query = Query(parameters)
-    found = PartQuery(query.text("evaluation_run_id"), query.whole("limit"), query.whole("offset") or 0)
-    query.check()
-    return found
+def part_filters(query: Query) -> Mapping[str, str | None]:
+    """Read the filter of a listing of predictions or scores; without a run, all of the project are listed."""
+    return {"run_id": query.text("evaluation_run_id")}
 
 
 # ---- responses
@@ -123,32 +112,6 @@ class PredictionObject:
     checkpoint_step: int | None
     copied_from: str | None
 
-    @classmethod
-    def of(cls, prediction: Prediction) -> Self:
-        """Describe a prediction. Listings are long, so no member is looked up by its name."""
-        return cls(
-            prediction.id,
-            prediction.model,
-            prediction.inputs,
-            prediction.output.get("value"),
-            prediction.run_id,
-            prediction.user_id,
-            prediction.span.get("genai_span_ref"),
-            prediction.started_at,
-            prediction.finished_at,
-            prediction.source,
-            prediction.row_digest,
-            prediction.trial,
-            prediction.error,
-            prediction.latency,
-            prediction.prompt_tokens,
-            prediction.completion_tokens,
-            _usd(prediction.cost),
-            prediction.price,
-            prediction.checkpoint_step,
-            prediction.copied_from,
-        )
-
 
 @attrs.define
 class ScoreObject:
@@ -170,23 +133,31 @@ class ScoreObject:
     completion_tokens: int | None
     judge_cost: str | None
 
-    @classmethod
-    def of(cls, score: Score) -> Self:
-        """Describe a score. Listings are long, so no member is looked up by its name."""
-        return cls(
-            score.id,
-            score.scorer,
-            score.value.get("value"),
-            score.run_id,
-            score.user_id,
-            score.prediction_id,
-            score.created_at,
-            score.error,
-            score.prompt_tokens,
-            score.completion_tokens,
-            _usd(score.judge_cost),
-        )
+
+def usd(name: str) -> Callable[[Any], str | None]:
+    """Return a function that writes the cost in an attribute of a value as plain decimal text."""
+    cost = attrgetter(name)
+    return lambda value: None if (amount := cost(value)) is None else f"{amount:f}"
 
 
-def _usd(cost: Decimal | None) -> str | None:
-    return None if cost is None else f"{cost:f}"
+show_prediction = answering(
+    PredictionObject,
+    prediction_id="id",
+    output=lambda prediction: prediction.output.get("value"),
+    evaluation_run_id="run_id",
+    wb_user_id="user_id",
+    genai_span_ref=lambda prediction: prediction.span.get("genai_span_ref"),
+    latency_seconds="latency",
+    cost=usd("cost"),
+)
+"""Describes a prediction."""
+
+show_score = answering(
+    ScoreObject,
+    score_id="id",
+    value=lambda score: score.value.get("value"),
+    evaluation_run_id="run_id",
+    wb_user_id="user_id",
+    judge_cost=usd("judge_cost"),
+)
+"""Describes a score."""

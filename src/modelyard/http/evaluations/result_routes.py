@@ -6,11 +6,12 @@ from itertools import islice
 from modelyard.formats.converter import structure
 from modelyard.http.evaluations.result_schemas import (
     EvalResults,
-    EvalResultsEvaluation,
     EvalResultsQuery,
     EvalResultsRow,
     EvalResultsSummary,
-    result_query,
+    query_options,
+    show_row,
+    show_summary,
 )
 from modelyard.http.evaluations.route import FIRST_LINES, evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
@@ -22,10 +23,10 @@ def query_results(call: RouteCall) -> Response:
     """Show the rows of runs, joined by their digests: filtered, sorted, in pages and summed up."""
     namespace = namespace_of(call)
     body = structure(EvalResultsQuery, call.body, "body")
-    query = result_query(body)
+    runs, options = (*body.evaluation_call_ids, *body.evaluation_run_ids), query_options(body)
     with problems_in_request():
-        results = call.platform.evaluations.results(query, **namespace)
-    shown = (EvalResultsRow.of(row, results.names, body) for row in (results.rows if body.include_rows else ()))
+        results = call.platform.evaluations.results(runs, check_names=False, **namespace, **options)
+    shown = (show_row(row, results.names, body) for row in (results.rows if body.include_rows else ()))
     first = tuple(islice(shown, FIRST_LINES))
     whole = _whole(results, first if len(first) < FIRST_LINES else (), body)
     if len(first) < FIRST_LINES:
@@ -36,12 +37,10 @@ def query_results(call: RouteCall) -> Response:
 def _whole(results: Results, rows: tuple[EvalResultsRow, ...], body: EvalResultsQuery) -> EvalResults:
     summary = None
     if body.include_summary:
-        summaries = (
-            EvalResultsEvaluation.of(one, results.runs[one.run_id], body.include_costs) for one in results.summary
-        )
+        summaries = (show_summary(one, results.runs[one.run_id], body.include_costs) for one in results.summary)
         summary = EvalResultsSummary(results.summary_rows, tuple(summaries))
-    warnings = tuple(f"there is no evaluation run {run_id!r} here" for run_id in results.missing)
-    return EvalResults(rows, results.total_rows, summary, warnings)
+    missing = (f"there is no evaluation run {run_id!r} here" for run_id in results.missing)
+    return EvalResults(rows, results.total_rows, summary, (*missing, *map(str, results.unknown)))
 
 
 def _stream(first: tuple[EvalResultsRow, ...], others: Iterator[EvalResultsRow], whole: bytes) -> Iterator[bytes]:

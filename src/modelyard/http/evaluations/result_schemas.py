@@ -3,19 +3,20 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.evaluation.filters import Expression, Field
+from modelyard.domain.evaluation.filters import Expression
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, MetricKind
-from modelyard.domain.evaluation.results import Filter, LeafStats, ResultQuery, ResultRow, RunSummary, Sort, tokens_of
+from modelyard.domain.evaluation.results import QueryOptions, ResultRow, Sort
+from modelyard.domain.evaluation.results_summary import RunSummary, tokens_of
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.http.evaluations.filter_schemas import parse_query
 from modelyard.http.evaluations.prediction_schemas import GenaiSpanRef
-from modelyard.http.message import answer_from
+from modelyard.http.message import answering
 
 # ---- what comes in -----------------------------------------------------------------------------------------------
 
@@ -63,42 +64,40 @@ class EvalResultsQuery:
             raise ValueError("must name at least one run in evaluation_run_ids or evaluation_call_ids")
 
 
-def result_query(body: EvalResultsQuery) -> ResultQuery:
-    """Return the query of a body. Raises `InvalidInput`, and `CallerError` for fields that results do not have."""
-    return ResultQuery(
-        (*body.evaluation_call_ids, *body.evaluation_run_ids),
-        _filters(body.filters),
-        body.filter_logic_operator == "and",
-        tuple(
-            Sort(Field(sort.field), sort.direction == "desc", sort.evaluation_call_id, sort.mode == "difference")
+def query_options(body: EvalResultsQuery) -> QueryOptions:
+    """Return the options of a query. Raises `InvalidInput`, and `CallerError` for fields that results do not have."""
+    return {
+        "where": _conditions(body.filters),
+        "match": "all" if body.filter_logic_operator == "and" else "any",
+        "sort": [
+            Sort(sort.field, sort.direction == "desc", sort.evaluation_call_id, sort.mode == "difference")
             for sort in body.sort_by
-        ),
-        body.require_intersection,
-        body.summary_require_intersection,
-        body.limit,
-        body.offset,
-        body.include_summary,
-    )
+        ],
+        "in_all_runs": body.require_intersection,
+        "summary_in_all_runs": body.summary_require_intersection,
+        "limit": body.limit,
+        "offset": body.offset,
+        "summarise": body.include_summary,
+    }
 
 
-def _filters(given: Sequence[EvalResultsFilter]) -> tuple[Filter, ...]:
-    found: list[Filter] = []
+def _conditions(given: Sequence[EvalResultsFilter]) -> dict[str | None, Expression]:
+    """Return the condition on each run; several filters of one run must hold for one trial."""
+    found: dict[str | None, Expression] = {}
     problems: list[Problem] = []
     for at, one in enumerate(given):
+        run_id = one.evaluation_call_id
         try:
-            condition: Expression = parse_query(one.query)
-            found.append(Filter(condition, one.evaluation_call_id))
+            condition = parse_query(one.query)
+            found[run_id] = found[run_id] & condition if run_id in found else condition
         except InvalidInput as wrong:
             problems += wrong.below("body", "filters", at, "query").problems
     if problems:
         raise InvalidInput(problems)
-    return tuple(found)
+    return found
 
 
 # ---- what goes out -----------------------------------------------------------------------------------------------
-
-Names = Mapping[str, Mapping[str, str]]
-"""The names of the scorers of each run."""
 
 
 @attrs.define
@@ -120,27 +119,6 @@ class EvalResultsTrial:
     error: str | None
     scorer_errors: Mapping[str, str]
 
-    @classmethod
-    def of(cls, trial: FullScoredPrediction, names: Mapping[str, str], body: EvalResultsQuery) -> Self:
-        """Describe a trial, its scores by the names of their scorers."""
-        prediction, scores = trial
-        children = body.include_predict_and_score_children
-        # The scorer of a score that came after the names were read goes by its reference.
-        named = [(names.get(score.scorer, score.scorer), score) for score in scores]
-        return cls(
-            predict_and_score_call_id=prediction.id,
-            predict_call_id=prediction.id if children else None,
-            model_output=prediction.output.get("value"),
-            scores={name: score.value["value"] for name, score in named if score.value},
-            model_latency_seconds=prediction.latency,
-            total_tokens=tokens_of(trial),
-            total_cost=_usd(prediction.cost) if body.include_costs else None,
-            scorer_call_ids={name: score.id for name, score in named} if children else {},
-            genai_span_ref=prediction.span.get("genai_span_ref"),
-            error=prediction.error,
-            scorer_errors={name: score.error for name, score in named if score.error is not None},
-        )
-
 
 @attrs.define
 class EvalResultsRowEvaluation:
@@ -158,16 +136,6 @@ class EvalResultsRow:
     raw_data_row: object
     evaluations: tuple[EvalResultsRowEvaluation, ...]
 
-    @classmethod
-    def of(cls, row: ResultRow[FullScoredPrediction], names: Names, body: EvalResultsQuery) -> Self:
-        """Describe a row in the runs that have it."""
-        first = next(iter(row.runs.values()))[0][0]
-        evaluations = (
-            EvalResultsRowEvaluation(run_id, tuple(EvalResultsTrial.of(trial, names[run_id], body) for trial in trials))
-            for run_id, trials in row.runs.items()
-        )
-        return cls(row.digest, first.inputs if body.include_raw_data_rows else None, tuple(evaluations))
-
 
 @attrs.frozen
 class EvalResultsScorerStats:
@@ -184,11 +152,6 @@ class EvalResultsScorerStats:
     pass_rate: float | None
     pass_signal_coverage: float
 
-    @classmethod
-    def of(cls, stats: LeafStats) -> Self:
-        """Describe a leaf."""
-        return answer_from(cls, stats)
-
 
 @attrs.frozen
 class EvalResultsEvaluation:
@@ -204,22 +167,6 @@ class EvalResultsEvaluation:
     display_name: None
     trace_id: str
     started_at: datetime
-
-    @classmethod
-    def of(cls, summary: RunSummary, run: EvaluationRun, include_costs: bool) -> Self:
-        """Describe the summary of a run."""
-        return cls(
-            evaluation_call_id=run.id,
-            trial_count=summary.trial_count,
-            scorer_stats=tuple(map(EvalResultsScorerStats.of, summary.stats)),
-            predict_total_tokens=summary.tokens,
-            predict_total_cost=_usd(summary.cost) if include_costs else None,
-            evaluation_ref=run.evaluation,
-            model_ref=run.model,
-            display_name=None,
-            trace_id=run.id,
-            started_at=run.started_at,
-        )
 
 
 @attrs.frozen
@@ -238,6 +185,60 @@ class EvalResults:
     total_rows: int
     summary: EvalResultsSummary | None
     warnings: tuple[str, ...]
+
+
+# ---- how it is made ----------------------------------------------------------------------------------------------
+
+Names = Mapping[str, Mapping[str, str]]
+"""The names of the scorers of each run."""
+
+_show_stats = answering(EvalResultsScorerStats)
+
+
+def show_row(row: ResultRow[FullScoredPrediction], names: Names, body: EvalResultsQuery) -> EvalResultsRow:
+    """Describe a row in the runs that have it."""
+    evaluations = (
+        EvalResultsRowEvaluation(run_id, tuple(_show_trial(trial, names[run_id], body) for trial in trials))
+        for run_id, trials in row.runs.items()
+    )
+    return EvalResultsRow(row.digest, row.inputs if body.include_raw_data_rows else None, tuple(evaluations))
+
+
+def _show_trial(trial: FullScoredPrediction, names: Mapping[str, str], body: EvalResultsQuery) -> EvalResultsTrial:
+    """Describe a trial, its scores by the names of their scorers."""
+    prediction, scores = trial
+    children = body.include_predict_and_score_children
+    # The scorer of a score that came after the names were read goes by its reference.
+    named = [(names.get(score.scorer, score.scorer), score) for score in scores]
+    return EvalResultsTrial(
+        predict_and_score_call_id=prediction.id,
+        predict_call_id=prediction.id if children else None,
+        model_output=prediction.output.get("value"),
+        scores={name: score.value["value"] for name, score in named if score.value},
+        model_latency_seconds=prediction.latency,
+        total_tokens=tokens_of(trial),
+        total_cost=_usd(prediction.cost) if body.include_costs else None,
+        scorer_call_ids={name: score.id for name, score in named} if children else {},
+        genai_span_ref=prediction.span.get("genai_span_ref"),
+        error=prediction.error,
+        scorer_errors={name: score.error for name, score in named if score.error is not None},
+    )
+
+
+def show_summary(summary: RunSummary, run: EvaluationRun, include_costs: bool) -> EvalResultsEvaluation:
+    """Describe the summary of a run."""
+    return EvalResultsEvaluation(
+        evaluation_call_id=run.id,
+        trial_count=summary.trial_count,
+        scorer_stats=tuple(map(_show_stats, summary.stats)),
+        predict_total_tokens=summary.tokens,
+        predict_total_cost=_usd(summary.cost) if include_costs else None,
+        evaluation_ref=run.evaluation,
+        model_ref=run.model,
+        display_name=None,
+        trace_id=run.id,
+        started_at=run.started_at,
+    )
 
 
 def _usd(cost: Decimal | None) -> float | None:

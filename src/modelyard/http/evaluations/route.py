@@ -1,6 +1,6 @@
 """Routes of the evaluation interface: the namespace in the path, references in bodies, lists as JSON Lines."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypedDict, TypeVar
@@ -11,8 +11,13 @@ from modelyard.domain.evaluation.references import RefKind, RefMode, reference_p
 from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure
-from modelyard.http.message import Response, dump
+from modelyard.http.message import Response, dump, json_response
+from modelyard.http.query import Query
 from modelyard.http.route import Auth, Handler, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.platform.evaluations.predictions import Predictions, Scores
+from modelyard.platform.evaluations.runs import Runs
+from modelyard.platform.evaluations.service import Evaluations
+from modelyard.platform.listing import Listing
 
 T = TypeVar("T")
 
@@ -25,6 +30,7 @@ COUNT: Mapping[str, Any] = {"type": "integer", "minimum": 0}
 WINDOW = (
     Parameter("limit", COUNT, "How many at most; all when absent."),
     Parameter("offset", COUNT, "How many to leave out at the start."),
+    Parameter("after", description="Continue after the item with this id."),
 )
 
 
@@ -91,11 +97,40 @@ def _wrong_references(
                 yield Problem(("body", *loc), problem.msg, problem.type)
 
 
-def lines_response(items: Iterator[T], shown: Callable[[T], object]) -> Response:
-    """Return a list, one JSON object a line."""
-    first = list(islice(items, FIRST_LINES))
-    body = _lines(first, shown) if len(first) < FIRST_LINES else _stream(first, items, shown)
-    return Response(200, [("content-type", "application/jsonl")], body)
+@attrs.frozen
+class Success:
+    """The answer to an action."""
+
+    success: bool
+
+
+@attrs.frozen
+class NumDeleted:
+    """How many were deleted."""
+
+    num_deleted: int
+
+
+# ---- listings
+
+
+class ListingQuery(Query):
+    """The query of a listing: which part is requested, and any filters."""
+
+    def __init__(self, parameters: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(parameters)
+        self.limit, self.offset, self.after = self.whole("limit"), self.whole("offset") or 0, self.text("after")
+
+    def response(self, listing: Listing[T], shown: Callable[[T], object]) -> Response:
+        """Return the requested part of a listing, one JSON object a line."""
+        return self.response_of(iter(listing) if self.after is None else listing.after(self.after), shown)
+
+    def response_of(self, items: Iterator[T], shown: Callable[[T], object]) -> Response:
+        """Return the requested part of the items that follow `after`, one JSON object a line."""
+        items = islice(items, self.offset, None if self.limit is None else self.offset + self.limit)
+        first = list(islice(items, FIRST_LINES))
+        body = _lines(first, shown) if len(first) < FIRST_LINES else _stream(first, items, shown)
+        return Response(200, [("content-type", "application/jsonl")], body)
 
 
 def _stream(batch: list[T], items: Iterator[T], shown: Callable[[T], object]) -> Iterator[bytes]:
@@ -108,9 +143,56 @@ def _lines(items: Iterable[T], shown: Callable[[T], object]) -> bytes:
     return b"".join(dump(shown(item)) + b"\n" for item in items)
 
 
+# ---- routes
+
+
 def evaluation_route(method: str, path: str, handler: Handler, **more: Any) -> Route:
     """Declare a route of this interface below a namespace, described as `documented_route` does."""
     return documented_route(Interface.BASE, Auth.BASIC, method, NAMESPACE + path, handler, **more)
 
 
 RUNS = "/evaluation_runs"
+
+
+def stored_routes(
+    path: str,
+    id: str,
+    noun: str,
+    ids: Parameter,
+    stored: Callable[[Evaluations], Runs | Predictions | Scores],
+    shown: type,
+    show: Callable[[Any], object],
+    filters: tuple[Parameter, ...],
+    arguments: Callable[[Query], Mapping[str, Any]],
+) -> tuple[Route, ...]:
+    """Declare the routes that show, list and delete the records of one kind.
+
+    `id` is the parameter of the path, and `ids` that of a deletion. `arguments` reads the filters of a listing.
+    """
+
+    def read(call: RouteCall) -> Response:
+        return json_response(show(stored(call.platform.evaluations).get(call.params[id], **namespace_of(call))))
+
+    def list_all(call: RouteCall) -> Response:
+        namespace, query = namespace_of(call), ListingQuery(call.query)
+        filtered = arguments(query)
+        query.check()
+        listing: Listing[Any] = stored(call.platform.evaluations).list(**filtered, **namespace)
+        return query.response(listing, show)
+
+    def delete(call: RouteCall) -> Response:
+        namespace, query = namespace_of(call), Query(call.query)
+        wanted = query.texts(ids.name, required=True)
+        query.check()
+        return json_response(NumDeleted(stored(call.platform.evaluations).delete(wanted, **namespace)))
+
+    plural, parts = f"{noun}s", " with their scores" if noun == "prediction" else ""
+    deleting = f"Delete {plural}{parts}; those that do not exist are not counted."
+    listing = f"List {plural}, one JSON object a line."
+    return (
+        evaluation_route("GET", f"{path}/{{{id}}}", read, response=shown, summary=f"Show a {noun}."),
+        evaluation_route(
+            "GET", path, list_all, query=filters + WINDOW, response=shown, media="application/jsonl", summary=listing
+        ),
+        evaluation_route("DELETE", path, delete, query=(ids,), response=NumDeleted, summary=deleting),
+    )

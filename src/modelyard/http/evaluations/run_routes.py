@@ -2,20 +2,18 @@
 
 from collections.abc import Callable
 
-import attrs
-
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.http.evaluations.route import (
     RUNS,
     TEXTS,
-    WINDOW,
+    Success,
     body_with_references,
     evaluation_route,
-    lines_response,
     namespace_of,
     optional_body,
     problems_in_request,
+    stored_routes,
 )
 from modelyard.http.evaluations.run_schemas import (
     EvaluationRunCreate,
@@ -23,11 +21,10 @@ from modelyard.http.evaluations.run_schemas import (
     EvaluationRunFinish,
     EvaluationRunObject,
     EvaluationRunStop,
-    NumDeleted,
     RunLineageObject,
-    Success,
-    parse_ids,
-    parse_run_query,
+    run_filters,
+    show_lineage,
+    show_run,
 )
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Parameter, Route, RouteCall
@@ -42,22 +39,6 @@ def create_run(call: RouteCall) -> Response:
             body.evaluation, body.model, body.source_evaluation_run_id, **namespace
         )
     return json_response(EvaluationRunCreated(run.id))
-
-
-def read_run(call: RouteCall) -> Response:
-    """Show a run."""
-    return json_response(
-        EvaluationRunObject.of(call.platform.evaluations.runs.get(call.params["run_id"], **namespace_of(call)))
-    )
-
-
-def list_runs(call: RouteCall) -> Response:
-    """List runs, one JSON object a line."""
-    namespace = namespace_of(call)
-    query = parse_run_query(call.query)
-    return lines_response(
-        call.platform.evaluations.runs.list(**namespace, **attrs.asdict(query)), EvaluationRunObject.of
-    )
 
 
 def finish_run(call: RouteCall) -> Response:
@@ -88,43 +69,36 @@ def _stop(call: RouteCall, stop: Callable[..., EvaluationRun]) -> Response:
     return json_response(Success(True))
 
 
-def delete_runs(call: RouteCall) -> Response:
-    """Delete runs; those that do not exist are not counted."""
-    namespace = namespace_of(call)
-    return json_response(NumDeleted(call.platform.evaluations.runs.delete(parse_ids(call.query), **namespace)))
+def read_lineage(call: RouteCall) -> Response:
+    """Show what a run was made from, what was made from it, and the checkpoint that it evaluated."""
+    lineage = call.platform.evaluations.runs.lineage(call.params["run_id"], **namespace_of(call))
+    return json_response(show_lineage(lineage))
 
 
-_LISTING = (
+_FILTERS = (
     Parameter("evaluations", TEXTS, "Keep runs of these evaluations (references)."),
     Parameter("models", TEXTS, "Keep runs of these models (references)."),
     Parameter("evaluation_run_ids", TEXTS, "Keep these runs."),
     Parameter("source_evaluation_run_ids", TEXTS, "Keep runs that were made from these."),
     Parameter("evaluation_refs", TEXTS, "An older name of `evaluations`."),
     Parameter("model_refs", TEXTS, "An older name of `models`."),
-    *WINDOW,
 )
-
-
-def read_lineage(call: RouteCall) -> Response:
-    """Show what a run was made from, what was made from it, and the checkpoint that it evaluated."""
-    return json_response(
-        RunLineageObject.of(call.platform.evaluations.runs.lineage(call.params["run_id"], **namespace_of(call)))
-    )
-
 
 ROUTES: tuple[Route, ...] = (
     evaluation_route(
         "POST", RUNS, create_run, body=Body.CONTROL, request=EvaluationRunCreate, response=EvaluationRunCreated
     ),
-    evaluation_route("GET", RUNS, list_runs, query=_LISTING, response=EvaluationRunObject, media="application/jsonl"),
-    evaluation_route(
-        "DELETE",
+    *stored_routes(
         RUNS,
-        delete_runs,
-        query=(Parameter("evaluation_run_ids", TEXTS, "Which to delete.", required=True),),
-        response=NumDeleted,
+        "run_id",
+        "run",
+        Parameter("evaluation_run_ids", TEXTS, "Which to delete.", required=True),
+        lambda evaluations: evaluations.runs,
+        EvaluationRunObject,
+        show_run,
+        _FILTERS,
+        run_filters,
     ),
-    evaluation_route("GET", RUNS + "/{run_id}", read_run, response=EvaluationRunObject),
     *(
         evaluation_route(
             "POST", f"{RUNS}/{{run_id}}/{word}", handler, body=Body.CONTROL, request=request, response=Success

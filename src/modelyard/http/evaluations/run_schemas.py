@@ -1,15 +1,14 @@
 """Evaluation runs as the clients of the evaluation interface know them (specification 4.5, 7)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.job import JobKind
-from modelyard.domain.lineage import CheckpointLineage, RunLineage, TrainedStep
-from modelyard.http.message import answer_from
+from modelyard.http.message import answering, each
 from modelyard.http.query import Query
 
 # ---- requests
@@ -38,43 +37,14 @@ class EvaluationRunStop:
     reason: str | None = None
 
 
-@attrs.frozen
-class RunQuery:
-    """Which runs to list. An empty filter keeps all."""
-
-    evaluations: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    limit: int | None = None
-    offset: int = 0
-
-
-def parse_run_query(parameters: Mapping[str, Sequence[str]]) -> RunQuery:
-    """Read the query of a listing. Raises `InvalidInput` naming every parameter at fault.
-
-    Older clients send `evaluation_refs` and `model_refs`.
-    """
-    query = Query(parameters)
-    limit, offset = query.whole("limit"), query.whole("offset") or 0
-    found = RunQuery(
-        evaluations=query.texts("evaluations", "evaluation_refs"),
-        models=query.texts("models", "model_refs"),
-        ids=query.texts("evaluation_run_ids"),
-        sources=query.texts("source_evaluation_run_ids"),
-        limit=limit,
-        offset=offset,
-    )
-    query.check()
-    return found
-
-
-def parse_ids(parameters: Mapping[str, Sequence[str]], name: str = "evaluation_run_ids") -> tuple[str, ...]:
-    """Read the ids of a deletion, at least one. Raises `InvalidInput`."""
-    query = Query(parameters)
-    ids = query.texts(name, required=True)
-    query.check()
-    return ids
+def run_filters(query: Query) -> Mapping[str, tuple[str, ...]]:
+    """Read the filters of a listing of runs. Older clients send `evaluation_refs` and `model_refs`."""
+    return {
+        "evaluations": query.texts("evaluations", "evaluation_refs"),
+        "models": query.texts("models", "model_refs"),
+        "ids": query.texts("evaluation_run_ids"),
+        "sources": query.texts("source_evaluation_run_ids"),
+    }
 
 
 # ---- responses
@@ -107,24 +77,9 @@ class EvaluationRunObject:
     reason: str | None
     source_known: bool | None
 
-    @classmethod
-    def of(cls, run: EvaluationRun) -> Self:
-        """Describe a run."""
-        return answer_from(cls, run, evaluation_run_id=run.id)
 
-
-@attrs.frozen
-class Success:
-    """The answer to an action."""
-
-    success: bool
-
-
-@attrs.frozen
-class NumDeleted:
-    """How many were deleted."""
-
-    num_deleted: int
+show_run = answering(EvaluationRunObject, evaluation_run_id="id")
+"""Describes a run."""
 
 
 @attrs.frozen
@@ -139,11 +94,6 @@ class TrainedStepObject:
     data_url: str | None
     deleted: bool
 
-    @classmethod
-    def of(cls, step: TrainedStep) -> Self:
-        """Describe a step."""
-        return answer_from(cls, step)
-
 
 @attrs.frozen
 class CheckpointLineageObject:
@@ -154,12 +104,6 @@ class CheckpointLineageObject:
     step: int
     steps: tuple[TrainedStepObject, ...]
     aliases: tuple[str, ...]
-
-    @classmethod
-    def of(cls, lineage: CheckpointLineage) -> Self:
-        """Describe the lineage of a checkpoint."""
-        checkpoint, steps = lineage.checkpoint, tuple(map(TrainedStepObject.of, lineage.steps))
-        return cls(lineage.model.id, checkpoint.id, checkpoint.step, steps, lineage.aliases)
 
 
 @attrs.frozen
@@ -173,14 +117,22 @@ class RunLineageObject:
     checkpoint: CheckpointLineageObject | None
     has_more: bool
 
-    @classmethod
-    def of(cls, lineage: RunLineage) -> Self:
-        """Describe the lineage of a run."""
-        return cls(
-            run=EvaluationRunObject.of(lineage.run),
-            sources=tuple(map(EvaluationRunObject.of, lineage.sources)),
-            missing_source=lineage.missing_source,
-            derived=tuple(map(EvaluationRunObject.of, lineage.derived)),
-            checkpoint=None if lineage.checkpoint is None else CheckpointLineageObject.of(lineage.checkpoint),
-            has_more=lineage.more,
-        )
+
+show_checkpoint = answering(
+    CheckpointLineageObject,
+    model_id="model.id",
+    checkpoint_id="checkpoint.id",
+    step="checkpoint.step",
+    steps=each(answering(TrainedStepObject), "steps"),
+)
+"""Describes the lineage of a checkpoint."""
+
+show_lineage = answering(
+    RunLineageObject,
+    run=lambda found: show_run(found.run),
+    sources=each(show_run, "sources"),
+    derived=each(show_run, "derived"),
+    checkpoint=lambda found: None if found.checkpoint is None else show_checkpoint(found.checkpoint),
+    has_more="more",
+)
+"""Describes the lineage of a run."""

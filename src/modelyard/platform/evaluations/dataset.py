@@ -23,8 +23,8 @@ from modelyard.platform.evaluations.spec import (
     check_models,
     check_options,
 )
+from modelyard.platform.paging import named_place
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import ScopedReader
 
 RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str | os.PathLike[str]
 """Any rows; the version of a dataset, or the reference of one; or the path of a JSON Lines file."""
@@ -42,8 +42,6 @@ def build_specs(
     models: Sequence[OneModel],
     rows: RowData | None,
     scorers: Scorers | None,
-    project: str,
-    entity: str | None,
     options: Mapping[str, Any],
     portable: bool = False,
 ) -> Iterator[RunSpec]:
@@ -52,9 +50,9 @@ def build_specs(
     Without `rows`, the evaluation must be published: its version then gives the rows, and by default scorers and
     trials. A `portable` run must not need functions. Raises as `build_spec`.
     """
-    namespace = ScopedReader(principal).place(project, entity)
-    models, objects = check_models(models), Objects(runtime, principal)
     check_options(options, EVALUATION_OPTIONS, "run")
+    namespace = named_place(runtime, principal, options.get("entity"), options.get("project"))
+    models, objects = check_models(models), Objects(runtime, principal)
     if rows is None:
         published = Published.of(objects, evaluation_ref(evaluation, namespace))
         evaluation, rows = str(published.ref), published.dataset

@@ -16,7 +16,8 @@ from modelyard.formats.json import checked_dumps
 from modelyard.formats.jsonl import dump_row, read_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.evaluations.references import References, find_version
-from modelyard.platform.paging import check_slice, get_or_none, iter_index, iter_index_live, slice_listing, unique_ids
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
@@ -33,9 +34,7 @@ class Objects:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime: Runtime = runtime
-        self.principal: Principal = principal
-        self._sight = ScopedReader(principal)
+        self._runtime, self._principal, self._reader = runtime, principal, ScopedReader(runtime, principal)
 
     # ---- publishing
 
@@ -46,7 +45,7 @@ class Objects:
         content: Mapping[str, Any],
         rows: Iterable[Mapping[str, Any]] | None = None,
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
     ) -> ObjectVersion:
         """Store the next version of an object. Equal content is the version that has it already, and not a new one.
@@ -55,24 +54,24 @@ class Objects:
         evaluation names its `dataset` and `scorers` by their references. A scorer's `op_source_code` is kept, never
         run, and published as an op as well, to which its `score_op` refers. Raises `InvalidInput`, `Forbidden`.
         """
-        kind, place = _kind(kind), self._sight.place(project, entity)
+        kind, namespace = _kind(kind), self._reader.place(project, entity)
         given = _content(kind, name, content)
         if (rows is None) is (kind is ObjectKind.DATASET):
             raise InvalidInput.at("rows", msg="are what a dataset has, and nothing else")
         new = ObjectVersion(
-            self.runtime.ids(), *place, kind, _id_of(name), 0, digest(given), self.runtime.clock.now(), given
+            self._runtime.ids(), *namespace, kind, _id_of(name), 0, digest(given), self._runtime.clock.now(), given
         )
         if kind is ObjectKind.SCORER and "op_source_code" in given:
-            return self._keep(*_with_op(new, self.runtime.ids()))
+            return self._keep(*_with_op(new, self._runtime.ids()))
         return self._keep(new) if rows is None else self._keep_with_rows(new, rows)
 
     def _keep(self, *versions: ObjectVersion) -> ObjectVersion:
         """Store the versions, in one step. Returns the last of them."""
-        return self.runtime.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
+        return self._runtime.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
 
     def _keep_with_rows(self, new: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
-        stored, table = _store_rows(self.runtime.artifacts, rows)
-        with remove_unless_recorded(self.runtime.artifacts, stored):
+        stored, table = _store_rows(self._runtime.artifacts, rows)
+        with remove_unless_recorded(self._runtime.artifacts, stored):
             kept = self._keep(
                 attrs.evolve(
                     new,
@@ -83,7 +82,7 @@ class Objects:
                 )
             )
         if kept.id != new.id:
-            self.runtime.artifacts.remove(stored.name)
+            self._runtime.artifacts.remove(stored.name)
         return kept
 
     def _publish(self, tx: Tx, new: ObjectVersion) -> ObjectVersion:
@@ -92,7 +91,7 @@ class Objects:
         return publish_version(tx, new)
 
     def _check_references(self, snapshot: Snapshot, content: Mapping[str, Any]) -> None:
-        problem = partial(References(self.runtime.settings.reference_mode, self.principal).problem, snapshot)
+        problem = partial(References(self._runtime.settings.reference_mode, self._principal).problem, snapshot)
         scorers = enumerate(content.get("scorers", ()))
         found = [
             problem(("dataset",), ObjectKind.DATASET, content["dataset"]),
@@ -109,24 +108,24 @@ class Objects:
         version: str,
         alias: str,
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
     ) -> ObjectVersion:
         """Give a version a name, such as "golden", which the version that had it before loses.
 
         Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for a string that is not an alias.
         """
-        kind, place = _kind(kind), self._sight.place(project, entity)
+        kind, namespace = _kind(kind), self._reader.place(project, entity)
         check_alias(alias)
 
         def step(tx: Tx) -> ObjectVersion:
-            found = _alive(tx, place, kind, object_id, version)
-            named = ObjectAlias(*place, kind, object_id, alias, found.index)
-            given = get_or_none(tx, ObjectAlias, *place, kind, object_id, alias)
+            found = _alive(tx, namespace, kind, object_id, version)
+            named = ObjectAlias(*namespace, kind, object_id, alias, found.index)
+            given = get_or_none(tx, ObjectAlias, *namespace, kind, object_id, alias)
             (tx.add if given is None else tx.replace)(named)
             return found
 
-        return self.runtime.store.transact(step)
+        return self._runtime.store.transact(step)
 
     # ---- reading
 
@@ -136,12 +135,12 @@ class Objects:
         object_id: str,
         version: str = LATEST,
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
     ) -> ObjectVersion:
         """Return a version by digest, alias, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
-        kind, place = _kind(kind), self._sight.place(project, entity)
-        return self.runtime.store.read(lambda snapshot: _alive(snapshot, place, kind, object_id, version))
+        kind, namespace = _kind(kind), self._reader.place(project, entity)
+        return self._runtime.store.read(lambda snapshot: _alive(snapshot, namespace, kind, object_id, version))
 
     def resolve(self, kind: ObjectKind | str, ref: ObjectRef | str) -> ObjectVersion:
         """Return the version of an object of this kind that a reference names; without a version, the latest.
@@ -157,27 +156,34 @@ class Objects:
         self,
         kind: ObjectKind | str,
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> Iterator[ObjectVersion]:
-        """All versions of a kind in a project, in the order in which they came, read as they are new for.
+    ) -> Listing[ObjectVersion]:
+        """List all versions of a kind in a project, in the order in which they were published.
 
         Raises `InvalidInput`, `Forbidden`.
         """
-        check_slice(limit, offset)
-        found = iter_index_live(
-            self.runtime, ObjectVersion, "by_kind", *self._sight.place(project, entity), _kind(kind)
+        namespace = self._reader.place(project, entity)
+        place = partial(self._place, namespace)
+        return index_listing(
+            self._runtime,
+            ObjectVersion,
+            "by_kind",
+            *namespace,
+            _kind(kind),
+            place=place,
+            keep=lambda one: one.deleted_at is None,
         )
-        return slice_listing((version for version in found if version.deleted_at is None), limit, offset)
+
+    def _place(self, namespace: Namespace, id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(ObjectVersion, "by_kind", self._reader.find(snapshot, ObjectVersion, "Version", id, namespace))
 
     def rows(self, version: ObjectVersion) -> Iterator[Mapping[str, Any]]:
         """Yield the rows of a dataset, one at a time. Raises `InvalidInput` for another object, `Forbidden`."""
-        self.principal.require(version.entity, version.project)
+        self._principal.require(version.entity, version.project)
         if version.rows_artifact is None:
             raise InvalidInput.at("version", msg="is not a version of a dataset, or was deleted")
-        with self.runtime.artifacts.open(version.rows_artifact) as file:
+        with self._runtime.artifacts.open(version.rows_artifact) as file:
             yield from read_rows(file)
 
     # ---- deleting
@@ -188,26 +194,26 @@ class Objects:
         object_id: str,
         versions: Iterable[str] = (),
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
     ) -> int:
         """Delete versions, or all of them where none is named, with their content; returns how many there were.
 
         A deleted version keeps its place, so that no other takes its number. Raises `InvalidInput`, `Forbidden`.
         """
-        kind, place, wanted = _kind(kind), self._sight.place(project, entity), unique_ids(versions)
-        now = self.runtime.clock.now()
+        kind, namespace, wanted = _kind(kind), self._reader.place(project, entity), unique_ids(versions)
+        now = self._runtime.clock.now()
 
         def step(tx: Tx) -> list[ObjectVersion]:
-            found = _named(tx, place, kind, object_id, wanted)
+            found = _named(tx, namespace, kind, object_id, wanted)
             for version in found:
                 tx.replace(version.deleted(now))
             return found
 
-        gone = self.runtime.store.transact(step)
+        gone = self._runtime.store.transact(step)
         for version in gone:
             if version.rows_artifact is not None:
-                self.runtime.artifacts.remove(version.rows_artifact)
+                self._runtime.artifacts.remove(version.rows_artifact)
         return len(gone)
 
 
@@ -226,8 +232,8 @@ def publish_version(tx: Tx, new: ObjectVersion) -> ObjectVersion:
     return tx.get(ObjectVersion, version.id)  # as the store returns it: deeply frozen
 
 
-def _alive(snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, version: str) -> ObjectVersion:
-    found = find_version(snapshot, place, kind, object_id, version)
+def _alive(snapshot: Snapshot, namespace: Namespace, kind: ObjectKind, object_id: str, version: str) -> ObjectVersion:
+    found = find_version(snapshot, namespace, kind, object_id, version)
     if found is None:
         raise NotFound(kind.value.capitalize(), f"{object_id}:{version}")
     if found.deleted_at is not None:
@@ -236,11 +242,11 @@ def _alive(snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: st
 
 
 def _named(
-    snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, words: Sequence[str]
+    snapshot: Snapshot, namespace: Namespace, kind: ObjectKind, object_id: str, words: Sequence[str]
 ) -> list[ObjectVersion]:
     """Return the versions of these names that are not deleted, each once; all of them where none is named."""
-    every_one = iter_index(snapshot, ObjectVersion, "by_object", *place, kind, object_id)
-    found = [find_version(snapshot, place, kind, object_id, word) for word in words] if words else every_one
+    every_one = iter_index(snapshot, ObjectVersion, "by_object", *namespace, kind, object_id)
+    found = [find_version(snapshot, namespace, kind, object_id, word) for word in words] if words else every_one
     alive = {version.id: version for version in found if version is not None and version.deleted_at is None}
     return [*alive.values()]
 

@@ -3,7 +3,7 @@
 Only a running run accepts any. They can also be without a run.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,8 +20,8 @@ from modelyard.errors import InvalidInput, RunAlreadyFinished
 from modelyard.formats.json import checked_dumps
 from modelyard.platform.evaluations.references import References
 from modelyard.platform.evaluations.stored_run import scores_of
-from modelyard.platform.listing import BATCH
-from modelyard.platform.paging import check_slice, iter_index_live, slice_listing, unique_ids
+from modelyard.platform.listing import BATCH, Cursor, Listing
+from modelyard.platform.paging import cursor_at, index_listing, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import Snapshot, Tx
@@ -117,49 +117,46 @@ class _Kept(Generic[K]):
     _name: str
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self.runtime: Runtime = runtime
-        self.principal: Principal = principal
-        self._sight = ScopedReader(principal)
+        self._runtime, self._principal, self._reader = runtime, principal, ScopedReader(runtime, principal)
         self._references = References(runtime.settings.reference_mode, principal)
 
     def get(self, id: str, *, project: str | None = None, entity: str | None = None) -> K:
         """Return one of them, which must be in the project if one is named. Raises `NotFound`."""
-        place = self._sight.maybe_place(project, entity)
-        return self.runtime.store.read(lambda snapshot: self._found(snapshot, id, place))
+        namespace = self._reader.maybe_place(project, entity)
+        return self._runtime.store.read(lambda snapshot: self._found(snapshot, id, namespace))
 
     def list(
         self,
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
         run_id: str | None = None,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> Iterator[K]:
-        """List those of a project, or of one run, in the order in which they were made, read a batch at a time.
+    ) -> Listing[K]:
+        """List those of a project, or of one run, in the order in which they were created. Raises `Forbidden`."""
+        namespace = self._reader.place(project, entity)
+        index, where = ("by_project", namespace) if run_id is None else ("by_run", self._visible(run_id, namespace))
+        place = partial(self._place, index, namespace)
+        return index_listing(self._runtime, self._cls, index, *where, place=place)
 
-        Raises `InvalidInput`.
-        """
-        check_slice(limit, offset)
-        place = self._sight.place(project, entity)
-        if run_id is None:
-            found = iter_index_live(self.runtime, self._cls, "by_project", *place)
-        elif self.runtime.store.read(lambda snapshot: self._sight.see(snapshot, EvaluationRun, run_id, place)):
-            found = iter_index_live(self.runtime, self._cls, "by_run", run_id)
-        else:
-            found = iter(())
-        return slice_listing(found, limit, offset)
+    def _visible(self, run_id: str, namespace: Namespace) -> tuple[str]:
+        """Return the id of a run in the namespace; "", which is not the id of a run, for another."""
+        see = self._reader.see
+        seen = self._runtime.store.read(lambda snapshot: see(snapshot, EvaluationRun, run_id, namespace))
+        return ("" if seen is None else run_id,)
 
-    def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
+    def _place(self, index: str, namespace: Namespace, id: str, snapshot: Snapshot) -> Cursor:
+        return cursor_at(self._cls, index, self._found(snapshot, id, namespace))
+
+    def delete(self, ids: Iterable[str], *, project: str | None = None, entity: str | None = None) -> int:
         """Delete them for ever, with the scores of predictions; returns how many of `ids` there were.
 
         Raises `RunAlreadyFinished`, and deletes nothing, when one belongs to a run that is not running.
         """
-        place, wanted = self._sight.place(project, entity), unique_ids(ids)
-        return self.runtime.store.transact(lambda tx: sum(self._delete(tx, each, place) for each in wanted))
+        namespace, wanted = self._reader.place(project, entity), unique_ids(ids)
+        return self._runtime.store.transact(lambda tx: sum(self._delete(tx, each, namespace) for each in wanted))
 
-    def _delete(self, tx: Tx, id: str, place: Namespace) -> bool:
-        found = self._sight.see(tx, self._cls, id, place)
+    def _delete(self, tx: Tx, id: str, namespace: Namespace) -> bool:
+        found = self._reader.see(tx, self._cls, id, namespace)
         if found is None:
             return False
         _check_takes(tx, found.run_id)
@@ -172,12 +169,12 @@ class _Kept(Generic[K]):
         """Return the scores that are deleted with a record."""
         return ()
 
-    def _found(self, snapshot: Snapshot, id: str, place: Namespace | None) -> K:
-        return self._sight.find(snapshot, self._cls, self._name, id, place)
+    def _found(self, snapshot: Snapshot, id: str, namespace: Namespace | None) -> K:
+        return self._reader.find(snapshot, self._cls, self._name, id, namespace)
 
-    def _check_run(self, snapshot: Snapshot, run_id: str | None, place: Namespace) -> None:
+    def _check_run(self, snapshot: Snapshot, run_id: str | None, namespace: Namespace) -> None:
         if run_id is not None:
-            self._sight.find(snapshot, EvaluationRun, "Evaluation run", run_id, place)
+            self._reader.find(snapshot, EvaluationRun, "Evaluation run", run_id, namespace)
 
 
 class Predictions(_Kept[Prediction]):
@@ -197,7 +194,7 @@ class Predictions(_Kept[Prediction]):
         *,
         run_id: str | None = None,
         spans: Sequence[Mapping[str, str]] = (),
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
     ) -> Prediction:
         """Store the output of a model, named by its reference, for `inputs`; it is open until it is finished.
@@ -206,23 +203,23 @@ class Predictions(_Kept[Prediction]):
         `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
         """
         checked_dumps(inputs, at=("inputs",))
-        place = self._sight.place(project, entity)
+        namespace = self._reader.place(project, entity)
         new = Prediction(
-            self.runtime.ids(),
-            *place,
+            self._runtime.ids(),
+            *namespace,
             model,
             inputs,
             digest(inputs),
-            self.runtime.clock.now(),
+            self._runtime.clock.now(),
             run_id=run_id,
             output=_answer(output),
             span={"genai_span_ref": spans} if spans else EMPTY,
         )
-        return self.runtime.store.transact(partial(self._create, new, place))
+        return self._runtime.store.transact(partial(self._create, new, namespace))
 
-    def _create(self, new: Prediction, place: Namespace, tx: Tx) -> Prediction:
+    def _create(self, new: Prediction, namespace: Namespace, tx: Tx) -> Prediction:
         self._references.check(tx, model=(ObjectKind.MODEL, new.model))
-        self._check_run(tx, new.run_id, place)
+        self._check_run(tx, new.run_id, namespace)
         add_prediction(tx, new)
         return tx.get(Prediction, new.id)  # as the store returns it: deeply frozen
 
@@ -234,8 +231,10 @@ class Predictions(_Kept[Prediction]):
         Doing it again with an equal output, or with none, changes nothing. Raises `NotFound`, `RunAlreadyFinished`,
         and `Conflict` for another output.
         """
-        answer, place, now = _answer(output), self._sight.maybe_place(project, entity), self.runtime.clock.now()
-        return self.runtime.store.transact(lambda tx: finish_prediction(tx, self._found(tx, id, place), answer, now))
+        answer, namespace, now = _answer(output), self._reader.maybe_place(project, entity), self._runtime.clock.now()
+        return self._runtime.store.transact(
+            lambda tx: finish_prediction(tx, self._found(tx, id, namespace), answer, now)
+        )
 
     def _scores(self, snapshot: Snapshot, found: Prediction) -> Sequence[Score]:
         return scores_of(snapshot, found)
@@ -263,7 +262,7 @@ class Scores(_Kept[Score]):
         value: Any,
         *,
         run_id: str | None = None,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
     ) -> Score:
         """Store the score of a prediction by a scorer, named by its reference.
@@ -272,22 +271,22 @@ class Scores(_Kept[Score]):
         Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
         """
         _check_value(value)
-        place = self._sight.place(project, entity)
+        namespace = self._reader.place(project, entity)
         new = Score(
-            self.runtime.ids(),
-            *place,
+            self._runtime.ids(),
+            *namespace,
             prediction_id,
             scorer,
-            self.runtime.clock.now(),
+            self._runtime.clock.now(),
             run_id=run_id,
             value={"value": value},
         )
-        return self.runtime.store.transact(partial(self._create, new, place))
+        return self._runtime.store.transact(partial(self._create, new, namespace))
 
-    def _create(self, new: Score, place: Namespace, tx: Tx) -> Score:
+    def _create(self, new: Score, namespace: Namespace, tx: Tx) -> Score:
         self._references.check(tx, scorer=(ObjectKind.SCORER, new.scorer))
-        self._sight.find(tx, Prediction, "Prediction", new.prediction_id, place)
-        self._check_run(tx, new.run_id, place)
+        self._reader.find(tx, Prediction, "Prediction", new.prediction_id, namespace)
+        self._check_run(tx, new.run_id, namespace)
         add_score(tx, new)
         return tx.get(Score, new.id)  # as the store returns it: deeply frozen
 

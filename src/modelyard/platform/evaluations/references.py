@@ -35,13 +35,13 @@ REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
 
 
 def find_version(
-    snapshot: Snapshot, place: Namespace, kind: ObjectKind, object_id: str, version: str | None
+    snapshot: Snapshot, namespace: Namespace, kind: ObjectKind, object_id: str, version: str | None
 ) -> ObjectVersion | None:
     """Return the version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not.
 
     The latest is the last that is not deleted; where all are, the last.
     """
-    where = (*place, kind, object_id)
+    where = (*namespace, kind, object_id)
     if version in (None, LATEST):
         return _latest(snapshot, where)
     assert version is not None
@@ -141,23 +141,23 @@ _NAME_FORM = (
 )
 
 
-def evaluation_ref(evaluation: OneObject, place: Namespace) -> ObjectRef:
+def evaluation_ref(evaluation: OneObject, namespace: Namespace) -> ObjectRef:
     """Return the reference of an evaluation; a name is one of this namespace. Raises `InvalidInput`."""
     if isinstance(evaluation, ObjectVersion):
         if evaluation.kind is not ObjectKind.EVALUATION:
             raise InvalidInput.at("evaluation", msg=f"is a version of a {evaluation.kind}; it {_NAME_FORM}")
         return evaluation.ref
-    ref = _parsed(evaluation, place) if isinstance(evaluation, str) else evaluation
+    ref = _parsed(evaluation, namespace) if isinstance(evaluation, str) else evaluation
     if not isinstance(ref, ObjectRef) or ref.kind not in EVALUATION_KINDS:
         raise InvalidInput.at("evaluation", msg=_NAME_FORM)
     return ref
 
 
-def _parsed(text: str, place: Namespace) -> ObjectRef | None:
+def _parsed(text: str, namespace: Namespace) -> ObjectRef | None:
     if "://" in text:
         return ObjectRef.parse(text)
     name, colon, version = text.partition(":")
-    return ObjectRef.parse(str(ObjectRef(*place, RefKind.OBJECT, object_id(name))) + colon + version)
+    return ObjectRef.parse(str(ObjectRef(*namespace, RefKind.OBJECT, object_id(name))) + colon + version)
 
 
 def pinned(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:

@@ -20,8 +20,8 @@ from modelyard.platform.evaluations.predictions import close_open, remove_parts
 from modelyard.platform.evaluations.references import References
 from modelyard.platform.jobs.queue import announce, files_of, latest_job, request_cancel
 from modelyard.platform.lineage import run_lineage
-from modelyard.platform.listing import BATCH, Cursor
-from modelyard.platform.paging import check_slice, cursor_at, get_or_none, iter_index_live, slice_listing, unique_ids
+from modelyard.platform.listing import BATCH, Cursor, Listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import Snapshot, Tx
@@ -37,7 +37,7 @@ class Runs:
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
-        self._runtime, self._principal, self._reader = runtime, principal, ScopedReader(principal)
+        self._runtime, self._principal, self._reader = runtime, principal, ScopedReader(runtime, principal)
 
     # ---- making and reading
 
@@ -47,7 +47,7 @@ class Runs:
         model: str,
         source_evaluation_run_id: str | None = None,
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
     ) -> EvaluationRun:
         """Create a running run that ties an evaluation to a model by their references.
@@ -74,28 +74,26 @@ class Runs:
     def list(
         self,
         *,
-        project: str,
+        project: str | None = None,
         entity: str | None = None,
         evaluations: Iterable[str] = (),
         models: Iterable[str] = (),
         ids: Iterable[str] = (),
         sources: Iterable[str] = (),
-        limit: int | None = None,
-        offset: int = 0,
-        after: EvaluationRun | None = None,
-    ) -> Iterator[EvaluationRun]:
-        """List a project's runs in the order in which they started. They are read a batch at a time.
+    ) -> Listing[EvaluationRun]:
+        """List a project's runs in the order in which they started.
 
-        Each filter keeps runs with one of the given references, ids or sources; an empty filter keeps all. The listing
-        continues after the run `after`, which need no longer exist. Raises `InvalidInput`.
+        Each filter keeps runs with one of the given references, ids or sources; an empty filter keeps all. Raises
+        `InvalidInput`, `Forbidden`.
         """
-        check_slice(limit, offset)
         namespace, wanted = self._reader.place(project, entity), unique_ids(ids)
+        keep, place = _matcher(evaluations, models, sources), partial(self._place, namespace)
         if wanted:
-            found = self._by_id(wanted, namespace, after)
-        else:
-            found = iter_index_live(self._runtime, EvaluationRun, "by_project", *namespace, after=after)
-        return slice_listing(filter(_matcher(evaluations, models, sources), found), limit, offset)
+            return Listing(
+                partial(self._by_id, wanted, namespace, keep),
+                lambda name: self._runtime.store.read(partial(place, name)),
+            )
+        return index_listing(self._runtime, EvaluationRun, "by_project", *namespace, place=place, keep=keep)
 
     def status(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunStatus:
         """Return a run and how many of its rows are done. Raises `NotFound`."""
@@ -112,7 +110,7 @@ class Runs:
             lambda snapshot: run_lineage(snapshot, self._principal, self._find(snapshot, run_id, namespace))
         )
 
-    def delete(self, ids: Iterable[str], *, project: str, entity: str | None = None) -> int:
+    def delete(self, ids: Iterable[str], *, project: str | None = None, entity: str | None = None) -> int:
         """Delete runs for ever, with their predictions and scores. Returns how many of `ids` existed.
 
         The parts of a run are deleted first, in small steps, so that this can be repeated after a crash.
@@ -261,15 +259,26 @@ class Runs:
         for name in files_of(last.job):
             self._runtime.artifacts.remove(name)
 
-    # ---- in batches
+    # ---- listing
 
-    def _by_id(self, ids: Sequence[str], namespace: Namespace, after: EvaluationRun | None) -> Iterator[EvaluationRun]:
+    def _place(self, namespace: Namespace, run_id: str, snapshot: Snapshot) -> Cursor:
+        return _cursor(self._find(snapshot, run_id, namespace))
+
+    def _by_id(
+        self,
+        ids: Sequence[str],
+        namespace: Namespace,
+        keep: Callable[[EvaluationRun], bool],
+        after: Cursor | None,
+        size: int,
+    ) -> Iterator[Sequence[EvaluationRun]]:
+        """Yield the runs of these ids in one batch."""
         see = self._reader.see
         seen = self._runtime.store.read(
             lambda snapshot: [see(snapshot, EvaluationRun, run_id, namespace) for run_id in ids]
         )
-        found = sorted((run for run in seen if run is not None), key=_cursor)
-        return (run for run in found if after is None or _cursor(run) > _cursor(after))
+        found = sorted((run for run in seen if run is not None and keep(run)), key=_cursor)
+        yield [run for run in found if after is None or _cursor(run) > after]
 
 
 @attrs.frozen

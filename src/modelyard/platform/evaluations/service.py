@@ -7,10 +7,11 @@ from typing import Any, Unpack
 
 from modelyard.domain.evaluation.objects import OneObject
 from modelyard.domain.evaluation.options import ReportKeywords
-from modelyard.domain.evaluation.results import ResultQuery
+from modelyard.domain.evaluation.results import QueryOptions, ResultQuery
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
+from modelyard.errors import InvalidInput
 from modelyard.flow import settled
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, result
@@ -33,10 +34,16 @@ from modelyard.report.evaluations.export import Format
 from modelyard.report.evaluations.run import RunReport
 
 
+class RunOptions(EvaluationOptions, total=False):
+    """The options of an evaluation in this process, which can show its `progress`."""
+
+    progress: Progress
+
+
 class Evaluations:
     """Evaluates models for a principal, and reads the runs that they may see.
 
-    result = platform.evaluations.run("politeness", "echo", rows, project="demo")
+    result = platform.evaluations.run("politeness", "echo", rows)
     print(platform.evaluations.report(result))
     """
 
@@ -72,11 +79,7 @@ class Evaluations:
         model: OneModel,
         rows: RowData | None = None,
         scorers: Scorers | None = None,
-        *,
-        project: str,
-        entity: str | None = None,
-        progress: Progress = False,
-        **options: Unpack[EvaluationOptions],
+        **options: Unpack[RunOptions],
     ) -> EvaluationResult:
         """Evaluate a model: call it with every row, and score its outputs, in a new run.
 
@@ -88,15 +91,14 @@ class Evaluations:
         An evaluation is given by its name ("quiz", "quiz:v0"), by a reference, or as the version that `objects.publish`
         returned. `scorers` are "exact_match" by default.
 
-        `options` are those of `chat.complete`, of `WorkOptions`, and `trials`, how often each row is evaluated, with
-        another seed each time. A row on which the model or a scorer fails is stored with its error and counted; only
-        scored rows are in the mean.
+        `options` are those of `chat.complete`, of `EvaluationOptions` and of `WorkOptions`, and `progress`: True for a
+        bar, or a function that receives how many rows are done, of how many, and numbers by name. A row on which the
+        model or a scorer fails is stored with its error and counted; only scored rows are in the mean.
 
         Raises TypeError for an unknown option; `InvalidInput`, `ModelNotFound`, `Forbidden` before the first row; and
         `JobFailed` for a run that failed or was cancelled. What was done stays, and `resume` continues a failed run.
         """
-        (spec,) = self._specs(evaluation, (model,), rows, scorers, project, entity, options)
-        return self._run_here(spec, progress)
+        return self.run_each(evaluation, (model,), rows, scorers, **options)[0]
 
     def run_each(
         self,
@@ -104,17 +106,14 @@ class Evaluations:
         models: Sequence[OneModel],
         rows: RowData | None = None,
         scorers: Scorers | None = None,
-        *,
-        project: str,
-        entity: str | None = None,
-        progress: Progress = False,
-        **options: Unpack[EvaluationOptions],
+        **options: Unpack[RunOptions],
     ) -> list[EvaluationResult]:
         """Evaluate several models, one after the other, each in a run of its own. Everything is checked first.
 
         Rows are read once. Raises as `run` does.
         """
-        specs = self._specs(evaluation, models, rows, scorers, project, entity, options)
+        progress = options.pop("progress", False)
+        specs = self._specs(evaluation, models, rows, scorers, options)
         return [self._run_here(spec, progress) for spec in specs]
 
     async def arun(
@@ -123,18 +122,13 @@ class Evaluations:
         model: OneModel,
         rows: RowData | None = None,
         scorers: Scorers | None = None,
-        *,
-        project: str,
-        entity: str | None = None,
-        progress: Progress = False,
-        **options: Unpack[EvaluationOptions],
+        **options: Unpack[RunOptions],
     ) -> EvaluationResult:
         """Evaluate a model from a task, like `run`. Async models and scorers run on this event loop.
 
         The loop is never blocked: `rows` are read, and `progress` is called, in a thread of its executor.
         """
-        specs = partial(self._specs, evaluation, (model,), rows, scorers, project, entity, options)
-        return (await self._arun(specs, progress))[0]
+        return (await self.arun_each(evaluation, (model,), rows, scorers, **options))[0]
 
     async def arun_each(
         self,
@@ -142,15 +136,16 @@ class Evaluations:
         models: Sequence[OneModel],
         rows: RowData | None = None,
         scorers: Scorers | None = None,
-        *,
-        project: str,
-        entity: str | None = None,
-        progress: Progress = False,
-        **options: Unpack[EvaluationOptions],
+        **options: Unpack[RunOptions],
     ) -> list[EvaluationResult]:
         """Evaluate several models from a task, like `run_each` and `arun`."""
-        specs = partial(self._specs, evaluation, models, rows, scorers, project, entity, options)
-        return await self._arun(specs, progress)
+        progress, gone, loop = options.pop("progress", False), threading.Event(), asyncio.get_running_loop()
+
+        def work() -> list[EvaluationResult]:
+            specs = self._specs(evaluation, models, rows, scorers, options)
+            return [self._run_here(spec, progress, loop, gone.is_set) for spec in specs]
+
+        return await settled(work, gone.set)
 
     def rescore(
         self, run_id: str, scorers: Scorers, *, progress: Progress = False, **options: Unpack[WorkOptions]
@@ -189,16 +184,13 @@ class Evaluations:
         model: str,
         rows: RowData | None = None,
         scorers: Scorers | None = None,
-        *,
-        project: str,
-        entity: str | None = None,
         **options: Unpack[EvaluationOptions],
     ) -> EvaluationRun:
         """Queue a run for workers, and return it at once. Model and scorers must be the platform's own.
 
         Raises as `run` does, and `RateLimited`.
         """
-        (spec,) = self._specs(evaluation, (model,), rows, scorers, project, entity, options, portable=True)
+        (spec,) = self._specs(evaluation, (model,), rows, scorers, options, portable=True)
         return self._queue(spec)
 
     def submit_rescore(self, run_id: str, scorers: Scorers, **options: Unpack[WorkOptions]) -> EvaluationRun:
@@ -247,12 +239,33 @@ class Evaluations:
         """Return a run with its rows, as it is now. Raises `NotFound`."""
         return EvaluationResult(self._runtime, find_run(self._runtime, self._principal, run_id))
 
-    def results(self, query: ResultQuery, *, project: str, entity: str | None = None) -> Results:
-        """Join the rows of a project's runs by their digests: filtered, sorted, counted, a page of them.
+    def results(
+        self,
+        runs: Sequence[AnyRun],
+        *,
+        check_names: bool = True,
+        project: str | None = None,
+        entity: str | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> Results:
+        """Join the rows of a project's runs by their contents: filtered, sorted, counted, a page of them.
 
-        Runs that do not exist are returned as `missing`. Raises `InvalidInput`, `Forbidden`.
+            right = field("scores.right") == True
+            results([before, after], where={before.id: right, after.id: ~right}, sort="inputs.prompt")
+
+        `where` is a condition on a row's trials in each run, or conditions by the ids of the runs that must hold
+        together; with `match="any"` it is enough that one run fits. `sort` names fields, or is a `Sort` or several.
+        `in_all_runs` leaves out rows that some run lacks. `summarise` gives a summary of each run, over all rows that
+        fit; `summary_in_all_runs` limits it to rows of all runs. Runs that do not exist are returned as `missing`.
+
+        Raises `InvalidInput`, also for a scorer, an input or a run in the query that no row has, unless `check_names`
+        is false; `CallerError` for a field that is not one of scores, inputs and output; `Forbidden`.
         """
-        return query_results(self._runtime, self._principal, query, project, entity)
+        query = ResultQuery(tuple(map(result.run_id_of, runs)), **options)
+        found = query_results(self._runtime, self._principal, query, project, entity)
+        if check_names and found.unknown:
+            raise InvalidInput(found.unknown)
+        return found
 
     def report(
         self, run: AnyRun, *, project: str | None = None, entity: str | None = None, **options: Unpack[ReportKeywords]
@@ -319,10 +332,6 @@ class Evaluations:
         return compare.export_lines(self._runtime, self._run(run, project, entity), format)
 
     # ---- parts
-
-    async def _arun(self, specs: Callable[[], Iterator[RunSpec]], progress: Progress) -> list[EvaluationResult]:
-        gone, loop = threading.Event(), asyncio.get_running_loop()
-        return await settled(lambda: [self._run_here(spec, progress, loop, gone.is_set) for spec in specs()], gone.set)
 
     def _run_here(
         self, spec: RunSpec, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never

@@ -61,9 +61,15 @@ class WorkOptions(TypedDict, total=False):
 
 
 class EvaluationOptions(WorkOptions, GenerationOptions, total=False):
-    """How a run works, the options of its completions, and `trials`: how often each row is evaluated."""
+    """How a run works, the options of its completions, and where it is stored.
+
+    Each row is evaluated in `trials` trials, each with another seed. `project` and `entity` are by default those of the
+    platform and of the caller.
+    """
 
     trials: int
+    project: str | None
+    entity: str | None
 
 
 _MODEL = "a name, a reference, an entry, a trained model, a checkpoint or a function of the row"
@@ -77,6 +83,7 @@ _WHOLE = {
 }
 WORK_OPTIONS = frozenset(WorkOptions.__annotations__)
 EVALUATION_OPTIONS = frozenset(EvaluationOptions.__annotations__)
+_NAMESPACE = ("project", "entity")
 _SEED_BYTES = 6
 
 
@@ -129,7 +136,7 @@ def build_spec(
     runtime.require_room()
     seed = options.get("seed")
     work = {name: options[name] for name in options if name in WORK_OPTIONS or name == "trials"}
-    chat = {name: options[name] for name in options if name not in work and name != "seed"}
+    chat = {name: options[name] for name in options if name not in (*work, *_NAMESPACE, "seed")}
     limits = _limits({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
     pinned, ref, base_model = _model(runtime, principal, model, namespace, chat, seed)
     spec = {
