@@ -24,6 +24,7 @@ from modelyard.engines.torch.serving.leader import LeaderElection, Waiter
 from modelyard.engines.torch.serving.sampler import Sampler
 from modelyard.engines.torch.serving.separate_caches import SeparateCaches
 from modelyard.engines.torch.serving.sequence import SampledToken, Sequence, SequenceState
+from modelyard.engines.torch.threads import torch_threads
 from modelyard.errors import BackendError, Overloaded, QueueFull
 
 
@@ -31,7 +32,8 @@ class Engine:
     """Answers sequences on one network.
 
     Up to `rows` run at a time, their keys and values within `memory` bytes, and up to `waiting` more wait. `end_tokens`
-    end an answer. With a `recorder`, passes of one token per row are recorded and replayed.
+    end an answer. Torch computes on `threads`, or its own number. With a `recorder`, passes of one token per row are
+    recorded and replayed.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class Engine:
         rows: int = 32,
         memory: int = 2**30,
         waiting: int = 1024,
+        threads: int | None = None,
         recorder: NewRecorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
+        self._threads = threads
         self.rows: CacheSlots | SeparateCaches
         self._passes: ForwardPass | SeparateCaches
         if network.in_rows:
@@ -147,7 +151,7 @@ class Engine:
     @contextmanager
     def _leading(self) -> Iterator[None]:
         """Hold the lead until the end: then drop what was cancelled, and hand over."""
-        with torch.inference_mode():
+        with torch.inference_mode(), torch_threads(self._threads):
             try:
                 yield
             finally:

@@ -16,6 +16,7 @@ from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.grammar import Grammars, Matcher
 from modelyard.engines.torch.serving.model_pool import Networks, Room
 from modelyard.engines.torch.serving.sequence import ChoiceStream, Sequence
+from modelyard.engines.torch.threads import serving_threads
 from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.formats.model_config import CONFIG, vocabulary_size
@@ -36,7 +37,8 @@ class LoadedModel:
         self._grammars: Grammars | None = None
         vocabulary = vocabulary_size(json.loads((folder / CONFIG).read_bytes()))
         self._bytes = [*self.chat.token_bytes, *[b""] * (vocabulary - len(self.chat.token_bytes))]
-        self._networks = Networks(folder, device, room, self.chat.end_tokens)
+        threads = serving_threads(base) if device == "cpu" else None
+        self._networks = Networks(folder, device, room, self.chat.end_tokens, threads)
         self._lock = threading.Lock()
         self._prompts: OrderedDict[tuple[int, int], tuple[object, object, list[int]]] = OrderedDict()
 

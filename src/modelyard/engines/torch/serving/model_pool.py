@@ -67,8 +67,11 @@ class Room:
 class Networks:
     """Loads each network on first use. Thread-safe."""
 
-    def __init__(self, folder: Path, device: str, room: Room, end_tokens: frozenset[int]) -> None:
+    def __init__(
+        self, folder: Path, device: str, room: Room, end_tokens: frozenset[int], threads: int | None = None
+    ) -> None:
         self._folder, self._device, self._room, self._end_tokens = folder, device, room, end_tokens
+        self._threads = threads
         self._lock = threading.Lock()
         self._own: Engine | None = None
         self._adapters = AdapterSlots(room.adapters)
@@ -114,6 +117,7 @@ class Networks:
                 rows=room.rows,
                 memory=room.memory,
                 waiting=room.waiting,
+                threads=self._threads,
                 recorder=usual_recorder(network.device),
             )
         except RuntimeError as fault:

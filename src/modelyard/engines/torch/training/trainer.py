@@ -16,6 +16,7 @@ except ImportError as error:
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.engines.torch.lora import CONFIG_FILE, LoraShape, read_tensors
 from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.threads import torch_threads
 from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.engines.torch.training.learner import MOMENTS_FILE, LocalLearner
 from modelyard.engines.torch.training.memory_plan import MemoryBudget, check_weights, free_memory, need_of
@@ -76,7 +77,7 @@ class LocalTrainer:
         """
         base = self._base_model(context.base_model)
         full, folder = base.tuning is Tuning.FULL, Path(base.path)
-        with _threads_for(base), _as_training_errors():
+        with torch_threads(1 if base.small else None), _as_training_errors():
             limit = free_memory(self._device) if self._memory is None else self._memory
             check_unchanged(base)
             check_weights(base.parameters, _bytes_each(self._device, full), limit)
@@ -105,16 +106,6 @@ class LocalTrainer:
 def _bytes_each(device: str, full: bool) -> int:
     """Return the bytes of a weight: networks on graphics cards are stored in 16 bits, unless they are trained."""
     return 2 if torch.device(device).type == "cuda" and not full else 4
-
-
-@contextmanager
-def _threads_for(base: BaseModel) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if base.small else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager
