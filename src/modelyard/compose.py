@@ -23,6 +23,7 @@ from modelyard.lazy import deferred
 from modelyard.platform import job_types
 from modelyard.platform.platform import Lifetime, Platform, beside
 from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.usage import booking
 from modelyard.protocols import (
     ArtifactStore,
     AsyncBackend,
@@ -98,6 +99,9 @@ def open_platform(
     close_store: Callable[[], None] = opened_store.close if store is None else opened_store.sync
 
     def close() -> None:
+        if runtime.cache.running or runtime.cache.bookings or runtime.cache.presence is not None:
+            booking.close_requests(runtime)
+        runtime.cache.closed = True
         close_networks()
         close_store()
 

@@ -11,7 +11,9 @@ import pytest
 
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.prediction import Score
+from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.domain.job import Job
+from modelyard.errors import RateLimited
 from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.evaluations.stored_run import StoredRun
 
@@ -40,6 +42,26 @@ def test_the_ledger_adds_up(yard_of_before: Platform) -> None:
     (total,) = yard_of_before.usage.total()
     assert (total.requests, total.prompt_tokens, total.completion_tokens) == (17, 199, 72)
     assert f"{total.cost:f}" == "0.0000367"
+
+
+def test_what_was_reserved_is_released_and_rates_begin_with_a_full_bucket(tmp_path: Path) -> None:
+    with zipfile.ZipFile(KEPT) as kept:
+        kept.extractall(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "yard.db")) as file, file:
+        file.execute("UPDATE budgets SET reserved = '4.5' WHERE id = 'acme'")
+        file.execute(
+            "INSERT INTO admissions VALUES ('a', 'k', 'acme', '[\"acme\"]', '4.5', '2026-01-01T00:00:00+00:00')"
+        )
+        file.execute("INSERT OR REPLACE INTO rate_windows VALUES ('k', 0.0, 2592000.0)")
+    with open_platform(tmp_path / "yard.db") as platform:
+        budget = platform.usage.get_budget(entity="acme")
+        assert budget is not None
+        assert (budget.reserved, budget.limit) == (0, 5)
+        limits = Limits(requests_per_minute=1, concurrent_requests=1)
+        caller = platform.acting_as(Principal("caller", "acme", Scope("acme"), "k", limits))
+        assert caller.chat.complete(model="echo", messages="hello").text == "hello"
+        with pytest.raises(RateLimited, match="1 requests a minute"):
+            caller.chat.complete(model="echo", messages="hello")
 
 
 def test_models_and_their_checkpoints_answer(yard_of_before: Platform) -> None:

@@ -185,7 +185,10 @@ class Budget:
 
 @attrs.frozen
 class Admission:
-    """What a running request has reserved: an amount of every budget that applies, and a slot of its key."""
+    """What a running request has reserved: an amount of every budget that applies, and a slot of its key.
+
+    `owner` is the id of the `ProcessRecord` of the process that runs it.
+    """
 
     id: str
     key_id: str
@@ -193,15 +196,43 @@ class Admission:
     budgets: tuple[str, ...]
     reserved: Decimal
     created_at: datetime
+    owner: str = ""
+
+
+RATE_PERIOD = 60.0
+"""Seconds in which a key may make its `requests_per_minute` at once."""
 
 
 @attrs.frozen
-class RateWindow:
-    """A key's token bucket: how many `tokens` were left at `at`, in seconds of the machine's monotonic clock."""
+class RateLimit:
+    """What a key has used of its rate, by the generic cell rate algorithm (GCRA).
+
+    `arrival` is the theoretical arrival time of its next request: when its bucket is full again. It is in seconds since
+    the epoch, of the store's clock.
+    """
 
     key_id: str
-    tokens: float
-    at: float
+    arrival: float
+
+    def wait(self, time: float, per_minute: int) -> float:
+        """Return how many seconds after `time` a request may be made; zero or less means now."""
+        return self._arrival(time, per_minute) - time - RATE_PERIOD + RATE_PERIOD / per_minute
+
+    def after_request(self, time: float, per_minute: int) -> "RateLimit":
+        """Return what is used after a request at `time`."""
+        arrival = max(self._arrival(time, per_minute), time) + RATE_PERIOD / per_minute
+        return RateLimit(self.key_id, min(arrival, time + RATE_PERIOD))
+
+    def _arrival(self, time: float, per_minute: int) -> float:
+        """Return the arrival time, or that of a bucket with one request left for one that no request can have made.
+
+        Such a one was stored before the store's clock went back: without this, the key would wait until it caught up.
+        """
+        possible = self.arrival <= time + RATE_PERIOD + _CLOCK_ROUNDING
+        return self.arrival if possible else time + RATE_PERIOD - RATE_PERIOD / per_minute
+
+
+_CLOCK_ROUNDING = 1e-5
 
 
 RECORDS = (
@@ -222,7 +253,11 @@ RECORDS = (
         Admission,
         "admissions",
         ("id",),
-        indexes={"by_key": Index(("key_id",), ("created_at",)), "by_entity": Index(("entity",), ("created_at",))},
+        indexes={
+            "by_key": Index(("key_id",), ("created_at",)),
+            "by_entity": Index(("entity",), ("created_at",)),
+            "by_owner": Index(("owner",)),
+        },
     ),
-    Record(RateWindow, "rate_windows", ("key_id",)),
+    Record(RateLimit, "rate_limits", ("key_id",)),
 )

@@ -29,10 +29,13 @@ class Periodic:
         self._wake.set()
 
     def stop(self, within: float | None = None) -> None:
-        """End after the call that is under way; wait for that so many seconds at most. Idempotent."""
+        """End after the call that is under way; wait for that so many seconds at most. Idempotent.
+
+        The action may call it, and does not wait for itself.
+        """
         self._ended.set()
         self._wake.set()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(within)
 
     def __enter__(self) -> Self:

@@ -1,29 +1,45 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import attrs
 
 from modelyard.domain import base_model, job
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.errors import StorageFull
+from modelyard.domain.usage import Admission
+from modelyard.errors import StorageFull, StoreClosed
 from modelyard.lazy import log
 from modelyard.platform.liveness import LivenessMonitor
-from modelyard.protocols import ArtifactStore, AsyncBackend, Backend, Clock, Ids, Observer, Randomness, Store, Trainer
+from modelyard.protocols import (
+    ArtifactStore,
+    AsyncBackend,
+    Backend,
+    Clock,
+    Ids,
+    Observer,
+    Randomness,
+    Store,
+    Trainer,
+    Tx,
+)
 
 
 @attrs.frozen
 class Settings:
     """What a host may set. Times are in seconds, sizes in bytes.
 
-    `lease` is how long a worker may be idle before its job is given to another; `poll` how often a worker looks for
-    work. `max_crashes` is how often a job may kill its worker without progress. `strict_parameters` refuses chat fields
-    that are unknown; `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on
-    the disk of the artifacts is for what runs: a new job, or data for one, is refused before it takes any of it.
+    `lease` is how long a worker may be idle before its job is given to another; `admission_lease` how long a process on
+    another machine may be silent before what its requests have reserved is released; `poll` how often a worker looks
+    for work. `max_crashes` is how often a job may kill its worker without progress. `strict_parameters` refuses chat
+    fields that are unknown; `reference_mode` is how strictly evaluation references are checked (`RefMode`).
+    `spare_room` on the disk of the artifacts is for what runs: a new job, or data for one, is refused before it takes
+    any of it.
     """
 
     lease: float = 30.0
+    admission_lease: float = 10.0
     poll: float = 0.5
     max_crashes: int = 3
     max_data_body: int = 512 * 2**20
@@ -35,18 +51,50 @@ class Settings:
     reference_mode: str = "syntax"
 
 
+@attrs.frozen
+class Booking:
+    """A step that records what a request has used, which may run again, and what is called once it is committed."""
+
+    step: Callable[[Tx], None]
+    on_committed: Callable[[], None]
+
+
+class RunningRequest(Protocol):
+    """A request that runs, as who closes its platform sees it."""
+
+    reserved: Admission | None
+
+    def cut(self, error: Exception) -> None:
+        """Have the request end with this error as soon as it can, and record nothing more."""
+
+    def remainder(self) -> Booking | None:
+        """Return what records what was produced so far, and releases what was reserved."""
+
+
 @attrs.define(eq=False)
 class ProcessCache:
     """What one platform remembers between calls. All of it can be computed again, so nothing is lost with it.
 
     `offered` is what the backend offered last, and `offered_by_id` indexes it; `offers` counts how often that changed.
-    `running` are the ids of the admissions that this platform holds.
+    `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
+    `close`. `bookings` are those that are not committed yet. `presence` is the process as others see it
+    (`platform.usage.presence`), once it was needed.
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
     offered_by_id: Mapping[str, CatalogueEntry] = attrs.field(factory=dict)
     offers: int = 0
-    running: set[str] = attrs.field(factory=set)
+    running: dict[str, RunningRequest] = attrs.field(factory=dict)
+    bookings: dict[str, Booking] = attrs.field(factory=dict)
+    closed: bool = False
+    presence: Any = None
+    lock: Any = attrs.field(factory=threading.Lock)
+
+    def begin(self, id: str, request: RunningRequest) -> None:
+        """Add a request to those that run. Raises `StoreClosed`."""
+        self.running[id] = request
+        if self.closed:
+            raise StoreClosed("this platform was closed; open it again with open_platform")
 
 
 @attrs.frozen

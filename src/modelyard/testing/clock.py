@@ -33,6 +33,10 @@ _IDLE = concurrent.futures.thread._worker.__code__
 """The code in which an idle thread of a pool waits for work."""
 
 _SECOND = 10**9
+
+_arrived: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+"""The threads that have waited on any clock: each of them belongs to that one."""
+
 T = TypeVar("T")
 
 
@@ -161,7 +165,7 @@ class ManualClock:
             self._waiting[wait.actor] = wait
             self._schedule(wait, seconds)
             self._acting.discard(wait.actor)
-            self._met.add(threading.current_thread())
+            _arrived.add(threading.current_thread())
             self._changed.notify_all()
 
     def _leave(self, wait: "_ThreadWait | _TaskWait") -> None:
@@ -237,7 +241,7 @@ class ManualClock:
         """Return the actors at work: woken and not back, about to wake by an event, or of a worker and not here yet."""
         stirred = {actor for actor, wait in self._waiting.items() if isinstance(wait, _ThreadWait) and wait.stirred}
         threads = (thread for thread in threading.enumerate() if thread.name.startswith(WORKERS))
-        new = {thread for thread in threads if thread not in self._met}
+        new = {thread for thread in threads if thread not in self._met and thread not in _arrived}
         late = (self._acting | stirred | new) - {self._owner}
         return {actor for actor in late if not (loop and _loop_of(actor) is loop)}
 

@@ -961,7 +961,7 @@ def test_no_fault_leaves_a_trace_of_the_request_running() -> None:
     Ledger(of._runtime, HOST).set_budget(0)
     with pytest.raises(BudgetExceeded):
         of.complete(model="m", messages="x")
-    assert of._runtime.cache.running == set()
+    assert of._runtime.cache.running == {} == of._runtime.cache.bookings
 
 
 # ---- stored completions ------------------------------------------------------------------------------------------

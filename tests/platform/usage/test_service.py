@@ -22,11 +22,11 @@ from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Usage
 from modelyard.domain.identity import ApiKey, Limits, Principal, Scope, host
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.usage import Admission, Budget, LedgerEntry, RateWindow, UsageSum, cost
+from modelyard.domain.usage import Admission, Budget, LedgerEntry, UsageSum, cost
 from modelyard.errors import BackendError, BudgetExceeded, Forbidden, InvalidInput, NotFound, RateLimited
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.runtime import Runtime, Settings
-from modelyard.platform.usage.admission import book
+from modelyard.platform.usage.booking import book, close_requests
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
@@ -64,20 +64,34 @@ class Priced:
         yield Delta("b", 1, finish_reason=FinishReason.STOP)
 
 
+MADE: list[Runtime] = []
+
+
+@pytest.fixture(autouse=True)
+def closed_at_the_end() -> Iterator[None]:
+    """Nothing beats any longer than its test."""
+    yield
+    while MADE:
+        close_requests(MADE.pop())
+
+
 def make(backend: Any = None, store: Store | None = None, clock: ManualClock | None = None) -> Runtime:
     ids = count(1)
     name = object()
-    return Runtime(
-        store=store or RunTwiceStore(MemoryStore(RECORDS)),
+    clock = clock or ManualClock()
+    runtime = Runtime(
+        store=store or RunTwiceStore(MemoryStore(RECORDS, clock)),
         artifacts=None,  # type: ignore[arg-type]
         backend=backend or Priced(),
         trainers=(),
-        clock=clock or ManualClock(),
+        clock=clock,
         ids=lambda: f"{id(name)}-{next(ids):06}",
         randomness=bytes,
         observer=None,
         settings=Settings(),
     )
+    MADE.append(runtime)
+    return runtime
 
 
 def key(limits: Limits | None = None, name: str = "key-1", *projects: str) -> Principal:
@@ -534,80 +548,7 @@ def test_no_commit_of_a_crowd_overruns_its_budget() -> None:
     assert let_in >= 18
 
 
-# ---- limits of a key ---------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60)
-@given(st.integers(1, 10), st.lists(st.floats(0, 30), max_size=60))
-def test_a_rate_never_lets_in_more_than_it_says_and_never_fewer(per_minute: int, pauses: list[float]) -> None:
-    clock = ManualClock()
-    runtime = make(clock=clock, store=MemoryStore(RECORDS))
-    caller = key(Limits(requests_per_minute=per_minute))
-    tokens, let_in = Fraction(per_minute), 0
-    for pause in pauses:
-        clock.advance(pause)
-        tokens = min(Fraction(per_minute), tokens + Fraction(pause) * per_minute / 60)
-        try:
-            ask(runtime, caller)
-        except RateLimited as refused:
-            told = refused.retry_after
-        else:
-            told = None
-        if told is None:
-            assert tokens > 1 - Fraction(1, 10**6)
-            tokens, let_in = max(Fraction(0), tokens - 1), let_in + 1
-        else:
-            assert tokens < 1
-            assert told == pytest.approx(float((1 - tokens) * 60 / per_minute), abs=1e-6)
-    assert let_in <= per_minute + sum(pauses) * per_minute / 60 + 1e-6
-
-
-def test_after_the_time_that_a_refusal_names_the_request_is_let_in() -> None:
-    clock = ManualClock()
-    runtime, caller = make(clock=clock), key(Limits(requests_per_minute=7))
-    for _ in range(7):
-        ask(runtime, caller)
-    for _ in range(20):
-        with pytest.raises(RateLimited) as refused:
-            ask(runtime, caller)
-        clock.advance(refused.value.retry_after)
-        ask(runtime, caller)
-
-
-def test_a_rate_is_the_key_s_own_and_the_host_has_none() -> None:
-    runtime = make()
-    limits = Limits(requests_per_minute=1)
-    ask(runtime, key(limits))
-    with pytest.raises(RateLimited):
-        ask(runtime, key(limits))
-    ask(runtime, key(limits, "key-2"))
-    ask(runtime)
-
-
-def test_a_machine_that_was_started_anew_has_the_rate_it_had_left() -> None:
-    old = ManualClock()
-    old.advance(10_000)
-    store = MemoryStore(RECORDS)
-    caller = key(Limits(requests_per_minute=1))
-    ask(make(clock=old, store=store), caller)
-    young = ManualClock()
-    runtime = make(clock=young, store=store)
-    with pytest.raises(RateLimited) as refused:
-        ask(runtime, caller)
-    assert refused.value.retry_after <= 60
-    young.advance(1)
-    assert store.read(lambda snapshot: snapshot.get(RateWindow, "key-1")).tokens == 0
-
-
-def test_a_refused_request_takes_no_token_of_the_rate() -> None:
-    clock = ManualClock()
-    runtime = make(clock=clock)
-    caller = key(Limits(requests_per_minute=1))
-    Ledger(runtime, HOST).set_budget(0)
-    with pytest.raises(BudgetExceeded):
-        ask(runtime, caller)
-    Ledger(runtime, HOST).remove_budget()
-    ask(runtime, caller)
+# ---- requests of a key at once -----------------------------------------------------------------------------------
 
 
 def test_of_sixteen_threads_of_a_key_exactly_as_many_as_allowed_run_at_once_and_later_all_may() -> None:
@@ -655,100 +596,6 @@ def test_a_cancelled_task_gives_back_its_slot_and_its_reservation() -> None:
     assert budget is not None
     assert (budget.reserved, budget.spent) == (0, spent(runtime))
     assert spent(runtime) > 0
-
-
-# ---- what dead processes left behind -----------------------------------------------------------------------------
-
-
-def leave_behind(runtime: Runtime, reserved: Decimal, budgets: tuple[str, ...] = ("acme",)) -> None:
-    """What a process that was killed leaves in the store."""
-    left = Admission("dead-1", "key-1", "acme", budgets, reserved, START)
-
-    def step(tx: Any) -> None:
-        tx.add(left)
-        for budget in budgets:
-            tx.replace(tx.get(Budget, budget).reserve(reserved))
-
-    runtime.store.transact(step)
-
-
-def test_a_dead_process_s_reservation_is_given_back_after_a_quarter_of_an_hour_of_stillness() -> None:
-    clock = ManualClock()
-    runtime = make(clock=clock)
-    Ledger(runtime, HOST).set_budget(WORST)
-    leave_behind(runtime, WORST)
-    with pytest.raises(BudgetExceeded):
-        ask(runtime)
-    clock.advance(15 * 60)
-    with pytest.raises(BudgetExceeded):
-        ask(runtime)
-    clock.advance(1)
-    assert ask(runtime) == REAL
-    budget = Ledger(runtime, HOST).get_budget()
-    assert budget is not None
-    assert (budget.reserved, budget.spent) == (0, REAL)
-    assert held(runtime) == []
-
-
-def test_a_dead_process_s_slot_is_given_back_too() -> None:
-    clock = ManualClock()
-    runtime, caller = make(clock=clock), key(Limits(concurrent_requests=1))
-    leave_behind(runtime, Decimal(0), ())
-    with pytest.raises(RateLimited):
-        ask(runtime, caller)
-    clock.advance(15 * 60 + 1)
-    assert ask(runtime, caller) == REAL
-
-
-def test_only_what_this_platform_itself_has_watched_counts_as_still() -> None:
-    clock = ManualClock()
-    runtime = make(clock=clock)
-    Ledger(runtime, HOST).set_budget(WORST)
-    leave_behind(runtime, WORST)
-    clock.advance(10_000)
-    with pytest.raises(BudgetExceeded):
-        ask(runtime)
-    assert len(held(runtime)) == 1
-
-
-def test_a_request_of_one_s_own_is_never_taken_for_dead() -> None:
-    clock = ManualClock()
-    refusals = []
-
-    def another() -> None:
-        for _ in range(2):
-            clock.advance(10_000)
-            with pytest.raises(BudgetExceeded):
-                ask(runtime)
-            refusals.append(len(held(runtime)))
-
-    backend = Priced(during=another)
-    runtime = make(backend, clock=clock)
-    Ledger(runtime, HOST).set_budget(WORST)
-    ask(runtime)
-    assert refusals == [1, 1]
-
-
-def test_what_was_taken_for_dead_and_comes_to_its_end_after_all_is_booked_once() -> None:
-    clock = ManualClock()
-    store = MemoryStore(RECORDS)
-
-    def taken_away() -> None:
-        for _ in range(2):
-            clock.advance(10_000)
-            try:
-                ask(others)
-            except BudgetExceeded:
-                continue
-
-    others = make(store=store, clock=clock)
-    runtime = make(Priced(during=taken_away), store, clock)
-    Ledger(runtime, HOST).set_budget(WORST)
-    Chat(runtime, HOST).complete(**ASK)
-    budget = Ledger(runtime, HOST).get_budget()
-    assert budget is not None
-    assert (budget.reserved, budget.spent) == (0, 2 * REAL)
-    assert held(runtime) == []
 
 
 def test_the_echo_model_is_free_and_passes_an_exhausted_budget() -> None:

@@ -4,7 +4,7 @@ It is done here for every backend, so that the rules hold no matter what a backe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -247,3 +247,18 @@ def first_tokens(delta: Delta, count: int) -> Delta:
         logprobs=delta.logprobs[:count],
         token_ids=delta.token_ids[:count],
     )
+
+
+def assemblers_of(request: CompletionRequest, makes_choices: bool) -> Iterable[ResponseAssembler]:
+    """Yield one assembler for all choices, or one for each choice with a seed of its own."""
+    if request.n == 1 or makes_choices:
+        yield ResponseAssembler(request, range(request.n))
+        return
+    for index in range(request.n):
+        sampling = attrs.evolve(request.sampling, seed=_shifted(request.sampling.seed or 0, index))
+        yield ResponseAssembler(attrs.evolve(request, n=1, sampling=sampling), [index])
+
+
+def _shifted(seed: int, by: int) -> int:
+    """Add to a seed, within signed 64 bits."""
+    return (seed + by + 2**63) % 2**64 - 2**63

@@ -118,6 +118,12 @@ class BackendStream:
             await aclose()
 
 
+def backend_of(backend: Backend | AsyncBackend, model: str) -> Backend | AsyncBackend:
+    """Return the backend that answers for a model: of a router the model's own, which may be of the other kind."""
+    unwrap = getattr(backend, "backend_of", None)
+    return backend if unwrap is None else unwrap(model)
+
+
 _STOPPING = "a backend failed while it was stopped"
 
 

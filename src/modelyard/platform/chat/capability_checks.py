@@ -107,3 +107,12 @@ def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, max_tok
             ]
         )
     return min(entry.max_output_length, entry.context_length - prompt) if max_tokens is None else max_tokens
+
+
+def with_details(request: CompletionRequest, capabilities: Capabilities) -> CompletionRequest:
+    """Return the request with the log-probabilities and token ids that the backend has."""
+    return attrs.evolve(
+        request,
+        logprobs=request.logprobs or capabilities.logprobs,
+        return_token_ids=request.return_token_ids or capabilities.token_ids,
+    )

@@ -10,16 +10,23 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, StoredCompletion, Usage
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
-from modelyard.errors import BackendError, ModelyardError
+from modelyard.errors import BackendError, ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
 from modelyard.formats import converter
 from modelyard.platform.catalogue.service import offered, served
-from modelyard.platform.chat.assembly import ResponseAssembler
-from modelyard.platform.chat.backend_stream import Close, Open, Pull
-from modelyard.platform.chat.capability_checks import check_supported, check_tool_choice, images, resolve_max_tokens
-from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.admission import RecordUsage, book, budgets_of, reserve, settle
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel, Snapshot, Tx
+from modelyard.platform.chat.assembly import ResponseAssembler, assemblers_of
+from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull, backend_of
+from modelyard.platform.chat.capability_checks import (
+    check_supported,
+    check_tool_choice,
+    images,
+    resolve_max_tokens,
+    with_details,
+)
+from modelyard.platform.runtime import Booking, Runtime
+from modelyard.platform.usage.admission import reserve
+from modelyard.platform.usage.booking import RecordUsage, book, budgets_of, settle
+from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot, Tx
 
 _NO_LIMITS = Limits()
 _CHARACTERS_A_TOKEN = 4
@@ -77,6 +84,8 @@ class CompletionPipeline:
         self.assemblers: list[ResponseAssembler] = []
         self.choices_begun: int = 0
         self.started: bool = False
+        self.stream: BackendStream | None = None
+        self.cut_by: Exception | None = None
 
     def flow(self) -> Flow[CompletionResult]:
         """Answer the request.
@@ -92,7 +101,8 @@ class CompletionPipeline:
             self._report(error)
             raise
         finally:
-            self.runtime.cache.running.discard(self.id)
+            if self.runtime.cache.running.pop(self.id, None) is not None:
+                self._leave_to_others()
 
     def _answer(self) -> Flow[CompletionResult]:
         self._check_attribution()
@@ -104,6 +114,7 @@ class CompletionPipeline:
             yield Call(self._prepare)
         else:
             self._prepare()
+        self.runtime.cache.begin(self.id, self)
         if self.limited:
             self.reserved = yield from reserve(self.runtime, self._admission(), self.principal.limits)
         try:
@@ -116,6 +127,13 @@ class CompletionPipeline:
         if self.request.streamed:
             yield Emit(completion)
         return CompletionResult(completion, self.served.entry)
+
+    def _leave_to_others(self) -> None:
+        """Leave it to the next beat to record what an interrupt kept from being recorded."""
+        if (rest := self.remainder()) is not None:
+            self.runtime.cache.bookings[self.id] = rest
+        if self.reserved is not None:
+            self.runtime.cache.presence.release(self.id)
 
     def _report(self, error: Exception) -> None:
         """Notify the observer of a completion that failed."""
@@ -145,7 +163,7 @@ class CompletionPipeline:
     def _prepare(self) -> None:
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
         entry, capabilities = self.served.entry, self.backend.capabilities(self.served.base_model)
-        request = _with_details(self.given, capabilities) if self.details else self.given
+        request = with_details(self.given, capabilities) if self.details else self.given
         check_tool_choice(request)
         check_supported(request, entry, capabilities)
         self.prompt_tokens: int | None = self.backend.prompt_tokens(request, self.served)
@@ -155,7 +173,7 @@ class CompletionPipeline:
         if seed is None:
             seed = int.from_bytes(self.runtime.randomness(8), "big", signed=True)
         self.request = request.asking(request.messages, request.sampling.seeded(seed), max_tokens)
-        self.assemblers = list(_assemblers(self.request, capabilities.choices))
+        self.assemblers = list(assemblers_of(self.request, capabilities.choices))
 
     def _admission(self) -> Admission:
         entry, request = self.served.entry, self.request
@@ -169,9 +187,11 @@ class CompletionPipeline:
 
     def _stream(self) -> Flow[None]:
         for assembler in self.assemblers:
-            stream = yield Open(self.backend, assembler.request, self.served)
+            stream = self.stream = yield Open(self.backend, assembler.request, self.served)
             more = True
             while more and not assembler.done:
+                if self.cut_by is not None:
+                    raise self.cut_by
                 try:
                     more = (yield Pull(stream, assembler.take)) if stream.waits else stream.pull(assembler.take)
                 except (ModelyardError, CallerDisconnected):
@@ -220,26 +240,54 @@ class CompletionPipeline:
             estimated = estimated or assembler.estimated
         return Usage(prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated)
 
-    def _record_usage(self, usage: Usage, completion: Completion | None) -> Flow[None]:
+    def _record_usage(self, usage: Usage, completion: Completion) -> Flow[None]:
         entry = self._ledger_entry(usage)
-        stored = None if completion is None or not self.given.store else self._stored(completion)
-        step = partial(book, entry=entry, held=self.reserved, stored=stored)
-        yield from self._write(step, partial(_report_booked, self.runtime, entry))
+        stored = self._stored(completion) if self.given.store else None
+        booking = self._booking(partial(book, entry=entry, held=self.reserved, stored=stored), entry)
+        if not self._claim(booking):
+            raise self.cut_by or StoreClosed("this platform was closed while the request ran")
+        yield from self._write(booking)
 
     def _record_what_was_produced(self) -> Flow[None]:
-        if any(assembler.produced for assembler in self.assemblers):
-            yield from self._record_usage(self._usage(), None)
-        elif self.reserved is not None:
-            yield from self._write(partial(settle, held=self.reserved), lambda: None)
+        rest = self.remainder()
+        if rest is not None and self._claim(rest):
+            yield from self._write(rest)
 
-    def _write(self, step: Callable[[Tx], None], on_committed: Callable[[], None]) -> Flow[None]:
-        """Commit a step, in place if that does not wait. A caller who leaves meanwhile does so after the commit."""
+    def remainder(self) -> Booking | None:
+        """Return what records what was produced so far, and releases what was reserved."""
+        if any(assembler.produced for assembler in self.assemblers):
+            entry = self._ledger_entry(self._usage())
+            return self._booking(partial(book, entry=entry, held=self.reserved, stored=None), entry)
+        return None if self.reserved is None else self._booking(partial(settle, held=self.reserved), None)
+
+    def _booking(self, step: Callable[[Tx], None], entry: LedgerEntry | None) -> Booking:
+        return Booking(step, partial(_committed, self.runtime, self.id, entry))
+
+    def _claim(self, booking: Booking) -> bool:
+        """Claim the right to record this request. Returns False where who has cut it off does so."""
+        cache = self.runtime.cache
+        cache.bookings[self.id] = booking
+        if cache.running.pop(self.id, None) is None:
+            del cache.bookings[self.id]
+            return False
+        if self.reserved is not None:
+            cache.presence.release(self.id)
+        return True
+
+    def cut(self, error: Exception) -> None:
+        """End with this error at the next delta."""
+        self.cut_by = error
+        if self.stream is not None:
+            self.stream.stop()
+
+    def _write(self, booking: Booking) -> Flow[None]:
+        """Commit a booking, in place if that does not wait. A caller who leaves meanwhile does so after the commit."""
         store = self.runtime.store
         if not store.blocking:
-            store.transact(step, durable=False)
-            on_committed()
+            store.transact(booking.step, durable=False)
+            booking.on_committed()
             return
-        effect = RecordUsage(store, step, on_committed=on_committed)
+        effect = RecordUsage(store, booking.step, on_committed=booking.on_committed)
         try:
             yield effect
         except CallerDisconnected:
@@ -279,8 +327,8 @@ class CompletionPipeline:
         )
 
 
-def _report_booked(runtime: Runtime, entry: LedgerEntry) -> None:
-    if runtime.observer is not None:
+def _committed(runtime: Runtime, id: str, entry: LedgerEntry | None) -> None:
+    if runtime.cache.bookings.pop(id, None) is not None and entry is not None and runtime.observer is not None:
         runtime.observe(
             events.CompletionBooked(
                 entry.id,
@@ -292,35 +340,6 @@ def _report_booked(runtime: Runtime, entry: LedgerEntry) -> None:
                 entry.cost,
             )
         )
-
-
-def backend_of(backend: Backend | AsyncBackend, model: str) -> Backend | AsyncBackend:
-    """Return the backend that answers for a model: of a router the model's own, which may be of the other kind."""
-    unwrap = getattr(backend, "backend_of", None)
-    return backend if unwrap is None else unwrap(model)
-
-
-def _assemblers(request: CompletionRequest, makes_choices: bool) -> Iterable[ResponseAssembler]:
-    """Yield one assembler for all choices, or one for each choice with a seed of its own."""
-    if request.n == 1 or makes_choices:
-        yield ResponseAssembler(request, range(request.n))
-        return
-    for index in range(request.n):
-        sampling = attrs.evolve(request.sampling, seed=_shifted(request.sampling.seed or 0, index))
-        yield ResponseAssembler(attrs.evolve(request, n=1, sampling=sampling), [index])
-
-
-def _shifted(seed: int, by: int) -> int:
-    """Add to a seed, within signed 64 bits."""
-    return (seed + by + 2**63) % 2**64 - 2**63
-
-
-def _with_details(request: CompletionRequest, capabilities: Capabilities) -> CompletionRequest:
-    return attrs.evolve(
-        request,
-        logprobs=request.logprobs or capabilities.logprobs,
-        return_token_ids=request.return_token_ids or capabilities.token_ids,
-    )
 
 
 def _booked_name(requested: str, entry: CatalogueEntry) -> str:

@@ -52,7 +52,7 @@ from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.jobs.runner import Runner, never
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.admission import RecordUsage
+from modelyard.platform.usage.booking import RecordUsage
 from modelyard.protocols import Snapshot, Tx
 
 STARTED = "evaluation_started"

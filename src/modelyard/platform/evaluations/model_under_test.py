@@ -16,8 +16,9 @@ from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.platform.catalogue.service import Catalogue, resolve
+from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.chat.capability_checks import check_supported
-from modelyard.platform.chat.pipeline import CompletionPipeline, backend_of
+from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
 from modelyard.platform.evaluations.references import find_version, is_trained
 from modelyard.platform.evaluations.row import (

@@ -18,7 +18,7 @@ from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.scorers import RuleScorer
-from modelyard.platform.usage.admission import RecordUsage
+from modelyard.platform.usage.booking import RecordUsage
 from modelyard.protocols import Clock
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from modelyard.domain.record import Record
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
-from modelyard.domain.usage import RateWindow
+from modelyard.domain.usage import RateLimit
 from modelyard.errors import RecordNotFound
 from modelyard.platform.jobs.queue import files_of
 from modelyard.platform.models.service import Models
@@ -70,7 +70,7 @@ def _erase_parts(tx: Tx, value: object) -> None:
         tx.remove(JobProgress, value.id)
     if isinstance(value, ApiKey):
         try:
-            tx.remove(RateWindow, value.id)
+            tx.remove(RateLimit, value.id)
         except RecordNotFound:
             return
 

@@ -27,7 +27,7 @@ from modelyard.errors import Forbidden, InvalidInput, NotFound, RecordNotFound
 from modelyard.platform.listing import Cursor, Listing, in_batches
 from modelyard.platform.paging import cursor_at
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.admission import budget_id, find_budget
+from modelyard.platform.usage.booking import budget_id, find_budget
 from modelyard.protocols import Snapshot, Tx
 
 R = TypeVar("R", LedgerEntry, UsageTotal)

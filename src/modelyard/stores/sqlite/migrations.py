@@ -82,10 +82,31 @@ def _needs_of_jobs(database: Database) -> None:
     database.table("workers").add_column("declines", str, not_null_default="[]")
 
 
+def _owners_and_rates(database: Database) -> None:
+    """Let admissions name the process that owns them, and keep rates in the store's time.
+
+    No process of before is known by name, so what was reserved is released. Every rate begins with a full bucket: what
+    was left of it was counted by the monotonic clock of one machine.
+    """
+    if not database["admissions"].exists():
+        return  # a store for other records
+    database.conn.execute('DELETE FROM "admissions"')
+    database.conn.execute("""UPDATE "budgets" SET "reserved" = '0'""")
+    database.table("admissions").add_column("owner", str, not_null_default="")
+    database.table("admissions").create_index(["owner", "id"], "admissions_by_owner")
+    database.table("rate_windows").drop()
+    rates = {"key_id": str, "arrival": float}
+    database.create_table("rate_limits", rates, pk="key_id", not_null=rates, strict=True)
+    processes = {"id": str, "machine": str, "process": str, "beat": int, "beat_at": float, "silent_at": float}
+    known = set(processes) - {"silent_at"}
+    database.create_table("processes", processes, pk="id", not_null=known, strict=True)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("0002_rows_of_scores", _rows_of_scores),
     Migration("0003_values_by_row", _values_by_row),
     Migration("0004_needs_of_jobs", _needs_of_jobs),
+    Migration("0005_owners_and_rates", _owners_and_rates),
 )
 """Every change since `INITIAL`, oldest first."""
 

@@ -9,7 +9,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError
 from modelyard.platform.chat.assembly import first_tokens
-from modelyard.platform.chat.pipeline import backend_of
+from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
 from modelyard.testing.faults.kinds import Disconnect, Malformed, Slow, Timeout
 from modelyard.testing.faults.schedule import FaultPlan, Struck

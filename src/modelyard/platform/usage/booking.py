@@ -1,0 +1,131 @@
+"""Record usage: the ledger, its totals, and what a request has reserved, as functions of `tx`."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import StoredCompletion
+from modelyard.domain.record import KEY
+from modelyard.domain.usage import Admission, Budget, LedgerEntry, UsageTotal, day_of, empty_total
+from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
+from modelyard.flow import AsyncDriver, Driver, Transact
+from modelyard.lazy import log
+from modelyard.platform.runtime import Booking, Runtime
+from modelyard.protocols import Snapshot, Tx
+
+_NOTHING = Decimal(0)
+
+
+@attrs.define(eq=False)
+class RecordUsage(Transact):
+    """A step that records what was produced, and may run again. `on_committed` is called afterwards.
+
+    A driver whose caller has a transaction of its own may leave the step to that transaction.
+    """
+
+    durable: bool = attrs.field(default=False, init=False)
+    on_committed: Callable[[], None] = attrs.field(kw_only=True)
+
+    def perform(self, driver: Driver[Any]) -> None:
+        """Run the transaction in this thread."""
+        self.store.transact(self.step, durable=False)
+        self.on_committed()
+
+    async def aperform(self, driver: AsyncDriver[Any]) -> None:
+        """Run the transaction without blocking the event loop."""
+        await super().aperform(driver)
+        self.on_committed()
+
+
+def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:
+    """Add a completion to the ledger and its totals, settle what it reserved, and store it if requested.
+
+    Repeating it changes nothing.
+    """
+    try:
+        tx.add(entry)
+    except RecordConflict:
+        return
+    _count(tx, entry)
+    if held is not None:
+        settle(tx, held, entry.cost)
+    if stored is not None:
+        tx.add(stored)
+
+
+def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
+    """Release what a request has reserved, and add what it spent. A second call releases nothing."""
+    try:
+        tx.remove(Admission, held.id)
+        reserved = held.reserved
+    except RecordNotFound:
+        reserved = _NOTHING
+    for id_ in held.budgets:
+        budget = find_budget(tx, id_)
+        if budget is not None and (reserved or spent):
+            tx.replace(budget.settle(reserved, spent))
+
+
+def _count(tx: Tx, entry: LedgerEntry) -> None:
+    day = day_of(entry.created_at)
+    total = tx.find(UsageTotal, KEY, entry.entity, day, entry.project, entry.key_id, entry.model)
+    if total is None:
+        tx.add(empty_total(entry, day).plus(entry))
+    else:
+        tx.replace(total.plus(entry))
+
+
+# ---- what runs when a platform is closed -------------------------------------------------------------------------
+
+
+def close_requests(runtime: Runtime) -> None:
+    """Cut the requests that run: book what each has produced, and release what it has reserved."""
+    cache = runtime.cache
+    cache.closed = True
+    while cache.running:
+        id_, request = cache.running.popitem()
+        request.cut(StoreClosed("this platform was closed while the request ran; what it had produced is booked"))
+        if (rest := request.remainder()) is not None:
+            cache.bookings[id_] = rest
+    try:
+        retry_bookings(runtime)
+        if cache.presence is not None:
+            cache.presence.close()
+    except StoreError:
+        log.exception("what running requests have used could not be recorded")
+
+
+def retry_bookings(runtime: Runtime) -> None:
+    """Commit the bookings that are not committed. One that is being committed elsewhere counts once."""
+    bookings = tuple(runtime.cache.bookings.values())
+    if not bookings:
+        return
+    runtime.store.transact(lambda tx: _book_all(tx, bookings), durable=False)
+    for booking in bookings:
+        booking.on_committed()
+
+
+def _book_all(tx: Tx, bookings: Sequence[Booking]) -> None:
+    for booking in bookings:
+        booking.step(tx)
+
+
+# ---- budgets ---------------------------------------------------------------------------------------------------
+
+
+def budgets_of(snapshot: Snapshot, entity: str, key_id: str) -> list[Budget]:
+    """Return the budgets that apply to a key's requests on an entity."""
+    ids = (entity, budget_id(entity, key_id)) if key_id else (entity,)
+    return [budget for id_ in ids if (budget := find_budget(snapshot, id_)) is not None]
+
+
+def budget_id(entity: str, key_id: str | None) -> str:
+    """Return the id of the budget of an entity, or of one key of it."""
+    return f"{entity}/{key_id}" if key_id else entity
+
+
+def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
+    """Return the budget, or None where there is none."""
+    return snapshot.find(Budget, KEY, id)

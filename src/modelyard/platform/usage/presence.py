@@ -1,0 +1,195 @@
+"""This platform's process as other processes see it, and what it does about those that have died.
+
+A record of the process exists while it holds admissions, and beats from a thread that starts with the first of them.
+On the same machine a process is dead when it no longer runs, whether it beats or not. Of a process elsewhere only the
+beats are seen: it is dead when this platform has seen them stand still for a lease, or when an earlier process has seen
+and stored that they did (`ProcessRecord.observed`).
+"""
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+from modelyard.domain.process import ProcessRecord
+from modelyard.domain.record import KEY
+from modelyard.domain.usage import Admission
+from modelyard.errors import StoreClosed
+from modelyard.platform.periodic import Periodic
+from modelyard.platform.runtime import RunningRequest, Runtime
+from modelyard.platform.usage.booking import find_budget, retry_bookings, settle
+from modelyard.process_identity import ProcessName, machine, this_process
+from modelyard.protocols import Snapshot, Tx
+
+BEATS_PER_LEASE = 3
+_MOST_PROCESSES = 1000
+_BATCH = 1000
+
+
+class Presence:
+    """The record of this platform's process and the thread that keeps it beating. Thread-safe."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.id, self.machine, self._process = runtime.ids(), machine(), str(this_process())
+        self._runtime = runtime
+        self._held: set[str] = set()
+        self._lock = threading.Lock()
+        self._pulse: Periodic | None = None
+        self._idle_since: float | None = None
+
+    # ---- what it holds
+
+    def sign_on(self, tx: Tx) -> None:
+        """Announce the process, in the transaction that holds something for it. Raises `StoreClosed`."""
+        if self._runtime.cache.closed:
+            raise StoreClosed("this platform was closed; open it again with open_platform")
+        if tx.find(ProcessRecord, KEY, self.id) is None:
+            tx.add(ProcessRecord(self.id, self.machine, self._process, 0, tx.time))
+
+    def hold(self, admission: Admission) -> None:
+        """Beat as long as the admission is held."""
+        with self._lock:
+            self._held.add(admission.id)
+            self._idle_since = None
+            if self._pulse is None and not self._runtime.cache.closed:
+                seconds = self._runtime.settings.admission_lease / BEATS_PER_LEASE
+                self._pulse = Periodic(self._runtime.clock, seconds, self.beat, "modelyard-heartbeat")
+                self._pulse.start()
+
+    def release(self, admission_id: str) -> None:
+        """Beat for the admission no more: it is about to be settled."""
+        self._held.discard(admission_id)
+
+    # ---- beats
+
+    def beat(self) -> None:
+        """Show that the process lives, and look after those that do not; sign off after a lease with nothing held."""
+        retry_bookings(self._runtime)
+        if self._idle() and self._sign_off():
+            return
+        for request in self._runtime.store.transact(self._beat, durable=False):
+            request.cut(StoreClosed("this process was silent for so long that what it had reserved was released"))
+        release_dead(self._runtime)
+
+    def _beat(self, tx: Tx) -> list[RunningRequest]:
+        """Record a beat. Returns the requests whose reservations were released and do not fit any more."""
+        record = tx.find(ProcessRecord, KEY, self.id)
+        if record is not None:
+            tx.replace(record.beaten(tx.time))
+            return []
+        self.sign_on(tx)
+        running = tuple(self._runtime.cache.running.values())
+        return [request for request in running if request.reserved and not _reserve_again(tx, request.reserved)]
+
+    def _idle(self) -> bool:
+        """Return whether nothing was held for a lease."""
+        with self._lock:
+            now = self._runtime.clock.monotonic()
+            if self._held:
+                self._idle_since = None
+            elif self._idle_since is None:
+                self._idle_since = now
+            return self._idle_since is not None and now - self._idle_since >= self._runtime.settings.admission_lease
+
+    def _sign_off(self) -> bool:
+        """Remove the record unless something is held again. Returns whether the beats have ended."""
+        removed = self._runtime.store.transact(self._remove_if_idle, durable=False)
+        with self._lock:
+            if self._held or self._pulse is None or not removed:
+                return False
+            self._pulse.stop()
+            self._pulse = None
+            return True
+
+    def _remove_if_idle(self, tx: Tx) -> bool:
+        """Remove the record, and return whether it is gone: not while an admission names it."""
+        if tx.count(Admission, "by_owner", self.id):
+            return False
+        if tx.find(ProcessRecord, KEY, self.id) is not None:
+            tx.remove(ProcessRecord, self.id)
+        return True
+
+    def close(self) -> None:
+        """Release what is still held, and leave."""
+        with self._lock:
+            pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.stop(self._runtime.settings.admission_lease)
+        while self._runtime.store.transact(partial(_release, id=self.id, beat=None), durable=False):
+            pass
+
+
+def _reserve_again(tx: Tx, held: Admission) -> bool:
+    """Reserve again what was released. Returns False where the budgets no longer have it."""
+    if tx.find(Admission, KEY, held.id) is not None:
+        return True
+    budgets = [budget for id_ in held.budgets if (budget := find_budget(tx, id_)) is not None]
+    if any(held.reserved > budget.remaining for budget in budgets):
+        return False
+    for budget in budgets:
+        tx.replace(budget.reserve(held.reserved))
+    tx.add(held)
+    return True
+
+
+# ---- other processes ---------------------------------------------------------------------------------------------
+
+
+def presence_of(runtime: Runtime) -> Presence:
+    """Return the presence of this platform, the same one each time."""
+    cache = runtime.cache
+    with cache.lock:
+        if cache.presence is None:
+            cache.presence = Presence(runtime)
+        found: Presence = cache.presence
+        return found
+
+
+def release_dead(runtime: Runtime) -> bool:
+    """Release what dead processes hold. Returns whether there was any."""
+    here, lease = presence_of(runtime), runtime.settings.admission_lease
+    others, time = runtime.store.read(partial(_others, id=here.id))
+    beats = {record.id: record.beat for record in others}
+    silent = runtime.liveness.idle_seconds("processes", beats, runtime.clock.monotonic())
+    found = False
+    for record in others:
+        if here.machine and record.machine == here.machine:
+            dead = not _runs_here(record)
+        else:
+            dead = silent[record.id] >= lease or record.is_dead(time, lease)
+            if not dead and record.observed(time, lease) != record:
+                runtime.store.transact(partial(_observe, id=record.id, lease=lease), durable=False)
+        if dead:
+            found = True
+            while runtime.store.transact(partial(_release, id=record.id, beat=record.beat)):
+                pass
+    return found
+
+
+def _others(snapshot: Snapshot, id: str) -> tuple[Sequence[ProcessRecord], float]:
+    page = snapshot.page(ProcessRecord, "all", limit=_MOST_PROCESSES)
+    return [record for record in page if record.id != id], snapshot.time
+
+
+def _runs_here(record: ProcessRecord) -> bool:
+    name = ProcessName.parse(record.process)
+    return name is not None and name.lives
+
+
+def _observe(tx: Tx, id: str, lease: float) -> None:
+    record = tx.find(ProcessRecord, KEY, id)
+    if record is not None:
+        tx.replace(record.observed(tx.time, lease))
+
+
+def _release(tx: Tx, id: str, beat: int | None) -> bool:
+    """Release a batch of what a process holds, unless it has beaten again. Returns whether there may be more."""
+    record = tx.find(ProcessRecord, KEY, id)
+    if record is None or (beat is not None and record.beat != beat):
+        return False
+    held = tx.page(Admission, "by_owner", id, limit=_BATCH)
+    for admission in held:
+        settle(tx, admission)
+    if len(held) == _BATCH:
+        return True
+    tx.remove(ProcessRecord, id)
+    return False
