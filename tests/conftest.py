@@ -11,6 +11,7 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, settings
 
+from example_counts import PLAIN
 from modelyard import Platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
@@ -25,7 +26,7 @@ pytest_plugins = [
 # A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing. Each run looks
 # at the same examples; `--hypothesis-profile=search` looks for new ones.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", slow, derandomize=True, database=None)
+settings.register_profile("same", slow, max_examples=PLAIN, derandomize=True, database=None)
 settings.register_profile("search", slow, max_examples=1000)
 settings.load_profile("same")
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import loads
 from modelyard.formats.json_stream import JsonReader, file_chunks
@@ -64,7 +65,7 @@ def test_taking_whole_values_gives_what_parsing_gives(values: list[object], size
     assert rest == {"last": 1}
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(VALUES, st.data())
 def test_a_damaged_text_is_refused_exactly_when_parsing_refuses_it(value: object, data: st.DataObject) -> None:
     raw = bytearray(json.dumps([value, value]).encode())

@@ -8,9 +8,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.domain.completion import FinishReason, Message, Part, Role, Tool, ToolCall
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
@@ -98,7 +99,7 @@ def captured(name: str) -> list[dict[str, Any]]:
 # ---- there and back ------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(st.lists(EXAMPLES, max_size=3))
 def test_examples_survive_the_way_there_and_back(examples: list[Example]) -> None:
     lines = b"".join(map(dump_example, examples))
@@ -106,7 +107,7 @@ def test_examples_survive_the_way_there_and_back(examples: list[Example]) -> Non
     assert list(read_examples(io.BytesIO(lines))) == examples
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(st.lists(GROUPS, max_size=2))
 def test_groups_survive_the_way_there_and_back(groups: list[TrajectoryGroup]) -> None:
     assert list(read_groups(io.BytesIO(b"".join(map(dump_group, groups))))) == groups

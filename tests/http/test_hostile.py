@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from each import check_each
+from example_counts import examples
 from modelyard.compose import open_platform
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
@@ -310,7 +311,7 @@ def fuzzed() -> Iterator[tuple[Endpoint, str]]:
         yield Endpoint(platform), platform.keys.create("acme").secret
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@examples(120, suppress_health_check=[HealthCheck.too_slow])
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "get", "", "\x00"]),
     path=paths | st.tuples(paths, pieces).map("".join) | pieces,

@@ -11,9 +11,10 @@ from itertools import count, groupby
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.aggregate import MetricSummary
 from modelyard.domain.evaluation.metrics import MetricKind
@@ -143,7 +144,7 @@ def counted(one: MetricSummary) -> tuple[Any, ...]:
     return one.scored, one.unscored, one.scorer_errors, one.model_errors, one.mean
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data(), st.integers(1, 3))
 def test_a_runs_summary_report_export_and_results_say_the_same(
     platform: Platform, ask: Callable[..., bytes], data: st.DataObject, trials: int

@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.testing.clock import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,7 +56,7 @@ def simulated(plans: list[list[int]], until: int) -> list[tuple[int, int]]:
 
 
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(0, 20))
-@settings(deadline=None, max_examples=40)
+@examples(25)
 def test_threads_wake_one_after_another_in_the_order_of_their_deadlines(plans: list[list[int]], until: int) -> None:
     clock = ManualClock()
     seen: list[tuple[float, int]] = []

@@ -8,9 +8,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.backends.sampling import next_token
 from modelyard.domain.catalogue import Feature, SamplingParameter
 from modelyard.domain.completion import (
@@ -145,7 +146,7 @@ def test_without_a_limit_of_the_request_the_entry_s_holds() -> None:
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@examples(20)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6), st.integers(1, 12))
 def test_characters_come_whole_and_their_bytes_exactly(text: str, limit: int) -> None:
     backend, model = TabularBackend(), checkpoint(1, towards(text))

@@ -7,9 +7,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard import Message, Platform, Role, Tool, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import (
@@ -153,7 +154,7 @@ def asked(**parameters: Any) -> dict[str, Any]:
     return {"model": "echo", "messages": [HELLO], **parameters}
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(REQUESTS)
 @example(asked(repetition_penalty=500.0))
 @example(asked(max_tokens=2**40))

@@ -11,9 +11,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization
@@ -237,7 +238,7 @@ def test_a_store_on_disk_changes_nothing(how: str, kind: Any, tmp_path: Path) ->
     store.close()
 
 
-@settings(max_examples=80)
+@examples(40)
 @given(st.data())
 def test_a_stream_folds_to_the_whole_answer_whatever_the_pieces_stops_and_limits(data: st.DataObject) -> None:
     pieces = data.draw(st.lists(st.text("ab\u00e9", max_size=4), max_size=8))
@@ -477,7 +478,7 @@ words = st.lists(st.text("ab\u00e9 \U0001f600", max_size=5), max_size=10)
 stop_strings = st.lists(st.text("ab\u00e9 \U0001f600", min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(words, stop_strings, st.sampled_from(["complete", "stream"]))
 def test_no_text_ever_contains_a_stop_string_however_it_is_cut_into_pieces(
     pieces: list[str], stops: list[str], how: str
@@ -495,7 +496,7 @@ def test_no_text_ever_contains_a_stop_string_however_it_is_cut_into_pieces(
     assert [entry.logprob for entry in choice.logprobs] == [-0.5 * at for at in range(len(choice.logprobs))]
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(st.text("ab\u00e9\U0001f600", max_size=12), stop_strings, st.sampled_from(["complete", "stream"]))
 def test_log_probabilities_stay_with_the_text_when_tokens_are_single_bytes(
     spoken: str, stops: list[str], how: str
@@ -533,7 +534,7 @@ def test_a_stop_string_ends_the_backend_s_work_and_its_tokens_count() -> None:
     assert ledger(of)[0].completion_tokens == 2
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(
     st.lists(st.tuples(st.text("ab", max_size=6), st.integers(0, 5)), min_size=1, max_size=6),
     st.integers(1, 8),

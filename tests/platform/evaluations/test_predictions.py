@@ -4,9 +4,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.compose import open_platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score
@@ -78,7 +79,7 @@ def test_a_place_in_a_run_is_taken_once(platform: Platform) -> None:
         lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3),
     )
 )
-@settings(max_examples=50, deadline=None)
+@examples(30)
 def test_a_score_is_any_value_and_stays_what_it_is(value: Any) -> None:
     with open_platform(clock=ManualClock()) as platform:
         score = scored(platform, predicted(platform), value)

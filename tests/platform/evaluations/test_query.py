@@ -6,9 +6,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard import Sort, field
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.metrics import MetricKind
@@ -258,7 +259,7 @@ def test_rows_are_sorted_by_how_far_runs_lie_apart(world: World) -> None:
         Sort("inputs.n", difference=True)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_a_sorted_page_is_the_page_of_what_is_sorted(build: Any, data: Any) -> None:
     world = World(build.build())

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.running_totals import RunningTotals
 from modelyard.platform.evaluations.resume import remaining_rows
@@ -41,7 +42,7 @@ def left_of(stored: Stored, told: Any, trials: int, total: int, width: int) -> t
     return remaining_rows(stored, "run", told, places, width, tally.add), tally  # type: ignore[arg-type]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(st.data(), st.integers(1, 40), st.integers(1, 3), st.integers(1, 5))
 def test_whenever_it_is_killed_just_what_is_not_stored_is_left(
     data: st.DataObject, rows: int, trials: int, width: int

@@ -10,9 +10,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.scripted.backend import ScriptedBackend
@@ -573,7 +574,7 @@ def test_what_is_told_as_done_is_stored(world: World) -> None:
 answers = st.sampled_from([True, False, 0.25, 3, None, float("nan"), "text", [1], KeyError("x"), {"a": 1}])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(
     st.lists(st.tuples(st.booleans(), answers, answers), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 3)
 )
@@ -635,7 +636,7 @@ def judged(world: World, run_id: str) -> list[tuple[Any, ...]]:
     return sorted(((*row, value) for row, value in zip(rows, values, strict=True)), key=lambda row: row[:2])
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(st.integers(1, 25), st.integers(1, 6), st.integers(1, 25))
 def test_resuming_repeats_no_row_that_was_stored_and_ends_as_if_nothing_had_happened(
     count: int, concurrency: int, breaks_at: int

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.metrics import ScoredPrediction, rows
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
@@ -74,7 +75,7 @@ def read(found: Iterator[ScoredPrediction]) -> list[ScoredPrediction]:
 
 
 PAGES = st.integers(1, 5)
-ONCE = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+ONCE = examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @ONCE

@@ -5,9 +5,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.domain.job import JobStatus
 from modelyard.domain.models import Checkpoint, Tombstone
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -206,7 +207,7 @@ def test_an_order_of_nonsense_is_refused(yard: Any) -> None:
         yard.models.list(order="sideways")
 
 
-@settings(max_examples=30, deadline=None)
+@examples(20)
 @given(data=st.data())
 def test_a_reader_misses_and_repeats_no_model_while_others_come_and_go(data: st.DataObject, build: Any) -> None:
     yard = build.build()

@@ -14,9 +14,10 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Usage
@@ -186,7 +187,7 @@ def naive_sums(found: list[LedgerEntry], by: tuple[str, ...]) -> dict[tuple[str,
     return sums
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(
     booked=st.lists(rows, max_size=25, unique_by=lambda row: row.id),
     by=st.lists(st.sampled_from(["entity", "project", "model", "key", "day"]), unique=True, max_size=3).map(tuple),
@@ -234,7 +235,7 @@ def test_a_period_holds_its_first_moment_and_not_its_last(hour: int) -> None:
         assert total.requests == total.cost == rows_
 
 
-@settings(max_examples=40)
+@examples(25)
 @given(st.lists(rows, max_size=12, unique_by=lambda row: row.id), st.integers(1, 5), st.sampled_from([None, "acme"]))
 def test_pages_of_the_ledger_are_its_rows_in_the_order_of_their_time(
     booked: list[LedgerEntry], limit: int, entity: str | None

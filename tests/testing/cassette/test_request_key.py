@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import FixedAnswer
+from example_counts import examples
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import (
     CompletionRequest,
@@ -116,7 +117,7 @@ def aask(backend: Any, request: CompletionRequest) -> list[Delta]:
     return asyncio.run(collect())
 
 
-@settings(deadline=None, max_examples=150)
+@examples(50)
 @given(requests, st.lists(deltas, max_size=4))
 def test_record_then_replay_is_the_identity(request: CompletionRequest, answer: list[Delta]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +130,7 @@ def test_record_then_replay_is_the_identity(request: CompletionRequest, answer: 
         assert ask(replay, request) == answer
 
 
-@settings(deadline=None, max_examples=25)
+@examples(15)
 @given(requests, st.lists(deltas, max_size=4))
 def test_record_then_replay_is_the_identity_on_an_event_loop(request: CompletionRequest, answer: list[Delta]) -> None:
     with tempfile.TemporaryDirectory() as folder:
