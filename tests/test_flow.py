@@ -12,14 +12,16 @@ import pytest
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.usage import RateWindow
+from modelyard.domain.usage import RateLimit
 from modelyard.flow import Await, Call, CallerDisconnected, Emit, Flow, OnEmit, Transact, aiterate, arun, iterate, run
 from modelyard.platform.chat.backend_stream import Close, Open, Pull
 from modelyard.protocols import ServedModel, Snapshot, Tx
 from modelyard.stores.memory import MemoryStore
+from modelyard.threads import FairPool
 
 ECHO = EchoBackend()
-MODEL = ServedModel("echo", ECHO.entries()[0])
+THREADS = FairPool("flows", 64).of("acme")
+MODEL = ServedModel("echo", ECHO.entries()[0], threads=THREADS)
 REQUEST = CompletionRequest("echo", (Message(Role.USER, "hi"),))
 PIECES = [Delta("a", 1), Delta("b", 1), Delta("c", 1, finish_reason=FinishReason.STOP)]
 
@@ -87,7 +89,7 @@ def kept(store: MemoryStore) -> int:
     """How often something was booked."""
 
     def query(snapshot: Snapshot) -> int:
-        return int(snapshot.get(RateWindow, "booked").tokens)
+        return int(snapshot.get(RateLimit, "booked").arrival)
 
     try:
         return store.read(query)
@@ -98,10 +100,10 @@ def kept(store: MemoryStore) -> int:
 def book(tx: Tx) -> None:
     """Counts how often it took effect."""
     try:
-        window = tx.get(RateWindow, "booked")
-        tx.replace(RateWindow("booked", window.tokens + 1, 0.0))
+        window = tx.get(RateLimit, "booked")
+        tx.replace(RateLimit("booked", window.arrival + 1))
     except Exception:
-        tx.add(RateWindow("booked", 1.0, 0.0))
+        tx.add(RateLimit("booked", 1.0))
 
 
 def reading(backend: Any, store: MemoryStore, story: list[str]) -> Flow[str]:
@@ -139,7 +141,7 @@ def sync_result(flow: Flow[Any]) -> Any:
 
 
 def async_result(flow: Flow[Any]) -> Any:
-    return asyncio.run(arun(flow))
+    return asyncio.run(arun(flow, THREADS))
 
 
 DRIVERS = pytest.mark.parametrize("items", [sync_items, async_items], ids=["sync", "async"])
@@ -310,8 +312,8 @@ def test_what_is_emitted_goes_through_a_function_that_may_keep_it_until_the_driv
         yield Call(lambda: None, blocking=False)
         yield Emit("d")
         yield Emit("e")
-        yield Call(lambda: None, blocking=True)
-        yield Call(lambda: None, blocking=True)
+        yield Call(lambda: None, blocking=True, threads=THREADS)
+        yield Call(lambda: None, blocking=True, threads=THREADS)
         yield Emit("f")
 
     assert items(flow()) == ["before", "ab", "cd", "e"]
@@ -545,7 +547,7 @@ def test_a_pull_of_many_pieces_ends_with_the_one_that_is_being_made_when_its_tas
         yield Pull(source, lambda delta: taken.append(delta.text) or False)
 
     async def main() -> None:
-        task = asyncio.create_task(arun(flow()))
+        task = asyncio.create_task(arun(flow(), THREADS))
         await until(gate.reached)
         task.cancel()
         await asyncio.sleep(0)
@@ -620,7 +622,7 @@ def test_a_transaction_under_way_is_heard_of_before_the_cancellation() -> None:
 
     async def main() -> None:
         store.gate.clear()
-        task = asyncio.create_task(arun(flow()))
+        task = asyncio.create_task(arun(flow(), THREADS))
         await until(store.entered)
         task.cancel()
         await asyncio.sleep(0)

@@ -15,6 +15,7 @@ import attrs
 
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import Clock, Store, Tx
+from modelyard.threads import TenantThreads, outlast
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -80,16 +81,20 @@ class OnEmit:
 
 @attrs.define(eq=False)
 class Call:
-    """Answered with what the function returns; `blocking` tells whether it may wait."""
+    """Answered with what the function returns; `blocking` tells whether it may wait.
+
+    On an event loop one that may wait runs in `threads`, or else in those of the driver.
+    """
 
     function: Callable[[], Any]
     waits: bool = attrs.field(default=True, alias="blocking")
+    threads: TenantThreads | None = None
 
     def perform(self, driver: "Driver[Any]") -> Any:
         return self.function()
 
     def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
-        return driver.in_thread(self.function)
+        return driver.in_thread(self.function, self.threads)
 
 
 @attrs.define(eq=False)
@@ -147,16 +152,20 @@ def iterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> Generator[Any, None,
     return SyncDriver(flow, opened).items()
 
 
-async def arun(flow: Flow[T]) -> T:
-    """Drive a flow to its end on the running event loop and return its result; what it emits is dropped."""
+async def arun(flow: Flow[T], threads: TenantThreads | None = None) -> T:
+    """Drive a flow to its end on the running event loop and return its result; what it emits is dropped.
+
+    `threads` are for calls that name none.
+    """
     driver = AsyncDriver(flow)
+    driver.threads = threads
     async for _ in driver.items():
         pass
     return driver.result
 
 
 def aiterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> AsyncGenerator[Any, None]:
-    """Drive a flow on the running event loop and yield what it emits; see `iterate`."""
+    """Drive a flow on the running event loop and yield what it emits; see `iterate`. Its calls name their threads."""
     return AsyncDriver(flow, opened).items()
 
 
@@ -254,6 +263,7 @@ class AsyncDriver(Driver[T]):
     """Answers effects on an event loop. `cancelled` is a cancellation that had to wait for something."""
 
     cancelled: "asyncio.CancelledError | None" = None
+    threads: TenantThreads | None = None
 
     async def items(self) -> AsyncGenerator[Any, None]:
         """Yield what the flow emits."""
@@ -282,14 +292,21 @@ class AsyncDriver(Driver[T]):
             return self.resume(error=error)
         return self.resume(answer)
 
-    async def in_thread(self, function: Callable[[], R], stop: Callable[[], None] = lambda: None) -> R:
-        """Run a function that may wait in the executor; `stop` has it end early when the task is cancelled."""
-        return await self.wait(asyncio.get_running_loop().run_in_executor(None, function), stop)
+    async def in_thread(
+        self, function: Callable[[], R], threads: TenantThreads | None, stop: Callable[[], None] = lambda: None
+    ) -> R:
+        """Run a function that may wait in a thread; `stop` has it end early when the task is cancelled."""
+        threads = threads or self.threads
+        if threads is None:
+            raise RuntimeError("a call that may wait needs threads on an event loop: give them to it or to the driver")
+        call = threads.begin(function)
+        self.cancelled = await threads.outlast(call, stop) or self.cancelled
+        return call.future.result()
 
-    async def wait(self, work: Awaitable[R], stop: Callable[[], None] = lambda: None) -> R:
+    async def wait(self, work: Awaitable[R]) -> R:
         """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
         future = asyncio.ensure_future(work)
-        self.cancelled = await outlast(future, stop) or self.cancelled
+        self.cancelled = await outlast(future, lambda: None) or self.cancelled
         return future.result()
 
     async def close(self, opened: Any) -> None:
@@ -317,33 +334,3 @@ class AsyncDriver(Driver[T]):
     async def _close_all(self) -> None:
         for opened in self.opened:
             await self.close(opened)
-
-
-# ---- threads of an event loop ----------------------------------------------------------------------------------
-
-
-async def in_executor(function: Callable[[], T]) -> T:
-    """Run a function in the loop's executor. A task that is cancelled meanwhile abandons it."""
-    return await asyncio.get_running_loop().run_in_executor(None, function)
-
-
-async def settled(function: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
-    """Run a function in the loop's executor. A task that is cancelled meanwhile calls `stop` and waits for its end."""
-    work = asyncio.get_running_loop().run_in_executor(None, function)
-    cancelled = await outlast(work, stop)
-    if cancelled is None:
-        return work.result()
-    work.exception()  # retrieved, so that the loop does not complain of it
-    raise cancelled
-
-
-async def outlast(work: "asyncio.Future[Any]", stop: Callable[[], None]) -> "asyncio.CancelledError | None":
-    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these."""
-    cancelled = None
-    while not work.done():
-        try:
-            await asyncio.wait([work])
-        except asyncio.CancelledError as error:
-            cancelled = error
-            stop()
-    return cancelled

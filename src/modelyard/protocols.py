@@ -13,6 +13,7 @@ from modelyard.domain import job, models
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Principal
+from modelyard.threads import TenantThreads
 
 __all__ = [
     "ArtifactStore",
@@ -203,6 +204,13 @@ class ArtifactStore(Protocol):
         """Open an artifact as a readable, seekable file. Raises `ArtifactMissing`."""
         ...
 
+    def scratch(self) -> BinaryIO:
+        """Open an empty temporary file for reading and writing, which ends when it is closed or the process dies.
+
+        `write` writes all bytes. Raises `StorageFull`, and so does `write`.
+        """
+        ...
+
     def remove(self, name: str) -> None:
         """Remove an artifact. Idempotent. A file that is open stays readable until it is closed."""
         ...
@@ -260,13 +268,15 @@ class ServedModel:
 
     `base_model` is the id under which the backend offers it. `entry` is the catalogue entry that prices it; its id
     differs when the host listed the model under another name. A trained model adds one checkpoint, whose files
-    `open_file` opens for reading. `open_file` raises `ArtifactMissing`.
+    `open_file` opens for reading. `open_file` raises `ArtifactMissing`. `threads` are those in which a backend that is
+    called on an event loop may block, on the caller's account.
     """
 
     base_model: str
     entry: CatalogueEntry
     checkpoint: "models.Checkpoint | None" = None
     open_file: Callable[[str], BinaryIO] | None = attrs.field(default=None, eq=False)
+    threads: TenantThreads | None = attrs.field(default=None, eq=False, repr=False)
 
 
 class Backend(Protocol):

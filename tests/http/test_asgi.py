@@ -431,9 +431,9 @@ def test_the_worker_of_a_served_platform_runs_its_jobs_where_it_is_told(platform
     class Counting(InlineExecutor):
         jobs = 0
 
-        def submit(self, claim: Any, run: Callable[[Any], None]) -> str:
+        def submit(self, claim: Any, run: Callable[[Any], None], needs: Any = None) -> str:
             self.jobs += 1
-            return super().submit(claim, run)
+            return super().submit(claim, run, needs)
 
     executor = Counting()
     model = platform.models.create("m", project="p", base_model="tabular-mini")

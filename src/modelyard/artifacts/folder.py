@@ -9,6 +9,7 @@ that opens the folder removes it.
 import errno
 import fcntl
 import hashlib
+import io
 import itertools
 import os
 import re
@@ -16,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from modelyard.artifacts.memory import new_name
 from modelyard.errors import ArtifactMissing, StorageFull, StoreError
@@ -25,7 +26,7 @@ from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PART = re.compile(r"[0-9a-f]{32}\.part")
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 2**20
 _PROOF = b"artifacts can be written and read"
 
@@ -61,6 +62,12 @@ class FolderArtifacts:
         finally:
             os.close(file)
         return StoredArtifact(name, size, digest)
+
+    def scratch(self) -> BinaryIO:
+        """Open a temporary file of the folder's disk that has no name, so that it ends with its last descriptor."""
+        name, file = self._begin()
+        self._unlink(f"{name}.part")
+        return cast(BinaryIO, _Scratch(file, "r+b"))
 
     def _begin(self) -> tuple[str, int]:
         """Return a new name, and its part file, open and locked."""
@@ -176,6 +183,14 @@ class FolderArtifacts:
                 self._unlink(part)
         finally:
             os.close(file)
+
+
+class _Scratch(io.FileIO):
+    """A file whose `write` writes all bytes. Raises `StorageFull`."""
+
+    def write(self, data: Any) -> int:
+        _write(self.fileno(), data)
+        return len(data)
 
 
 def _fill(file: int, chunks: Iterable[bytes]) -> tuple[int, str]:

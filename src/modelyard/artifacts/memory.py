@@ -37,6 +37,10 @@ class MemoryArtifacts:
             raise ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
         return io.BytesIO(data)
 
+    def scratch(self) -> BinaryIO:
+        """Return an empty file in memory."""
+        return io.BytesIO()
+
     def remove(self, name: str) -> None:
         """Drop an artifact, if it exists."""
         self._kept.pop(name, None)

@@ -11,8 +11,8 @@ import attrs
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.flow import settled
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+from modelyard.threads import run_blocking
 
 log: logging.Logger = logging.getLogger("modelyard.backends.fallback")
 log.addHandler(logging.NullHandler())
@@ -174,13 +174,14 @@ def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel
 
 async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
     """Stream a synchronous backend's deltas, each fetched in a thread if that may block."""
-    call = settled if backend.blocking else _in_place
+    call = partial(run_blocking, model.threads) if backend.blocking else _in_place
     deltas = await call(lambda: iter(backend.stream(request, model)))
     try:
         while (found := await call(partial(next, deltas, None))) is not None:
             yield found
     finally:
-        await call(getattr(deltas, "close", _nothing))
+        close = getattr(deltas, "close", _nothing)
+        await (run_blocking(model.threads and model.threads.to_close, close) if backend.blocking else _in_place(close))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import attrs
 from modelyard import flow
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, Unauthenticated
-from modelyard.flow import Await, CallerDisconnected, Emit, Flow, aiterate, in_executor, iterate
+from modelyard.flow import Await, CallerDisconnected, Emit, Flow, aiterate, iterate
 from modelyard.http.auth import CHALLENGES, Caller, CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
@@ -53,6 +53,7 @@ from modelyard.http.uploads import routes as upload
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
+from modelyard.threads import AUTHENTICATION, TenantThreads, Threads
 
 ANYONE = Principal("anyone", "", Scope(""))
 """The caller of a public route: a principal with an empty scope."""
@@ -136,7 +137,7 @@ class Endpoint:
         else:
             await anext(items, None)
             if isinstance(response.body, Iterator):
-                response.body = offloaded(response.body)
+                response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
         return response
 
     def _exchange(self, request: Request) -> "HttpExchange":
@@ -173,6 +174,12 @@ class HttpExchange:
     doubled: set[str]
     id: str
     started: bool = False
+    tenant: str = AUTHENTICATION
+
+    @property
+    def threads(self) -> Threads:
+        """The threads in which an event loop does what may take long."""
+        return self.served.platform.threads
 
     def flow(self) -> Flow[None]:
         """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
@@ -211,8 +218,11 @@ class HttpExchange:
         if self.doubled and self.match.auth is not Auth.PUBLIC:
             check_singular(self.doubled)
         caller = self._known_caller() or (
-            yield flow.Call(self._find_caller, self.served.callers.waits(self.match.auth))
+            yield flow.Call(
+                self._find_caller, self.served.callers.waits(self.match.auth), self.threads.store.of(AUTHENTICATION)
+            )
         )
+        self.tenant = caller.principal.entity
         method = self.request.method
         if method == "OPTIONS" and self.match.routes:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
@@ -233,22 +243,12 @@ class HttpExchange:
             return (yield from cast(FlowHandler, route.handler)(call))
         answer = cast(PlainHandler, route.handler)
         if call.data is not None:
-            return (yield flow.Call(lambda: self._with_data(answer, call), True))  # type: ignore[no-any-return]
-        if self._store_waits:
-            return (yield flow.Call(lambda: answer(call), True))  # type: ignore[no-any-return]
+            with call.data:
+                return (yield flow.Call(lambda: _with_data(answer, call), True, call.threads))  # type: ignore[no-any-return]
+        if self.served.platform.blocking:
+            threads = self.threads.store.of(self.tenant)
+            return (yield flow.Call(lambda: answer(call), True, threads))  # type: ignore[no-any-return]
         return answer(call)
-
-    def _with_data(self, answer: PlainHandler, call: RouteCall) -> Response:
-        """Answer, and remove the raw body in any case."""
-        assert call.data is not None
-        try:
-            return answer(call)
-        finally:
-            call.spool.remove(call.data)
-
-    @property
-    def _store_waits(self) -> bool:
-        return self.served.platform.blocking
 
     def _known_caller(self) -> Caller | None:
         """Return the caller, if that needs no read of the store."""
@@ -274,15 +274,21 @@ class HttpExchange:
         if route.body is Body.DATA:
             files.require_room()
             call.data = yield Await(
-                lambda: aspool(body, limit, files),
+                lambda: aspool(body, limit, files, call.threads),
                 lambda: spool(body, limit, clock, files),
             )
             return
         raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, clock))
         if len(raw) > LARGE:
-            call.body = yield flow.Call(lambda: parse(raw), True)
+            call.body = yield flow.Call(lambda: parse(raw), True, call.threads)
         elif raw:
             call.body = parse(raw)
+
+
+def _with_data(answer: PlainHandler, call: RouteCall) -> Response:
+    """Answer, and close the data in this thread, which takes a while for a large file."""
+    with call.file:
+        return answer(call)
 
 
 def close(body: object) -> None:
@@ -304,10 +310,10 @@ def _query(text: str) -> Mapping[str, tuple[str, ...]]:
         raise InvalidInput.at("query", msg="must be percent-encoded UTF-8 with at most 1000 fields") from None
 
 
-async def offloaded(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield pieces that are each fetched by a thread of the loop's executor."""
+async def offloaded(pieces: Iterator[bytes], threads: TenantThreads) -> AsyncIterator[bytes]:
+    """Yield pieces that are each fetched in a thread; none is held while a piece is sent."""
     try:
-        while (piece := await in_executor(lambda: next(pieces, None))) is not None:
+        while (piece := await threads.run(lambda: next(pieces, None))) is not None:
             yield piece
     finally:
         close(pieces)

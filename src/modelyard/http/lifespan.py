@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from modelyard.errors import StoreError
-from modelyard.flow import in_executor
 from modelyard.lazy import log
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
+from modelyard.threads import in_new_thread
 
 SYNC_SECONDS = 1.0
 
@@ -18,7 +18,7 @@ async def served(platform: Platform, worker: bool, executor: Executor | None) ->
     """Sync the store each second, and run a worker if requested."""
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
-        await in_executor(working.__enter__)
+        await in_new_thread(working.__enter__)
     syncing = asyncio.create_task(_sync_each_second(platform))
     try:
         yield
@@ -27,14 +27,14 @@ async def served(platform: Platform, worker: bool, executor: Executor | None) ->
         with suppress(asyncio.CancelledError):
             await syncing
         if working is not None:
-            await in_executor(lambda: working.__exit__(None, None, None))
-        await in_executor(platform.sync)
+            await in_new_thread(lambda: working.__exit__(None, None, None))
+        await in_new_thread(platform.sync)
 
 
 async def _sync_each_second(platform: Platform) -> None:
     while True:
         await platform.clock.asleep(SYNC_SECONDS)
         try:
-            await in_executor(platform.sync)
+            await platform.threads.store.of("").run(platform.sync)
         except StoreError:
             log.exception("the store could not be synced; it is tried again")

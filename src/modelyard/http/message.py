@@ -3,22 +3,22 @@
 Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more.
 """
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from io import BufferedReader, BytesIO, FileIO
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import attrs
 
 from modelyard.errors import BodyTooLarge
-from modelyard.flow import in_executor
 from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
 from modelyard.http.errors import BodyTimeout, MalformedRequest, UnsupportedMedia
 from modelyard.platform.artifacts import Spool
-from modelyard.protocols import Clock, StoredArtifact
+from modelyard.protocols import Clock
+from modelyard.threads import TenantThreads
 
 A = TypeVar("A", bound=attrs.AttrsInstance)
 
@@ -141,6 +141,9 @@ PATIENCE = 30.0
 PACE = 2**20
 """Bytes for which a body may take one more second."""
 
+IN_MEMORY = 2**18
+"""Bytes of data that are kept in memory before they are written to a file."""
+
 Blocking = Iterator[bytes]
 AsyncBody = AsyncIterator[bytes]
 AnyBody = Blocking | AsyncBody
@@ -225,21 +228,65 @@ async def aread(body: AnyBody, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def spool(body: AnyBody, limit: int, clock: Clock, files: Spool) -> StoredArtifact:
-    """Write the body to an artifact as it comes."""
-    return files.put(counted(cast(Blocking, body), limit, clock))
+class SpooledBody:
+    """The data of a body as they come: in memory while they are small, then in a temporary file."""
+
+    def __init__(self, files: Spool) -> None:
+        self._files, self._chunks, self._size = files, list[bytes](), 0
+        self._file: BinaryIO | None = None
+
+    @property
+    def in_file(self) -> bool:
+        """Whether there is a file, so that the other methods may block."""
+        return self._file is not None
+
+    def take(self, chunk: bytes) -> bool:
+        """Keep a chunk in memory. Returns whether it is time to `write`."""
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        return self._size >= IN_MEMORY
+
+    def write(self) -> None:
+        """Write what is in memory to the file. Raises `StorageFull`."""
+        self._file = self._file or self._files.scratch()
+        self._file.write(b"".join(self._chunks))
+        self._chunks, self._size = [], 0
+
+    def whole(self) -> BinaryIO:
+        """Return the data as a file, which the caller closes. Raises `StorageFull`."""
+        if self._file is None:
+            return BytesIO(b"".join(self._chunks))
+        self.write()
+        self._file.seek(0)
+        return cast(BinaryIO, BufferedReader(cast(FileIO, self._file)))
+
+    def close(self) -> None:
+        """Drop the data. Idempotent."""
+        if self._file is not None:
+            self._file.close()
 
 
-async def aspool(body: AnyBody, limit: int, files: Spool) -> StoredArtifact:
-    """Write the body to an artifact: chunks are received on the event loop and written by a thread of its executor."""
-    loop = asyncio.get_running_loop()
-    chunks = acounted(cast(AsyncBody, body), limit)
+def spool(body: AnyBody, limit: int, clock: Clock, files: Spool) -> BinaryIO:
+    """Return the data of the body as a file, which the caller closes."""
+    spooled = SpooledBody(files)
+    try:
+        for chunk in counted(cast(Blocking, body), limit, clock):
+            if spooled.take(chunk):
+                spooled.write()
+        return spooled.whole()
+    except BaseException:
+        spooled.close()
+        raise
 
-    async def next_chunk() -> bytes | None:
-        return await anext(chunks, None)
 
-    def received() -> Iterator[bytes]:
-        while (chunk := asyncio.run_coroutine_threadsafe(next_chunk(), loop).result()) is not None:
-            yield chunk
-
-    return await in_executor(lambda: files.put(received()))
+async def aspool(body: AnyBody, limit: int, files: Spool, threads: TenantThreads) -> BinaryIO:
+    """Return the data of the body as a file: received on the event loop, and written piece by piece in a thread."""
+    spooled = SpooledBody(files)
+    try:
+        async for chunk in acounted(cast(AsyncBody, body), limit):
+            if spooled.take(chunk):
+                await threads.run(spooled.write)
+        return await threads.run(spooled.whole) if spooled.in_file else spooled.whole()
+    except BaseException:
+        spooled.close()
+        raise

@@ -13,7 +13,7 @@ from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
-from modelyard.protocols import StoredArtifact
+from modelyard.threads import TenantThreads
 
 
 class Interface(StrEnum):
@@ -82,7 +82,7 @@ class RouteCall:
     """A request that was matched, authenticated and read.
 
     `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
-    absent); of a `Body.DATA` route the raw bytes lie in the `spool` as `data` until the handler returns.
+    absent); of a `Body.DATA` route `data` are the raw bytes as a file, which is closed when the handler has returned.
     """
 
     principal: Principal
@@ -93,12 +93,18 @@ class RouteCall:
     headers: Headers
     request: Request
     body: Any = None
-    data: StoredArtifact | None = None
+    data: BinaryIO | None = None
 
-    def open_data(self) -> BinaryIO:
-        """Open the raw bytes of a `Body.DATA` route."""
+    @property
+    def threads(self) -> TenantThreads:
+        """The threads in which an event loop reads and computes for the caller what may take long."""
+        return self.platform.threads.bodies.of(self.principal.entity)
+
+    @property
+    def file(self) -> BinaryIO:
+        """The raw bytes of a `Body.DATA` route, from their beginning."""
         assert self.data is not None
-        return self.spool.open(self.data)
+        return self.data
 
     def one(self, name: str) -> str | None:
         """Read a query parameter that may come once. Raises `InvalidInput`."""

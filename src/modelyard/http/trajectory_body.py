@@ -62,8 +62,7 @@ def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
 @contextmanager
 def groups_body(call: RouteCall) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
     """Read the other members of a body, and its groups as an artifact, which is removed unless the block records it."""
-    with call.open_data() as file:
-        body = GroupsBody(file_chunks(file))
-        stored = call.spool.put(body.lines())
+    body = GroupsBody(file_chunks(call.file))
+    stored = call.spool.put(body.lines())
     with call.spool.remove_unless_recorded(stored):
         yield body.rest, stored

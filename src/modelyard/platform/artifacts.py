@@ -21,7 +21,7 @@ def remove_unless_recorded(artifacts: ArtifactStore, stored: StoredArtifact) -> 
 
 @attrs.frozen
 class Spool:
-    """Data of calls in progress, such as the body of a request, as artifacts that no record names yet.
+    """Data of calls in progress: temporary files, and artifacts that no record names yet.
 
     A caller removes what it put, or hands it to a resource that records it. `require_room` raises `StorageFull` where
     the disk has only the room that running jobs need.
@@ -30,17 +30,13 @@ class Spool:
     _artifacts: ArtifactStore
     require_room: Callable[[], None]
 
+    def scratch(self) -> BinaryIO:
+        """Open an empty temporary file. Raises `StorageFull`, and so does its `write`."""
+        return self._artifacts.scratch()
+
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
         """Write the chunks as they come. Raises `StorageFull`, and what the chunks raise; then nothing is kept."""
         return self._artifacts.put(chunks)
-
-    def open(self, stored: StoredArtifact) -> BinaryIO:
-        """Open what was put. Raises `ArtifactMissing`."""
-        return self._artifacts.open(stored.name)
-
-    def remove(self, stored: StoredArtifact) -> None:
-        """Remove what was put. Idempotent."""
-        self._artifacts.remove(stored.name)
 
     def remove_unless_recorded(self, stored: StoredArtifact) -> AbstractContextManager[None]:
         """Remove what was put if the block, which is to record it, raises."""

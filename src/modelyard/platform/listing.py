@@ -6,7 +6,7 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from modelyard.domain.paging import DEFAULT_LIMIT, Page, check_limit
-from modelyard.flow import in_executor
+from modelyard.threads import TenantThreads, run_in
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -40,8 +40,9 @@ class Listing(Generic[T]):
         batches: Callable[[Cursor | None, int], Iterator[Sequence[Any]]],
         place: Callable[[str], Cursor],
         shown: Callable[[Sequence[Any]], Sequence[T]] = tuple,
+        threads: TenantThreads | None = None,
     ) -> None:
-        self._batches, self._place, self._shown = batches, place, shown
+        self._batches, self._place, self._shown, self._threads = batches, place, shown, threads
 
     def page(self, limit: int = DEFAULT_LIMIT, after: str | None = None) -> Page[T]:
         """Read at most `limit` items, from the first one after the item with the id `after`.
@@ -66,8 +67,8 @@ class Listing(Generic[T]):
 
     async def __aiter__(self) -> AsyncIterator[T]:
         batches = self._batches(None, BATCH)
-        while (batch := await in_executor(lambda: next(batches, None))) is not None:
-            for item in await in_executor(partial(self._shown, batch)):
+        while (batch := await run_in(self._threads, lambda: next(batches, None))) is not None:
+            for item in await run_in(self._threads, partial(self._shown, batch)):
                 yield item
 
     def __bool__(self) -> bool:
@@ -96,13 +97,15 @@ def in_batches(
     return batches
 
 
-def short_listing(read: Callable[[], Sequence[R]], id_of: Callable[[R], str]) -> Listing[R]:
+def short_listing(
+    read: Callable[[], Sequence[R]], id_of: Callable[[R], str], threads: TenantThreads | None
+) -> Listing[R]:
     """List the few items that `read` returns, sorted by id."""
 
     def batches(cursor: Cursor | None, size: int) -> Iterator[Sequence[R]]:
         yield [item for item in read() if cursor is None or (id_of(item),) > cursor]
 
-    return Listing(batches, lambda name: (name,))
+    return Listing(batches, lambda name: (name,), threads=threads)
 
 
 def _cut(text: str) -> str:

@@ -172,6 +172,7 @@ def index_listing(
         in_batches(read, partial(cursor_at, cls, index), keep),
         lambda name: runtime.store.read(partial(place, name)),
         tuple if shown is _as_they_are else show,
+        runtime.store_threads(""),
     )
 
 

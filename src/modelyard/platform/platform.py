@@ -11,7 +11,6 @@ from modelyard.domain import base_model as base_model_domain
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
-from modelyard.flow import in_executor
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.service import Chat
@@ -30,6 +29,7 @@ from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
 from modelyard.protocols import Clock, Executor, Randomness
+from modelyard.threads import Threads, in_new_thread
 
 R = TypeVar("R")
 _id = attrgetter("id")
@@ -149,6 +149,11 @@ class Platform:
         return self._runtime.store.blocking
 
     @property
+    def threads(self) -> Threads:
+        """The threads in which an event loop makes its blocking calls."""
+        return self._runtime.threads
+
+    @property
     def spool(self) -> Spool:
         """The data of calls in progress. Only the host may use it."""
         self._require_host()
@@ -193,7 +198,7 @@ class Platform:
     def base_models(self) -> "Listing[base_model_domain.BaseModel]":
         """List the base models in local folders by id."""
         self._require_host()
-        return short_listing(lambda: sorted(self._runtime.base_models or (), key=_id), _id)
+        return short_listing(lambda: sorted(self._runtime.base_models or (), key=_id), _id, None)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts next to it, while others continue to work.
@@ -236,6 +241,7 @@ class Platform:
         if self._life.closed or os.getpid() != self._life.pid:
             return
         self._life.closed = True
+        self._runtime.threads.close()
         self._life.close()
 
     def _require_host(self) -> None:
@@ -255,4 +261,4 @@ class Platform:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await in_executor(self.close)
+        await in_new_thread(self.close)

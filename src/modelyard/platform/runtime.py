@@ -24,6 +24,7 @@ from modelyard.protocols import (
     Trainer,
     Tx,
 )
+from modelyard.threads import TenantThreads, Threads
 
 
 @attrs.frozen
@@ -123,6 +124,11 @@ class Runtime:
     base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
     liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)
     cache: ProcessCache = attrs.field(factory=ProcessCache, eq=False, repr=False)
+    threads: Threads = attrs.field(factory=Threads, eq=False, repr=False)
+
+    def store_threads(self, entity: str) -> TenantThreads | None:
+        """Return where an event loop calls the store for an entity; None for a store that never blocks."""
+        return self.threads.store.of(entity) if self.store.blocking else None
 
     def require_room(self) -> None:
         """Raise `StorageFull` if new work would take the space that running jobs need."""

@@ -103,8 +103,7 @@ def test_a_lone_reader_leads_itself(numbers: Numbers) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_many_tasks_some_of_them_cancelled_in_the_middle(numbers: Numbers, workers: int) -> None:
     async def main() -> None:
-        loop, drawn = asyncio.get_running_loop(), random.Random(workers)
-        loop.set_default_executor(ThreadPoolExecutor(workers))
+        drawn, numbers._leaders = random.Random(workers), ThreadPoolExecutor(workers)
         for _ in range(5):
             sizes = [drawn.randint(1, 60) for _ in range(60)]
             tasks = [asyncio.create_task(aread(numbers, size, size % 2 == 0)) for size in sizes]
@@ -122,12 +121,12 @@ def test_many_tasks_some_of_them_cancelled_in_the_middle(numbers: Numbers, worke
 
 
 def test_threads_tasks_and_loading_all_at_once(numbers: Numbers) -> None:
-    """Readers on threads of the loop's own executor, others on threads elsewhere, tasks, and loads in between."""
+    """Readers on threads of the engine's own executor, others on threads elsewhere, tasks, and loads in between."""
     numbers._bank.load = lambda *_: None  # type: ignore[method-assign]
 
     async def main() -> None:
         loop, drawn = asyncio.get_running_loop(), random.Random(5)
-        loop.set_default_executor(ThreadPoolExecutor(2))
+        numbers._leaders = own = ThreadPoolExecutor(2)
         elsewhere = ThreadPoolExecutor(4)
         work: list[Any] = []
         for place in range(150):
@@ -136,11 +135,11 @@ def test_threads_tasks_and_loading_all_at_once(numbers: Numbers) -> None:
             if kind == 0:
                 work.append(asyncio.create_task(aread(numbers, size, True)))
             elif kind == 1:
-                work.append(loop.run_in_executor(None, read, numbers, size, False))
+                work.append(loop.run_in_executor(own, read, numbers, size, False))
             elif kind == 2:
                 work.append(loop.run_in_executor(elsewhere, read, numbers, size, True))
             else:
-                work.append(loop.run_in_executor(None, numbers.load, 1, SHAPE, {}))
+                work.append(loop.run_in_executor(own, numbers.load, 1, SHAPE, {}))
             if place % 10 == 0:
                 await asyncio.sleep(0)
         await asyncio.wait_for(asyncio.gather(*work), ENOUGH)
@@ -154,11 +153,11 @@ def test_loads_that_fill_the_executor_do_not_keep_a_task_from_leading(numbers: N
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
+        numbers._leaders = own = ThreadPoolExecutor(1)
         reading = asyncio.create_task(aread(numbers, 50, True))
         loads = []
         for _ in range(60):
-            loads.append(loop.run_in_executor(None, numbers.load, 1, SHAPE, {}))
+            loads.append(loop.run_in_executor(own, numbers.load, 1, SHAPE, {}))
             await asyncio.sleep(0)
         await asyncio.wait_for(asyncio.gather(reading, *loads), ENOUGH)
 

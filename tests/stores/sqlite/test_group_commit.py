@@ -371,12 +371,17 @@ def test_an_offer_that_a_loop_never_takes_keeps_no_thread_waiting(store: SqliteS
     assert numbers(store) == [1, 2]
 
 
-def test_a_loop_whose_executor_is_shut_down_leads_in_place(store: SqliteStore) -> None:
+def test_the_executor_of_a_loop_is_the_hosts_alone(store: SqliteStore) -> None:
     async def without_executor() -> int:
         await asyncio.get_running_loop().shutdown_default_executor()
-        return await store.atransact(adding(1))
+        return await store.atransact(lambda tx: threading.get_ident())
 
-    assert asyncio.run(without_executor()) == 1
+    assert asyncio.run(without_executor()) != threading.get_ident()
+
+
+def test_a_loop_leads_in_place_where_no_thread_can_be_started(store: SqliteStore) -> None:
+    store._group.end_thread()
+    assert asyncio.run(store.atransact(adding(1))) == 1
 
 
 def test_a_cancelled_task_does_not_undo_its_step(store: SqliteStore) -> None:

@@ -39,7 +39,7 @@ def compare_runs(call: RouteCall) -> Flow[Response]:
             )
         return json_response(show_comparison(report.comparison))
 
-    return cast(Response, (yield flow.Call(answer)))
+    return cast(Response, (yield flow.Call(answer, threads=call.threads)))
 
 
 def export_run(call: RouteCall) -> Flow[Response]:
@@ -52,7 +52,7 @@ def export_run(call: RouteCall) -> Flow[Response]:
         name = f'attachment; filename="evaluation-run.{wanted}"'
         return Response(200, [("content-type", _MEDIA[wanted]), ("content-disposition", name)], _started(pieces))
 
-    return cast(Response, (yield flow.Call(answer)))
+    return cast(Response, (yield flow.Call(answer, threads=call.threads)))
 
 
 def _started(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -45,11 +45,10 @@ from modelyard.http.route import Body, Parameter, PlainHandler, Route, RouteCall
 def create_dataset(call: RouteCall) -> Response:
     """Store the next version of a dataset; equal content is the version that has it."""
     namespace = namespace_of(call)
-    with call.open_data() as file:
-        body = dataset_request(file_chunks(file))
-        file.seek(0)
-        content = {"description": body.description}
-        return _publish(call, ObjectKind.DATASET, body.name, content, dataset_rows(file_chunks(file)), **namespace)
+    body = dataset_request(file_chunks(call.file))
+    call.file.seek(0)
+    content = {"description": body.description}
+    return _publish(call, ObjectKind.DATASET, body.name, content, dataset_rows(file_chunks(call.file)), **namespace)
 
 
 def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> PlainHandler:

@@ -106,10 +106,10 @@ def cancel_job(call: RouteCall) -> Response:
 
 def upload_dataset(call: RouteCall) -> Response:
     """Store examples or preferences, one JSON object a line, as the next version of a dataset."""
-    with call.open_data() as file, problems_at("query"):
+    with problems_at("query"):
         project, name = _required(call, "project"), _required(call, "name")
         with _rows_in_body():
-            examples = read_dataset(file)
+            examples = read_dataset(call.file)
             dataset = call.platform.training.upload(name, examples, project=project, entity=call.one("entity"))
     return json_response(DatasetObject.of(dataset))
 

@@ -28,8 +28,7 @@ def perform(call: RouteCall) -> Response:
 
 def put_file(call: RouteCall) -> Response:
     """Store the file of an upload."""
-    assert call.data is not None
-    call.platform.uploads.receive(call.params["file"], call.data)
+    call.platform.uploads.receive(call.params["file"], call.file)
     return json_response(Received())
 
 

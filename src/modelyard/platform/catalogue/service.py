@@ -13,6 +13,7 @@ from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotF
 from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel, Snapshot, Tx
+from modelyard.threads import TenantThreads
 
 _OFFER = "public"
 _PAGE = 1000
@@ -33,7 +34,7 @@ class Catalogue:
 
     def list(self) -> Listing[CatalogueEntry]:
         """List every entry by id. A registered one replaces the backend's with the same id."""
-        return short_listing(self._entries, attrgetter("id"))
+        return short_listing(self._entries, attrgetter("id"), self._runtime.store_threads(""))
 
     def _entries(self) -> Sequence[CatalogueEntry]:
         offers = offered(self._runtime)
@@ -46,7 +47,7 @@ class Catalogue:
     def get(self, id: str) -> CatalogueEntry:
         """Return one entry. Raises `ModelNotFound`."""
         offers = offered(self._runtime)
-        found = self._runtime.store.read(lambda snapshot: _catalogued(snapshot, offers, id))
+        found = self._runtime.store.read(lambda snapshot: _catalogued(snapshot, offers, id, None))
         if found is None:
             raise _missing(id)
         return found.entry
@@ -111,7 +112,8 @@ def offered(runtime: Runtime) -> Offers:
 
 def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> ServedModel:
     """Resolve a name like `resolve`, on a snapshot."""
-    found = _catalogued(snapshot, offers, name)
+    threads = runtime.threads.backends.of(principal.entity)
+    found = _catalogued(snapshot, offers, name, threads)
     if found is not None:
         return found
     parts = models.ModelName.parse(name) or models.ModelName.parse(f"{principal.entity}/{name}")
@@ -119,7 +121,7 @@ def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, prin
         raise _missing(name, _near(snapshot, offers, name, principal))
     principal.require(parts.entity, parts.project)
     model = snapshot.find(models.Model, "name", parts.entity, parts.project, parts.name)
-    base = None if model is None else _catalogued(snapshot, offers, model.base_model)
+    base = None if model is None else _catalogued(snapshot, offers, model.base_model, threads)
     if model is None or base is None:
         raise _missing(name, _near(snapshot, offers, name, principal))
     checkpoint = checkpoint_named(snapshot, model, parts)
@@ -127,14 +129,14 @@ def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, prin
         if parts.step or parts.alias:
             raise _missing(name)
         return base
-    return ServedModel(base.base_model, base.entry, checkpoint, _opener(runtime, checkpoint))
+    return ServedModel(base.base_model, base.entry, checkpoint, _opener(runtime, checkpoint), threads)
 
 
-def _catalogued(snapshot: Snapshot, offers: Offers, name: str) -> ServedModel | None:
+def _catalogued(snapshot: Snapshot, offers: Offers, name: str, threads: TenantThreads | None) -> ServedModel | None:
     record = snapshot.find(RegisteredEntry, KEY, name)
     if record is not None and record.answers_as in offers:
-        return ServedModel(record.answers_as, record.entry())
-    return ServedModel(name, offers[name]) if name in offers else None
+        return ServedModel(record.answers_as, record.entry(), threads=threads)
+    return ServedModel(name, offers[name], threads=threads) if name in offers else None
 
 
 def checkpoint_named(

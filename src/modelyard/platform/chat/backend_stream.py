@@ -6,9 +6,10 @@ from typing import Any, cast
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.flow import AsyncDriver, Driver, settled
+from modelyard.flow import AsyncDriver, Driver
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
+from modelyard.threads import TenantThreads, run_in
 
 
 @attrs.define(eq=False)
@@ -16,11 +17,12 @@ class BackendStream:
     """An open stream of deltas, of a backend of one kind or the other.
 
     A synchronous one has `begin`, called at the first pull, so that all of a backend runs where it may block; `deltas`
-    is what it returned, and `blocking` tells whether getting them may wait. An asynchronous one has `adeltas`; `runner`
-    drives them where no event loop runs.
+    is what it returned, and `blocking` tells whether getting them may wait: then an event loop does it in `threads`. An
+    asynchronous one has `adeltas`; `runner` drives them where no event loop runs.
     """
 
     blocking: bool
+    threads: TenantThreads | None
     begin: Callable[[], Iterator[Delta]] | None = None
     deltas: Iterator[Delta] | None = None
     adeltas: AsyncIterator[Delta] | None = None
@@ -44,7 +46,7 @@ class BackendStream:
         if _on_event_loop():
             raise RuntimeError("this backend is asynchronous only: on an event loop use acomplete or astream")
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        return cls(True, adeltas=backend.astream(request, model), runner=runner)
+        return cls(True, None, adeltas=backend.astream(request, model), runner=runner)
 
     @classmethod
     def on_loop(
@@ -52,12 +54,12 @@ class BackendStream:
     ) -> "BackendStream":
         """Open a stream for an event loop: asynchronous where the backend can be."""
         if hasattr(backend, "astream"):
-            return cls(False, adeltas=backend.astream(request, model))
+            return cls(False, None, adeltas=backend.astream(request, model))
         return cls._synchronous(backend, request, model)
 
     @classmethod
     def _synchronous(cls, backend: Backend, request: CompletionRequest, model: ServedModel) -> "BackendStream":
-        return cls(backend.blocking, lambda: iter(backend.stream(request, model)))
+        return cls(backend.blocking, model.threads, lambda: iter(backend.stream(request, model)))
 
     def pull(self, take: Callable[[Delta], bool]) -> bool:
         """Hand deltas to `take` until it returns True or the stream is to stop. Returns False at the end."""
@@ -100,11 +102,12 @@ class BackendStream:
                 self.runner.close()
 
     async def aclose(self) -> None:
-        """Stop the backend's work on an event loop, in the executor where the backend may block. Idempotent."""
+        """Stop the backend's work on an event loop, in a thread where the backend may block. Idempotent."""
         if self.closed:
             return
         if self.adeltas is None:
-            await settled(self.close) if self.blocking else self.close()
+            closes = self.threads and self.threads.to_close
+            await run_in(closes if self.blocking and self.deltas is not None else None, self.close)
             return
         self.closed = True
         try:
@@ -186,10 +189,10 @@ class Pull:
         return self.stream.pull(self.take)
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> bool:
-        """Pull on the loop, or in one hand-over to the executor for a backend that blocks."""
+        """Pull on the loop, or in a thread for a backend that blocks."""
         if self.stream.adeltas is not None:
             return await self.stream.apull(self.take)
-        return await driver.in_thread(lambda: self.stream.pull(self.take), self.stream.stop)
+        return await driver.in_thread(lambda: self.stream.pull(self.take), self.stream.threads, self.stream.stop)
 
 
 @attrs.define(eq=False)
@@ -208,5 +211,5 @@ class Close:
         self.stream.close()
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> None:
-        """Close it on the loop, or in the executor."""
+        """Close it on the loop, or in a thread."""
         await driver.close(self.stream)

@@ -107,11 +107,11 @@ class CompletionPipeline:
     def _answer(self) -> Flow[CompletionResult]:
         self._check_attribution()
         if self.runtime.store.blocking:
-            yield Call(self._resolve)
+            yield Call(self._resolve, threads=self.runtime.threads.store.of(self.principal.entity))
         else:
             self._resolve()
         if getattr(self.backend, "blocking", False):
-            yield Call(self._prepare)
+            yield Call(self._prepare, threads=self.served.threads)
         else:
             self._prepare()
         self.runtime.cache.begin(self.id, self)

@@ -218,7 +218,8 @@ class _Attempt:
         with ExitStack() as opened:
             opened.callback(self._flush_at_last)
             loop, pending = self.callables.loop, self.pending_usage
-            pool, scorer_pool = pools(opened, self.limits, self.model, self.scorers, loop, pending)
+            threads = self.runtime.threads.backends.of(self.namespace[0])
+            pool, scorer_pool = pools(opened, self.limits, self.model, self.scorers, loop, pending, threads)
             items, begun = self._items(), self.left.begun
             yield RowScheduler(self.runtime, items, self.model, self.scorers, self.limits, pool, scorer_pool, begun)
 

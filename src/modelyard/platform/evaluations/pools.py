@@ -20,6 +20,7 @@ from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLim
 from modelyard.platform.evaluations.scorers import RuleScorer
 from modelyard.platform.usage.booking import RecordUsage
 from modelyard.protocols import Clock
+from modelyard.threads import TenantThreads
 
 T = TypeVar("T")
 
@@ -216,8 +217,8 @@ class ThreadPool:
 class TaskPool:
     """Runs flows as tasks of an event loop that runs in another thread than the one that begins them."""
 
-    def __init__(self, loop: Any) -> None:
-        self._loop = loop
+    def __init__(self, loop: Any, threads: TenantThreads) -> None:
+        self._loop, self._threads = loop, threads
         self._running: set[Any] = set()
 
     def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
@@ -232,7 +233,7 @@ class TaskPool:
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _start(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
-        task = self._loop.create_task(_aoutcome(flow, on_end))
+        task = self._loop.create_task(_aoutcome(flow, on_end, self._threads))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -248,9 +249,9 @@ def _outcome(flow: Flow[Any]) -> FlowResult:
         return FlowResult(error=error)
 
 
-async def _aoutcome(flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
+async def _aoutcome(flow: Flow[Any], on_end: Callable[[FlowResult], None], threads: TenantThreads) -> None:
     try:
-        outcome = FlowResult(await arun(flow))
+        outcome = FlowResult(await arun(flow, threads))
     except BaseException as error:  # noqa: BLE001 - `on_end` receives it
         outcome = FlowResult(error=error)
     on_end(outcome)
@@ -288,15 +289,17 @@ def pools(
     scorers: Sequence[RowScorer],
     loop: Any,
     pending_usage: list[RecordUsage],
+    threads: TenantThreads,
 ) -> tuple[Pool, Pool]:
-    """Open the pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one.
+    """Open the pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one, whose
+    blocking calls run in `threads`.
 
     What is booked by those that never wait is added to `pending_usage`.
     """
     if loop is None and any(map(_needs_loop, (model, *scorers))):
         loop = opened.enter_context(own_loop())
     if loop is not None:
-        tasks = TaskPool(loop)
+        tasks = TaskPool(loop, threads)
         opened.callback(tasks.close)
         return tasks, tasks
 

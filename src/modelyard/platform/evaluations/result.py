@@ -1,7 +1,6 @@
 """The result of a run, with its rows; waiting for it; and showing its progress."""
 
-import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import dropwhile, islice
@@ -14,14 +13,12 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobEvent
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput, JobFailed, NotFound
-from modelyard.flow import in_executor
 from modelyard.platform.evaluations.compare import report_of
 from modelyard.platform.evaluations.resume import find_job
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.jobs.events import iter_events
-from modelyard.platform.jobs.runner import never
-from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
 from modelyard.platform.listing import BATCH, accept_all
 from modelyard.platform.paging import iter_index, iter_index_live
 from modelyard.platform.runtime import Runtime
@@ -138,39 +135,31 @@ def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | N
     until = None if timeout is None else runtime.clock.monotonic() + timeout
     find = partial(find_job, runtime, principal, run_id)
     with closing(wait_for_end(runtime, find)) as waiting:
-        for _ in waiting:
+        for pause in waiting:
             if until is not None and runtime.clock.monotonic() >= until:
                 break
+            runtime.clock.sleep(pause)
     if find().ended:
         return completed(runtime, principal, run_id)
     raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
 
 
-def follow_events(
-    runtime: Runtime, principal: Principal, run_id: str, after: str | None, stop: Callable[[], bool] = never
-) -> Generator[TrainingEvent, None, None]:
+def follow_events(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
     """Yield the events of a run as they are recorded, until it has ended. Raises `NotFound`."""
-    with closing(wait_for_end(runtime, partial(find_job, runtime, principal, run_id))) as waiting:
-        for _ in waiting:
-            for event in events_after(runtime, run_id, after):
-                yield event
-                after = event.id
-            if stop():
-                return
+    return followed(runtime, _follow(runtime, principal, run_id, after))
 
 
-async def afollow_events(
+def afollow_events(
     runtime: Runtime, principal: Principal, run_id: str, after: str | None
 ) -> AsyncIterator[TrainingEvent]:
     """Yield the events of a run as they are recorded, like `follow_events`, without blocking the event loop."""
-    gone = threading.Event()
-    events = follow_events(runtime, principal, run_id, after, gone.is_set)
-    try:
-        while (event := await in_executor(lambda: next(events, None))) is not None:
-            yield event
-    finally:
-        gone.set()
-        await in_executor(events.close)
+    threads = runtime.threads.backends.of(principal.entity)
+    return afollowed(runtime, _follow(runtime, principal, run_id, after), threads)
+
+
+def _follow(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Followed:
+    turns = wait_for_end(runtime, partial(find_job, runtime, principal, run_id))
+    return follow(turns, partial(events_after, runtime, run_id), after)
 
 
 def events_after(runtime: Runtime, run_id: str, after: str | None) -> Iterator[TrainingEvent]:

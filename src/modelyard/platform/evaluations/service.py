@@ -12,7 +12,6 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput
-from modelyard.flow import settled
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, result
 from modelyard.platform.evaluations.compare import QualityGate
@@ -126,7 +125,7 @@ class Evaluations:
     ) -> EvaluationResult:
         """Evaluate a model from a task, like `run`. Async models and scorers run on this event loop.
 
-        The loop is never blocked: `rows` are read, and `progress` is called, in a thread of its executor.
+        The loop is never blocked: `rows` are read, and `progress` is called, in a thread.
         """
         return (await self.arun_each(evaluation, (model,), rows, scorers, **options))[0]
 
@@ -145,7 +144,7 @@ class Evaluations:
             specs = self._specs(evaluation, models, rows, scorers, options)
             return [self._run_here(spec, progress, loop, gone.is_set) for spec in specs]
 
-        return await settled(work, gone.set)
+        return await self._runtime.threads.backends.of(self._principal.entity).run(work, gone.set)
 
     def rescore(
         self, run_id: str, scorers: Scorers, *, progress: Progress = False, **options: Unpack[WorkOptions]

@@ -1,40 +1,87 @@
 """Waiting for a job: for the worker that runs it or, where none is alive, by running the queue in this thread."""
 
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing
 
 from modelyard.domain.job import Job
+from modelyard.domain.training import TrainingEvent
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.runtime import Runtime
+from modelyard.threads import TenantThreads
 
 FIRST_PAUSE = 0.005
-"""Seconds before the first poll; each later pause is twice as long, up to `Settings.poll`."""
+"""Seconds before the second poll; each later pause is twice as long, up to `Settings.poll`."""
 
 
-def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[None, None, None]:
+def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[float, None, None]:
     """Yield after every poll of the job that `look` finds, for the last time after its end.
 
-    Closing it gives a job that it runs back to the queue.
+    What it yields is how many seconds the caller is to sleep before it continues, so that no thread has to be held for
+    that. Closing it gives a job that it runs back to the queue.
     """
     runner, first = Runner(runtime), min(FIRST_PAUSE, runtime.settings.poll)
-    pause = first
+    pause = 0.0
     while True:
         job = look()
-        yield
         if job.ended:
+            yield 0.0
             return
+        yield pause
         claimed = _next_of_lane(runtime, runner, job.lane)
         if claimed is None:
-            runtime.clock.sleep(pause)
-            pause = min(2 * pause, runtime.settings.poll)
+            pause = min(2 * pause, runtime.settings.poll) or first
         else:
             with runner.beating():
-                yield from runner.steps(claimed)
-            pause = first
+                for _ in runner.steps(claimed):
+                    yield 0.0
+            pause = 0.0
 
 
 def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | None:
     """Claim what this thread is to run: the job or one ahead of it, unless a worker is alive."""
     runner.reclaim_expired()
     return None if alive(runtime) else runner.claim(lane)
+
+
+# ---- following events ------------------------------------------------------------------------------------------------
+
+Followed = Generator[TrainingEvent | float, None, None]
+"""Events, and between them the seconds to sleep before the next is asked for."""
+
+
+def follow(
+    turns: Generator[float, None, None],
+    events_after: Callable[[str | None], Iterator[TrainingEvent]],
+    after: str | None,
+) -> Followed:
+    """Yield the events that there are at each of the `turns` of `wait_for_end`, and then its pause."""
+    with closing(turns):
+        for pause in turns:
+            for event in events_after(after):
+                yield event
+                after = event.id
+            yield pause
+
+
+def followed(runtime: Runtime, items: Followed) -> Iterator[TrainingEvent]:
+    """Yield the events, and sleep in this thread."""
+    with closing(items):
+        for item in items:
+            if isinstance(item, TrainingEvent):
+                yield item
+            elif item:
+                runtime.clock.sleep(item)
+
+
+async def afollowed(runtime: Runtime, items: Followed, threads: TenantThreads) -> AsyncIterator[TrainingEvent]:
+    """Yield the events on an event loop. A thread is held only while an item is made."""
+    try:
+        while (item := await threads.run(lambda: next(items, None))) is not None:
+            if isinstance(item, TrainingEvent):
+                yield item
+            elif item:
+                await runtime.clock.asleep(item)
+    finally:
+        await threads.to_close.run(items.close)

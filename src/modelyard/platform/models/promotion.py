@@ -200,7 +200,8 @@ def change_alias(
 def list_aliases(runtime: Runtime, model_id: str) -> Listing[Alias]:
     """List the aliases of a model by name."""
     read = runtime.store.read
-    return short_listing(lambda: read(lambda snapshot: [*aliases_of(snapshot, model_id)]), attrgetter("name"))
+    threads = runtime.store_threads("")
+    return short_listing(lambda: read(lambda snapshot: [*aliases_of(snapshot, model_id)]), attrgetter("name"), threads)
 
 
 def list_promotions(runtime: Runtime, model_id: str, alias: str, order: Order) -> Listing[Promotion]:

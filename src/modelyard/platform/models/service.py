@@ -83,7 +83,7 @@ class Models:
 
     def trainable(self) -> Listing[str]:
         """List the ids of the models that training can start from: those that are served and that a trainer trains."""
-        return short_listing(self._trainable, str)
+        return short_listing(self._trainable, str, None)
 
     def _trainable(self) -> Sequence[str]:
         trainers = self._runtime.trainers

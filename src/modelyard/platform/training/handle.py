@@ -1,20 +1,17 @@
 """A training job in the hands of the program that requested it: wait for it, watch it, cancel it."""
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import closing, nullcontext
+from functools import partial
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import ENDED, Job, JobStatus
 from modelyard.domain.models import Checkpoint
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
-from modelyard.flow import in_executor
 from modelyard.platform.jobs.events import event_listing, iter_events
 from modelyard.platform.jobs.queue import announce, request_cancel
-from modelyard.platform.jobs.runner import never
-from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.lookup import SHOWN, found_job, job_plot, shown, shown_job
 from modelyard.protocols import Tx
@@ -68,11 +65,12 @@ class JobHandle:
         """
         until = None if timeout is None else self._runtime.clock.monotonic() + timeout
         with closing(self._turns()) as turns, progress_bar(self.id) if progress else nullcontext() as show:
-            for _ in turns:
+            for pause in turns:
                 if show is not None:
                     self._show(show)
                 if until is not None and self._runtime.clock.monotonic() >= until:
                     break
+                self._runtime.clock.sleep(pause)
         job = self.refresh()
         if job.status not in ENDED:
             raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} seconds")
@@ -111,40 +109,19 @@ class JobHandle:
 
         Where this runs the job itself, leaving the loop gives the job back to the queue.
         """
-        return self._events(after, never)
+        return followed(self._runtime, self._follow(after))
 
-    async def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
-        """Yield its events on an event loop, which it never blocks: the work is done in the loop's executor."""
-        gone, lock = threading.Event(), threading.Lock()
-        events = self._events(after, gone.is_set)
-
-        def pull() -> TrainingEvent | None:
-            with lock:
-                return next(events, None)
-
-        def close() -> None:
-            with lock:
-                events.close()
-
-        try:
-            while (event := await in_executor(pull)) is not None:
-                yield event
-        finally:
-            gone.set()
-            await asyncio.shield(in_executor(close))
+    def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
+        """Yield its events on an event loop, which it never blocks. Between two polls it holds no thread."""
+        threads = self._runtime.threads.backends.of(self._principal.entity)
+        return afollowed(self._runtime, self._follow(after), threads)
 
     # ---- how it is waited for
 
-    def _events(self, after: str | None, stop: Callable[[], bool]) -> Generator[TrainingEvent, None, None]:
-        with closing(self._turns()) as turns:
-            for _ in turns:
-                for event in iter_events(self._runtime, self.id, after):
-                    yield event
-                    after = event.id
-                if stop():
-                    return
+    def _follow(self, after: str | None) -> Followed:
+        return follow(self._turns(), partial(iter_events, self._runtime, self.id), after)
 
-    def _turns(self) -> Generator[None, None, None]:
+    def _turns(self) -> Generator[float, None, None]:
         """Yield after every poll of the job, for the last time after its end."""
         return wait_for_end(
             self._runtime, lambda: self._runtime.store.read(lambda tx: found_job(tx, self._principal, self.id))

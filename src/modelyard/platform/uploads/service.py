@@ -76,19 +76,18 @@ class Uploads:
         self._runtime.store.transact(step)
         return secret
 
-    def receive(self, secret: str, raw: StoredArtifact) -> None:
+    def receive(self, secret: str, file: BinaryIO) -> None:
         """Store the file that came to an address, as rows where it can be read as examples. Idempotent.
 
-        A file that cannot is stored as it is, and the job that uses it reports why. `raw` stays the caller's to remove.
-        Raises `InvalidInput`, `Forbidden`.
+        A file that cannot is stored as it is, and the job that uses it reports why. The file must be seekable, and
+        stays the caller's to close. Raises `InvalidInput`, `Forbidden`.
         """
         upload = self._upload_at("file", secret)
-        with self._runtime.artifacts.open(raw.name) as file:
-            if _md5(file) != upload.md5:
-                raise InvalidInput.at("body", msg="is not the file that was announced: its MD5 differs; send it again")
-            if upload.received:
-                return
-            stored, rows = self._keep(file)
+        if _md5(file) != upload.md5:
+            raise InvalidInput.at("body", msg="is not the file that was announced: its MD5 differs; send it again")
+        if upload.received:
+            return
+        stored, rows = self._keep(file)
         with remove_unless_recorded(self._runtime.artifacts, stored):
             named = self._runtime.store.transact(
                 partial(self._receive, secret, stored, rows, self._runtime.clock.now())

@@ -30,11 +30,12 @@ def reserve(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admi
     be refused otherwise. Raises `RateLimited`, `BudgetExceeded`.
     """
     store, here = runtime.store, presence.presence_of(runtime)
+    threads = runtime.store_threads(admission.entity)
     step = partial(admit, admission=attrs.evolve(admission, owner=here.id), limits=limits, here=here)
     try:
         held = yield Transact(store, step, durable=False)
     except (RateLimited, BudgetExceeded):
-        released = yield Call(lambda: presence.release_dead(runtime), store.blocking)
+        released = yield Call(lambda: presence.release_dead(runtime), store.blocking, threads)
         if not released:
             raise
         held = yield Transact(store, step, durable=False)

@@ -60,7 +60,9 @@ class Ledger:
 
         cursor_of = partial(cursor_at, LedgerEntry, "by_entity")
         return Listing(
-            in_batches(batch, cursor_of), lambda row_id: read(lambda snapshot: view.cursor(snapshot, row_id))
+            in_batches(batch, cursor_of),
+            lambda row_id: read(lambda snapshot: view.cursor(snapshot, row_id)),
+            threads=self._runtime.store_threads(""),
         )
 
     def get(self, id: str) -> LedgerEntry:

@@ -1,8 +1,8 @@
-"""Group commit, led by its callers: concurrent calls share one transaction, and no thread is started for it.
+"""Group commit, led by its callers: concurrent calls share one transaction.
 
 A call waits in a queue. If there is no leader, its thread leads a group: it runs the waiting calls as one transaction,
 wakes their callers, names the next leader and returns. While it syncs, the next group forms. Tasks of an event loop
-wait in the same queue; if only tasks wait, their loops are offered the lead and one thread of an executor takes it.
+wait in the same queue; if only tasks wait, their loops are offered the lead and a thread of the queue's own takes it.
 
 What keeps it alive: a leader always names a successor when it ends, however it ends; a call leaves the queue only when
 it is settled or its caller has given up; an offer binds no one, since a loop may close before it accepts; and waking a
@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
 from operator import attrgetter
 from queue import SimpleQueue
@@ -94,6 +95,7 @@ class GroupCommit:
         self._closed = False
         self._last_size = 0
         self._commit_seconds = 0.0
+        self._thread = ThreadPoolExecutor(1, "modelyard-commit")
 
     def refuse_steps(self) -> None:
         """Raise RuntimeError if a step is calling: it would wait for its own commit."""
@@ -138,6 +140,10 @@ class GroupCommit:
             self._accept(loop)
         await call.done
         return call.outcome()
+
+    def end_thread(self) -> None:
+        """End the thread that leads for tasks, after the last call."""
+        self._thread.shutdown(wait=False)
 
     # ---- the queue ----
 
@@ -221,9 +227,9 @@ class GroupCommit:
     # ---- event loops ----
 
     def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop: let a thread of its executor lead, or this thread if the executor has been shut down."""
+        """On the loop: let the queue's own thread lead, or this thread if that has been shut down."""
         try:
-            loop.run_in_executor(None, self._lead_for, loop)
+            self._thread.submit(self._lead_for, loop)
         except RuntimeError:
             self._lead_for(loop)
 

@@ -77,6 +77,7 @@ class SqliteStore:
         _migrate(connection, fair_lock, plans, migrations)
         self._writer = Writer(connection, plans, self._clock, fair_lock, power=self.durability == "power")
         self._group = GroupCommit(self._writer.run)
+        opened.callback(self._group.end_thread)
         self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
@@ -85,7 +86,7 @@ class SqliteStore:
         return self._group.transact(step, durable)
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """Run `step` as `transact` does, for a task; an executor of its loop leads if no thread does."""
+        """Run `step` as `transact` does, for a task; a thread of the store leads if no caller does."""
         self._refuse_misuse()
         return await self._group.atransact(step, durable)
 

@@ -104,6 +104,17 @@ class ArtifactStoreContract:
             stored = list(threads.map(lambda one: artifacts.put([one]), data))
         assert [read(artifacts, one.name) for one in stored] == data
 
+    def test_a_scratch_file_can_be_written_and_read_and_leaves_nothing(self, artifacts: ArtifactStore) -> None:
+        with artifacts.scratch() as file:
+            for chunk in (b"one\n", b"", b"x" * 100_000):
+                assert file.write(chunk) == len(chunk)
+            assert file.tell() == 100_004
+            assert list(artifacts.names()) == []
+            file.seek(0)
+            assert file.read(4) == b"one\n"
+            assert file.read(100_001) == b"x" * 100_000
+        assert list(artifacts.names()) == []
+
     def test_room_is_told_in_bytes_where_it_is_known(self, artifacts: ArtifactStore) -> None:
         free = artifacts.free()
         assert free is None or (type(free) is int and free > 0)

@@ -70,6 +70,11 @@ class FaultyArtifacts:
         self._plan.raises(PUT)
         return self._inner.put(chunks)
 
+    def scratch(self) -> BinaryIO:
+        """Open a temporary file, or fail as if it were put."""
+        self._plan.raises(PUT)
+        return self._inner.scratch()
+
     def open(self, name: str) -> BinaryIO:
         """Open a file, or fail."""
         self._plan.raises(OPEN)

@@ -23,6 +23,7 @@ from modelyard.clock import SystemClock
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded
 from modelyard.flow import Call, Flow, arun, run
 from modelyard.protocols import Clock, ServedModel
+from modelyard.threads import FairPool
 
 MODELS, LOAD, UNLOAD = "/v1/models", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
@@ -55,6 +56,7 @@ class LoraAdapters:
         self._patience, self._clock = patience, clock or SystemClock()
         self._slots = slots.Slots(max_loaded)
         self._lock, self._files = threading.Lock(), threading.Lock()
+        self._pool = FairPool("modelyard-adapters", 8)
 
     # ---- one request
 
@@ -79,7 +81,7 @@ class LoraAdapters:
         claim = self._new_claim(model)
         try:
             if claim is not None:
-                await arun(self._serve(claim, model))
+                await arun(self._serve(claim, model), model.threads or self._pool.of(""))
             yield model.base_model if claim is None else claim.name
         finally:
             self._leave(claim)
@@ -104,7 +106,7 @@ class LoraAdapters:
 
     async def areconcile(self, models: Iterable[ServedModel]) -> None:
         """Do what `reconcile` does, without blocking the event loop."""
-        await arun(self._reconcile(tuple(models)))
+        await arun(self._reconcile(tuple(models)), self._pool.of(""))
 
     @property
     def loaded(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from modelyard.engines.torch.serving import model_pool as networks
 from modelyard.engines.torch.serving import sequence as choice_streams
 from modelyard.errors import BackendError, MissingExtra
 from modelyard.protocols import Capabilities, ServedModel
+from modelyard.threads import FairPool, TenantThreads
 
 
 class LocalBackend:
@@ -37,7 +38,7 @@ class LocalBackend:
         room: "networks.Room | None" = None,
     ) -> None:
         self._room, self._device = room, device
-        self._lock = threading.Lock()
+        self._lock, self._pool = threading.Lock(), FairPool("modelyard-local", 32)
         self._loaded: dict[str, loaded.LoadedModel] = {}
         self._closed = False
         self._offer = base_models if isinstance(base_models, LocalOffer) else LocalOffer(base_models)
@@ -66,7 +67,8 @@ class LocalBackend:
 
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """Stream the answer as `stream` does, on an event loop."""
-        with await _start_on_thread(lambda: self._start(request, model)) as choices:
+        threads = model.threads or self._pool.of("")
+        with await _start_on_thread(lambda: self._start(request, model), threads) as choices:
             while active := choices.active:
                 await choices.engine.await_(active[0].sequence, active[0].due - 1)
                 for delta in _deltas(active):
@@ -101,13 +103,16 @@ class LocalBackend:
         return loaded.LoadedModel(base, device, self._room or networks.Room.usual(device))
 
 
-async def _start_on_thread(make: "Callable[[], loaded.RunningChoices]") -> "loaded.RunningChoices":
+async def _start_on_thread(
+    make: "Callable[[], loaded.RunningChoices]", threads: TenantThreads
+) -> "loaded.RunningChoices":
     """Start the choices on a thread; cancel them if the caller is cancelled meanwhile."""
-    making = asyncio.get_running_loop().run_in_executor(None, make)
+    making = threads.begin(make)
     try:
-        return await asyncio.shield(making)
+        return await asyncio.shield(making.future)
     except asyncio.CancelledError:
-        making.add_done_callback(_cancel)
+        threads.pool.withdraw(making)
+        making.future.add_done_callback(_cancel)
         raise
 
 

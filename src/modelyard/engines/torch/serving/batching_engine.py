@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
@@ -59,7 +60,7 @@ class Engine:
             self.rows = self._passes = SeparateCaches(network, bank, rows, memory)
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()
-        self._lead = LeaderElection()
+        self._lead, self._leaders = LeaderElection(), ThreadPoolExecutor(4, "modelyard-engine")
         self._changed: list[Sequence] = []
         self._sampler: Sampler | None = None
 
@@ -95,7 +96,7 @@ class Engine:
                 self._try_to_lead(sequence, seen)
 
     async def await_(self, sequence: Sequence, seen: int) -> None:
-        """Wait as `wait` does, on an event loop: a thread of its executor leads for all tasks."""
+        """Wait as `wait` does, on an event loop: a thread of the engine leads for all tasks."""
         loop = asyncio.get_running_loop()
         while not _news(sequence, seen):
             woken = asyncio.Event()
@@ -103,7 +104,7 @@ class Engine:
             if self._lead.follow(sequence, Waiter(partial(_news, sequence, seen), wake, on_loop=True)):
                 await woken.wait()
                 continue
-            leading = loop.run_in_executor(None, self._try_to_lead_tasks)
+            leading = loop.run_in_executor(self._leaders, self._try_to_lead_tasks)
             leading.add_done_callback(partial(_woken, woken))
             await woken.wait()
             if leading.done():
