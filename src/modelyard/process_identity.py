@@ -49,6 +49,24 @@ class ProcessName:
         return state not in "ZX" and started == self.started
 
 
+def process_here() -> str:
+    """Return the name of the calling process and its machine; "" where processes have no such names."""
+    here = machine()
+    return here and f"{here}/{this_process()}"
+
+
+def died_here(names: str) -> bool:
+    """Return whether processes that `process_here` has named, with spaces between, ran here and are all dead."""
+    here = machine()
+    return bool(names and here) and all(_died(here, name) for name in names.split())
+
+
+def _died(here: str, name: str) -> bool:
+    where, _, process = name.partition("/")
+    found = ProcessName.parse(process)
+    return where == here and found is not None and not found.lives
+
+
 def _stat(pid: int) -> tuple[str, str] | None:
     """Read the state of a process and its start, fields 3 and 22 of proc_pid_stat(5); None where there is none."""
     try:

@@ -455,7 +455,7 @@ class Executor(Protocol):
 
     @property
     def isolates(self) -> bool:
-        """Whether each job runs in a process of its own, so that its death harms no other job."""
+        """Whether a job that needs to be `alone` gets a process of its own, so that its death harms no other job."""
         ...
 
     def submit(self, claim: "job.Claim", run: "Callable[[job.Claim], None]", needs: "job.Needs") -> str:
@@ -546,4 +546,8 @@ Randomness = Callable[[int], bytes]
 """Returns a number of random bytes, for keys, seeds and secrets."""
 
 Observer = Callable[[object], None]
-"""Receives the typed events of `modelyard.domain.events`. Must not raise; what it raises is logged and dropped."""
+"""Receives the typed events of `modelyard.domain.events`, in the thread in which they happen.
+
+Must not raise; what it raises is logged and dropped. Must not block: a job whose observer blocks stands still, and is
+given back after `Settings.longest_step` or `longest_row`.
+"""

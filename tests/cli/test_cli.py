@@ -13,6 +13,7 @@ from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import GRACE_SECONDS, main, serving
 from modelyard.domain.evaluation.run import RunState
 from modelyard.errors import JobFailed
+from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 
 
@@ -157,7 +158,8 @@ def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
     monkeypatch.setattr(serving, "asgi_app", lambda _, __, worker, executor: asked.append((worker, executor)))
     for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
         call("serve", "--store", store, *words)
-    assert asked[:2] == [(False, None), (True, None)]
+    assert [worker for worker, _ in asked[:2]] == [False, True]
+    assert all(isinstance(executor, IsolatingExecutor) for _, executor in asked[:2])
     for worker, executor in asked[2:]:
         assert worker
         assert isinstance(executor, SubprocessExecutor)

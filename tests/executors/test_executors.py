@@ -5,10 +5,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from modelyard.domain.job import Claim, Needs
 from modelyard.executors.inline import InlineExecutor
+from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import Ended, Executor, ExecutorState, Running
@@ -39,6 +41,37 @@ class TestThreadExecutorWithManyThreads(TestThreadExecutor):
     @pytest.fixture
     def executor(self) -> Iterator[Executor]:
         made = ThreadExecutor(8)
+        yield made
+        made.close()
+
+
+class TestIsolatingExecutor(ExecutorContract):
+    isolates = True
+
+    @pytest.fixture
+    def executor(self, tmp_path: Path) -> Iterator[Executor]:
+        made = IsolatingExecutor(ThreadExecutor(4), SubprocessExecutor(FACTORY, [str(tmp_path)]))
+        yield made
+        made.close()
+
+
+class AllAlone(IsolatingExecutor):
+    """Isolates every job, to test those that need it."""
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
+        return super().submit(claim, run, attrs.evolve(needs, alone=True))
+
+
+class TestIsolatingExecutorWithJobsThatNeedIt(ExecutorContract):
+    detached = True
+
+    @pytest.fixture
+    def trials(self, tmp_path: Path) -> Trials:
+        return TrialsElsewhere(tmp_path)
+
+    @pytest.fixture
+    def executor(self, tmp_path: Path) -> Iterator[Executor]:
+        made = AllAlone(ThreadExecutor(), SubprocessExecutor(FACTORY, [str(tmp_path)]))
         yield made
         made.close()
 

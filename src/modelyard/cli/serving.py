@@ -15,7 +15,9 @@ from modelyard.asgi import asgi_app
 from modelyard.cli.terminal import opened, store_option
 from modelyard.errors import MissingExtra
 from modelyard.executors.fork_server import can_fork
+from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.executors.thread import ThreadExecutor
 from modelyard.http.route import STANDARD, Interface
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
@@ -62,7 +64,7 @@ def serve(store: Path, host: str, port: int, worker: bool, isolate: bool, upload
             click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
         _set_up_torch(platform)
         interfaces = tuple(Interface) if uploads else STANDARD
-        executor = _isolated(platform, store, None) if isolate else None
+        executor = _executor(platform, store, None, 1, isolate)
         app = asgi_app(platform, interfaces, worker or isolate, executor=executor)
         uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
 
@@ -81,7 +83,7 @@ def work(store: Path | None, factory: str | None, concurrency: int, isolate: boo
     with ExitStack() as stack:
         platform = stack.enter_context(_worked(store, factory))
         _set_up_torch(platform)
-        executor = _isolated(platform, store, factory) if isolate else None
+        executor = _executor(platform, store, factory, concurrency, isolate)
         worker = stack.enter_context(platform.worker(concurrency, executor))
         click.echo(f"worker {worker.id} waits for jobs; Ctrl-C stops it", err=True)
         try:
@@ -111,11 +113,16 @@ def _set_up_torch(platform: Platform) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def _isolated(platform: Platform, store: Path | None, factory: str | None) -> Executor:
-    """Make an executor of processes that open the same platform, with torch loaded beforehand if it is needed."""
+def _executor(platform: Platform, store: Path | None, factory: str | None, concurrency: int, isolate: bool) -> Executor:
+    """Make an executor of processes that open the same platform, with torch loaded beforehand if it is needed.
+
+    Unless every job is to be isolated, those alone are that were in a process that died.
+    """
+    factory, arguments = factory or DEFAULT_FACTORY, [] if store is None else [str(store)]
+    if not isolate:
+        return IsolatingExecutor(ThreadExecutor(concurrency), SubprocessExecutor(factory, arguments))
     preload = SLOW_TO_IMPORT if platform.base_models() else ()
-    arguments = [] if store is None else [str(store)]
-    return SubprocessExecutor(factory or DEFAULT_FACTORY, arguments, preload=preload, fork=bool(preload) and can_fork())
+    return SubprocessExecutor(factory, arguments, preload=preload, fork=bool(preload) and can_fork())
 
 
 def _worked(store: Path | None, factory: str | None) -> AbstractContextManager[Platform]:

@@ -64,10 +64,15 @@ class QueueState(StrEnum):
 
 @attrs.frozen
 class Needs:
-    """What a job needs of its worker: that it does this kind of job, with this base model; "" where any will do."""
+    """What a job needs of its worker: that it does this kind of job, with this base model; "" where any will do.
+
+    A job that needs to be `alone` was in a process that died: it is to have a process of its own, or one without other
+    jobs, so that its next death is its own.
+    """
 
     kind: JobKind
     base_model: str = ""
+    alone: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.base_model!r}" if self.base_model else f"{self.kind}"
@@ -127,14 +132,29 @@ def check_idempotency_key(key: str | None) -> str | None:
     return key
 
 
+class Gain(StrEnum):
+    """What a claim has stored: nothing, steps that an earlier claim had made too, or something new.
+
+    Something new is a step beyond all before it, a later saved state, or a row.
+    """
+
+    NOTHING = "nothing"
+    REPEATED = "repeated"
+    NEW = "new"
+
+
 @attrs.frozen
 class JobProgress:
     """Who has claimed a job and how far it has come: all that a worker's write reads and changes, kept small and apart.
 
     `epoch` grows with each claim and fences the worker's writes while the job is `held`; `beat` grows with each
-    heartbeat. `step` is the last optimizer step (or row) that is recorded, of `total`. `crashes` counts the claims that
-    were lost since the last new step. `updated_at` is the latest time that anything of the job bears: no later time is
-    before it, even if the wall clock goes back.
+    heartbeat. `step` is the last optimizer step (or row) that is recorded, of `total`. `updated_at` is the latest time
+    that anything of the job bears: no later time is before it, even if the wall clock goes back.
+
+    `process` names the processes of the claim, as `process_identity` does. `alone` means that no other job shares them,
+    `gain` is what the claim has stored. Since the job has stored something new, `crashes` claims were lost that stored
+    nothing, `losses` that were ended from outside and stored steps again, and `faults` were given back because of a
+    fault of the store. A `suspect` was in a process that died with several jobs in it, and runs alone next.
     """
 
     job_id: str
@@ -148,10 +168,20 @@ class JobProgress:
     total: int | None = None
     crashes: int = 0
     cancelled_by: str = ""
+    process: str = ""
+    alone: bool = False
+    gain: Gain = Gain.NOTHING
+    suspect: bool = False
+    losses: int = 0
+    faults: int = 0
 
     def time(self, now: datetime) -> datetime:
         """`now`, or the job's latest time where the wall clock has gone back."""
         return max(now, self.updated_at)
+
+    def gained(self) -> "JobProgress":
+        """Return the progress of a claim that has stored something new: all earlier losses are forgiven."""
+        return attrs.evolve(self, gain=Gain.NEW, crashes=0, losses=0, faults=0, suspect=False)
 
 
 @attrs.frozen
@@ -257,7 +287,8 @@ class SupersededEvent:
 class WorkerRecord:
     """A worker that has announced itself; `beat` grows while it lives.
 
-    `declines` are the needs of jobs that are ready (`str(Needs)`) and that it leaves to other workers.
+    `declines` are the needs of jobs that are ready (`str(Needs)`) and that it leaves to other workers. `process` names
+    its process, as `process_identity` does.
     """
 
     id: str
@@ -265,6 +296,7 @@ class WorkerRecord:
     started_at: datetime
     kind: str = "worker"
     declines: tuple[str, ...] = ()
+    process: str = ""
 
 
 RECORDS = (

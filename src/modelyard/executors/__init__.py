@@ -6,6 +6,7 @@ from modelyard.lazy import defer_modules, lazy_exports
 
 if TYPE_CHECKING:
     from modelyard.executors.inline import InlineExecutor
+    from modelyard.executors.isolating import IsolatingExecutor
     from modelyard.executors.subprocess import SubprocessExecutor
     from modelyard.executors.thread import ThreadExecutor
 else:
@@ -13,6 +14,7 @@ else:
         __name__,
         {
             "executors.inline": ("InlineExecutor",),
+            "executors.isolating": ("IsolatingExecutor",),
             "executors.subprocess": ("SubprocessExecutor",),
             "executors.thread": ("ThreadExecutor",),
         },
@@ -20,6 +22,7 @@ else:
 
 __all__ = [
     "InlineExecutor",
+    "IsolatingExecutor",
     "SubprocessExecutor",
     "ThreadExecutor",
 ]

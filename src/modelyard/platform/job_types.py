@@ -9,7 +9,7 @@ from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import runs as evaluation_runs
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
-from modelyard.platform.runtime import Runtime
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.protocols import Tx
@@ -35,6 +35,10 @@ def _answers(runtime: Runtime, base_model: str) -> bool:
     return not base_model or any(entry.id == base_model for entry in runtime.backend.entries())
 
 
+def _longest_row(settings: Settings) -> float:
+    return settings.longest_row
+
+
 def _evaluation(kind: JobKind) -> JobType:
     return JobType(
         kind,
@@ -45,6 +49,7 @@ def _evaluation(kind: JobKind) -> JobType:
         resumable=_failed,
         found_by_lane=True,
         can_run=_answers,
+        longest_pause=_longest_row,
     )
 
 

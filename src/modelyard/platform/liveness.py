@@ -15,6 +15,7 @@ import attrs
 class _Seen:
     heartbeat: Hashable
     since: float
+    looked: float
 
 
 @attrs.define(eq=False)
@@ -29,16 +30,23 @@ class LivenessMonitor:
     _groups: dict[str, dict[Hashable, _Seen]] = attrs.field(factory=dict, init=False)
     _lock: Any = attrs.field(factory=threading.Lock, init=False)
 
-    def idle_seconds(self, group: str, heartbeats: Mapping[str, Hashable], now: float) -> Mapping[str, float]:
-        """Return how long each heartbeat has not changed. Those of the group that are not given are forgotten."""
+    def idle_seconds(
+        self, group: str, heartbeats: Mapping[str, Hashable], now: float, remembered: float = 0.0
+    ) -> Mapping[str, float]:
+        """Return how many seconds each heartbeat has not changed.
+
+        Those of the group that are not given are forgotten when they were given so many seconds ago.
+        """
         with self._lock:
             before = self._groups.get(group, {})
             seen: dict[Hashable, _Seen] = {
                 key: _observed(before.get(key), heartbeat, now) for key, heartbeat in heartbeats.items()
             }
-            self._groups[group] = seen
+            others = {key: one for key, one in before.items() if now - one.looked < remembered and key not in seen}
+            self._groups[group] = {**others, **seen}
             return {key: max(0.0, now - seen[key].since) for key in heartbeats}
 
 
 def _observed(seen: _Seen | None, heartbeat: Hashable, now: float) -> _Seen:
-    return seen if seen is not None and seen.heartbeat == heartbeat else _Seen(heartbeat, now)
+    since = now if seen is None or seen.heartbeat != heartbeat else seen.since
+    return _Seen(heartbeat, since, now)

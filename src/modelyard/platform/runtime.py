@@ -33,16 +33,19 @@ class Settings:
 
     `lease` is how long a worker may be idle before its job is given to another; `admission_lease` how long a process on
     another machine may be silent before what its requests have reserved is released; `poll` how often a worker looks
-    for work. `max_crashes` is how often a job may kill its worker without progress. `strict_parameters` refuses chat
-    fields that are unknown; `reference_mode` is how strictly evaluation references are checked (`RefMode`).
-    `spare_room` on the disk of the artifacts is for what runs: a new job, or data for one, is refused before it takes
-    any of it.
+    for work. `max_crashes` is how often a job may kill its worker without progress. A training job that records nothing
+    for `longest_step`, or an evaluation that stores no row for `longest_row`, hangs, and is taken from its worker.
+    `strict_parameters` refuses chat fields that are unknown; `reference_mode` is how strictly evaluation references are
+    checked (`RefMode`). `spare_room` on the disk of the artifacts is for what runs: a new job, or data for one, is
+    refused before it takes any of it.
     """
 
     lease: float = 30.0
     admission_lease: float = 10.0
     poll: float = 0.5
     max_crashes: int = 3
+    longest_step: float = 3600.0
+    longest_row: float = 3600.0
     max_data_body: int = 512 * 2**20
     max_chat_body: int = 8 * 2**20
     max_control_body: int = 2**20

@@ -471,7 +471,7 @@ def restarted(site: Site) -> Worker:
 
 
 def test_a_worker_that_comes_back_counts_the_dead_at_once(site: Site) -> None:
-    site.process(2)
+    site.process(1)
     site.engine.die("process-1", "gone")
     restarted(site).look()
     assert (site.job.attempts, site.crashes, site.job.handle) == (2, 1, "process-2")
@@ -515,7 +515,7 @@ def test_what_another_machine_runs_is_left_to_the_lease(site: Site) -> None:
 
 
 def test_a_death_that_two_workers_see_counts_once(site: Site) -> None:
-    site.process(2)
+    site.process(1)
     other = restarted(site)
     site.engine.die("process-1", "gone")
     site.worker._watcher.look()

@@ -18,9 +18,11 @@ from modelyard.domain.job import (
 )
 from modelyard.errors import Conflict, LeaseLost, RateLimited
 from modelyard.platform.job_types import JOB_TYPES
-from modelyard.platform.jobs.attempts import expire
+from modelyard.platform.jobs.attempts import end_attempt
 from modelyard.platform.jobs.events import record_events
+from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.jobs.leases import (
+    Claimant,
     claim,
     claim_of,
     heartbeat,
@@ -30,6 +32,8 @@ from modelyard.platform.jobs.leases import (
     require_claim,
 )
 from modelyard.platform.jobs.queue import (
+    LOSSES_PER_CRASH,
+    WorkerLoss,
     cancel,
     crash,
     end,
@@ -55,7 +59,7 @@ def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
 
 
 def take(yard: Any, lane: str | None = None) -> Job:
-    claimed = yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), ready(tx, lane)))
+    claimed = yard.runtime.store.transact(lambda tx: claim(tx, Claimant("worker"), yard.clock.now(), ready(tx, lane)))
     assert claimed is not None
     return claimed[0]
 
@@ -96,7 +100,7 @@ def test_jobs_of_different_lanes_are_claimed_side_by_side_the_oldest_first(yard:
     for lane in ("b", "a", "b", "c"):
         put(yard, lane)
     assert [take(yard).lane for _ in range(3)] == ["b", "a", "c"]
-    assert yard.runtime.store.transact(lambda tx: claim(tx, "worker", yard.clock.now(), ready(tx))) is None
+    assert yard.runtime.store.transact(lambda tx: claim(tx, Claimant("worker"), yard.clock.now(), ready(tx))) is None
 
 
 def test_a_claim_may_be_limited_to_one_lane(yard: Any) -> None:
@@ -311,7 +315,7 @@ def test_a_job_marked_for_cancellation_ends_as_cancelled_however_its_worker_leav
     job = take(yard)
     ask_to_cancel(yard, job)
     now = yard.clock.now()
-    rest = {requeue: (now,), fail: ("why", now), crash: (now, 1)}[how]
+    rest = {requeue: (now,), fail: ("why", now), crash: (now, 1, WorkerLoss())}[how]
     done = yard.runtime.store.transact(lambda tx: how(tx, JOB_TYPES, tx.get(Job, job.id), "e", *rest))
     assert (done.status, done.error_message) == (JobStatus.CANCELLED, "cancelled by me")
     assert yard.story(job.id) == [("training_failed", 0)]
@@ -360,13 +364,46 @@ def test_a_new_step_forgives_earlier_crashes_and_a_repeated_one_does_not(yard: A
         lose(yard, take(yard))
     job = take(yard)
     assert step(yard, job, 1).crashes == 0
+    lose(yard, job)
+    assert yard.progress(job.id).crashes == 0
     for _ in range(2):
-        lose(yard, job)
-        progress = step(yard, take(yard), 1)
-    assert progress.crashes == 2
-    lost = lose(yard, job)
-    assert lost is not None
-    assert lost.status is JobStatus.FAILED
+        lose(yard, take(yard))
+    assert step(yard, take(yard), 1).crashes == 2
+
+
+def lose_process(yard: Any, job: Job, preempted: bool, alone: bool = True) -> Job:
+    event_id, now, loss = yard.runtime.ids(), yard.clock.now(), WorkerLoss("it fell over", preempted, alone)
+    found = yard.runtime.store.transact(lambda tx: end_attempt(tx, JOB_TYPES, job, event_id, now, 3, loss))
+    assert found is not None
+    return found
+
+
+def repeat_and_lose(yard: Any, preempted: bool) -> Job:
+    job = take(yard)
+    step(yard, job, 1)
+    return lose_process(yard, job, preempted)
+
+
+def test_a_job_whose_process_ends_by_itself_after_the_same_step_again_and_again_fails(yard: Any) -> None:
+    put(yard)
+    statuses = [repeat_and_lose(yard, preempted=False).status for _ in range(4)]
+    assert statuses == [JobStatus.QUEUED] * 3 + [JobStatus.FAILED]
+
+
+def test_a_job_that_is_killed_from_outside_again_and_again_fails_only_after_very_many_kills(yard: Any) -> None:
+    """It makes the same steps again each time, because no saved state was reached."""
+    put(yard)
+    repeat_and_lose(yard, preempted=True)
+    statuses = [repeat_and_lose(yard, preempted=True).status for _ in range(3 * LOSSES_PER_CRASH)]
+    assert statuses == [JobStatus.QUEUED] * (3 * LOSSES_PER_CRASH - 1) + [JobStatus.FAILED]
+
+
+def test_a_claim_that_stored_something_new_is_not_charged_however_it_ends(yard: Any) -> None:
+    job = put(yard)
+    for number in range(1, 6):
+        step(yard, take(yard), number)
+        lose_process(yard, yard.job(job.id), preempted=False)
+    assert (yard.job(job.id).status, yard.progress(job.id).crashes) == (JobStatus.QUEUED, 0)
 
 
 def test_a_later_saved_state_forgives_earlier_crashes_and_an_equal_one_does_not(yard: Any) -> None:
@@ -378,6 +415,8 @@ def test_a_later_saved_state_forgives_earlier_crashes_and_an_equal_one_does_not(
         saved = yard.runtime.store.transact(lambda tx, n=step_number, t=token: save_resume(tx, t, n, {}, now))
         assert saved.crashes == crashes
         lose(yard, job)
+        if crashes == 0:
+            lose(yard, take(yard))
 
 
 def test_a_job_is_not_taken_away_if_it_moved_since_it_was_looked_at(yard: Any) -> None:

@@ -8,13 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
+from modelyard.domain.job import Claim, Gain, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost
 from modelyard.platform.job_types import JOB_TYPES
-from modelyard.platform.jobs.attempts import expire
 from modelyard.platform.jobs.events import record_events
+from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.jobs.leases import (
+    Claimant,
     claim,
     claim_of,
     heartbeat,
@@ -23,7 +24,7 @@ from modelyard.platform.jobs.leases import (
     ready_needs,
     require_claim,
 )
-from modelyard.platform.jobs.queue import enqueue, fail, request_cancel, requeue, succeed
+from modelyard.platform.jobs.queue import LOSSES_PER_CRASH, enqueue, fail, request_cancel, requeue, succeed
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
@@ -32,9 +33,9 @@ from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 LANES = ("a", "b")
 
 
-def _claim(tx: Tx, worker: str, now: datetime, lane: str | None) -> tuple[Job, JobProgress] | None:
+def _claim(tx: Tx, claimant: Claimant, now: datetime, lane: str | None) -> tuple[Job, JobProgress] | None:
     ready = oldest_ready(tx, ready_needs(tx)) if lane is None else ready_in_lane(tx, lane)
-    return claim(tx, worker, now, ready)
+    return claim(tx, claimant, now, ready)
 
 
 MAX_CRASHES = 3
@@ -49,6 +50,10 @@ class Expected:
     epoch: int = 0
     steps: int = 0
     crashes: int = 0
+    losses: int = 0
+    alone: bool = True
+    suspect: bool = False
+    gain: Gain = Gain.NOTHING
     cancelled: bool = False
     story: list[tuple[str, int]] = attrs.field(factory=list)
 
@@ -61,6 +66,16 @@ class Expected:
             self.over("cancelled", "training_failed")
         else:
             self.status = "queued"
+
+    def lost(self) -> bool:
+        """Whether it fails of this loss."""
+        if not self.alone:
+            self.suspect = True
+        elif self.gain is Gain.REPEATED:
+            self.losses += 1
+        elif self.gain is Gain.NOTHING:
+            self.crashes += 1
+        return self.crashes >= MAX_CRASHES or self.losses >= MAX_CRASHES * LOSSES_PER_CRASH
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -101,15 +116,17 @@ class QueueMachine(RuleBasedStateMachine):
         self.transact(enqueue, job, 1000)
         self.jobs[job.id] = Expected(lane)
 
-    @rule(lane=st.sampled_from((None, *LANES)))
-    def claim(self, lane: str | None) -> None:
-        claimed = self.transact(_claim, f"worker-{len(self.claims)}", self.clock.now(), lane)
+    @rule(lane=st.sampled_from((None, *LANES)), alone=st.booleans())
+    def claim(self, lane: str | None, alone: bool) -> None:
+        claimant = Claimant(f"worker-{len(self.claims)}", alone=alone)
+        claimed = self.transact(_claim, claimant, self.clock.now(), lane)
         job = claimed and claimed[0]
         ready = [id for id in self.heads() if self.jobs[id].status == "queued" and lane in (None, self.jobs[id].lane)]
         assert (job.id if job else None) == (min(ready) if ready else None)
         if job is not None:
             expected = self.jobs[job.id]
             expected.status, expected.epoch = "running", expected.epoch + 1
+            expected.alone, expected.gain = alone or expected.suspect, Gain.NOTHING
             self.claims.append(claim_of(claimed[1]))
 
     @precondition(lambda self: self.claims)
@@ -126,8 +143,10 @@ class QueueMachine(RuleBasedStateMachine):
         number = data.draw(st.integers(1, steps + 1)) if token.epoch > 1 else steps + 1
         event = NewEvent(self.id(), "gradient_step", {"epoch": token.epoch}, number)
         job = self.write(token, record_events, token, [event], self.clock.now())
+        if job is not None and job.gain is Gain.NOTHING:
+            job.gain = Gain.REPEATED
         if job is not None and number > job.steps:
-            job.steps, job.crashes = number, 0
+            job.steps, job.crashes, job.losses, job.gain = number, 0, 0, Gain.NEW
             job.story.append(("gradient_step", number))
 
     @precondition(lambda self: self.claims)
@@ -167,8 +186,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (taken is not None) == (job.status == "running")
         if taken is None:
             return
-        job.crashes += 1
-        if job.crashes < MAX_CRASHES or job.cancelled:
+        if not job.lost() or job.cancelled:
             job.returned()
         else:
             job.over("failed", "training_failed")

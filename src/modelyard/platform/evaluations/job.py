@@ -23,7 +23,7 @@ from modelyard.domain.evaluation.run_summary import run_summary
 from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind, JobProgress, NewEvent
+from modelyard.domain.job import Gain, Job, JobKind, JobProgress, NewEvent
 from modelyard.errors import EvaluationError, LeaseLost, StoreError
 from modelyard.lazy import log
 from modelyard.platform.evaluations.model_under_test import CompletionModel
@@ -80,7 +80,7 @@ def run_here(
 
     def step(tx: Tx) -> tuple[Job, JobProgress]:
         add_run(runtime, tx, spec)
-        claimed = claim(tx, runner.id, spec.job.created_at, ready_in_lane(tx, spec.run.id))
+        claimed = claim(tx, runner.claimant, spec.job.created_at, ready_in_lane(tx, spec.run.id))
         assert claimed is not None
         return claimed
 
@@ -273,6 +273,9 @@ class _Attempt:
             tx.add(prediction)
             for score in scores:
                 tx.add(score)
+        if progress.gain is not Gain.NEW or progress.suspect:
+            progress = progress.gained()
+            tx.replace(progress)
         return progress
 
     def flush_usage(self) -> None:

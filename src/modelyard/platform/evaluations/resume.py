@@ -158,7 +158,7 @@ def reclaim(runtime: Runtime, principal: Principal, run_id: str, runner: Runner)
     def step(tx: Tx) -> tuple[Job, JobProgress] | None:
         if engine_job(tx, run_id).ended:
             _reopen(runtime, tx, run_id, resumed)
-        return claim(tx, runner.id, now, ready_in_lane(tx, run_id))
+        return claim(tx, runner.claimant, now, ready_in_lane(tx, run_id))
 
     claimed = runtime.store.transact(step)
     if claimed is None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 from modelyard.domain.job import Job, JobStatus, QueueState, WorkerRecord
 from modelyard.errors import RecordNotFound
 from modelyard.platform.runtime import Runtime
+from modelyard.process_identity import died_here
 from modelyard.protocols import Snapshot, Tx
 
 MAX_WORKERS = 1000
@@ -47,11 +49,11 @@ def forget_dead(runtime: Runtime) -> None:
 
 
 def _workers(runtime: Runtime, snapshot: Snapshot) -> list[tuple[WorkerRecord, float]]:
-    """Return the announced workers, and for how many seconds each was idle."""
+    """Return the announced workers, and for how many seconds each was idle: for ever, if it is dead on this machine."""
     found = snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS)
     beats = {worker.id: worker.beat for worker in found}
     still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())
-    return [(worker, still[worker.id]) for worker in found]
+    return [(worker, inf if died_here(worker.process) else still[worker.id]) for worker in found]
 
 
 def _forget(seen: WorkerRecord, tx: Tx) -> None:

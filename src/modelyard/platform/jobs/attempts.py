@@ -16,20 +16,21 @@ from modelyard.domain.job import (
     QueueState,
 )
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import crash, requeue
+from modelyard.platform.jobs.queue import WorkerLoss, crash, requeue
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx
 
 
-def adopt(tx: Tx, job_id: str, now: datetime) -> tuple[Job, JobProgress] | None:
+def adopt(tx: Tx, job_id: str, now: datetime, process: str = "") -> tuple[Job, JobProgress] | None:
     """Claim a job again in the same attempt, which fences off the claim before. None unless it is claimed.
 
-    Raises `RecordNotFound`.
+    `process` is the job's own from now on. Raises `RecordNotFound`.
     """
     job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
     if not progress.held:
         return None
-    progress = attrs.evolve(progress, epoch=progress.epoch + 1)
+    process = f"{progress.process} {process}".strip()
+    progress = attrs.evolve(progress, epoch=progress.epoch + 1, process=process, alone=True)
     tx.replace(progress)
     return _run(tx, job, progress.time(now)), progress
 
@@ -72,23 +73,18 @@ def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
 
 
 def end_attempt(
-    tx: Tx, types: JobTypes, attempt: Job, event_id: str, now: datetime, max_crashes: int, fault: str | None = None
+    tx: Tx,
+    types: JobTypes,
+    attempt: Job,
+    event_id: str,
+    now: datetime,
+    max_crashes: int,
+    loss: WorkerLoss | None = None,
 ) -> Job | None:
-    """Give a job back whose process is gone: as crashed where there is a `fault`. None where the attempt had ended."""
+    """Give a job back whose process is gone: as crashed where there is a `loss`. None where the attempt had ended."""
     job = get_or_none(tx, Job, attempt.id)
     if job is None or not is_current(job, attempt):
         return None
-    if fault is None:
+    if loss is None:
         return requeue(tx, types, job, event_id, now)
-    return crash(tx, types, job, event_id, now, max_crashes, fault)
-
-
-def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
-    """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
-    progress = get_or_none(tx, JobProgress, seen.job_id)
-    if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
-        return None
-    job = tx.get(Job, seen.job_id)
-    if job.status is JobStatus.QUEUED:  # it has not begun: its executor had no room for it
-        return requeue(tx, types, job, event_id, now)
-    return crash(tx, types, job, event_id, now, max_crashes)
+    return crash(tx, types, job, event_id, now, max_crashes, loss)

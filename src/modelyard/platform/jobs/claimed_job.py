@@ -14,6 +14,8 @@ from modelyard.protocols import Tx
 class ClaimedJob:
     """A job that this worker has claimed, and its progress as its last write has seen it.
 
+    `moved_at` is when its run began or last wrote anything, by the monotonic clock; None before it begins. A `hung` one
+    was given back because that was too long ago.
     Every write is refused once the claim is lost.
     """
 
@@ -23,10 +25,13 @@ class ClaimedJob:
         self.progress: JobProgress = progress
         self.claim: Claim = claim_of(progress)
         self.cancel_seen: float | None = None
+        self.moved_at: float | None = None
+        self.hung = False
 
     def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:
         """Run a fenced step that answers the job's progress. Raises `LeaseLost`."""
         self.progress = self.runtime.store.transact(step)
+        self.moved_at = self.runtime.clock.monotonic()
         return self.progress
 
     @property

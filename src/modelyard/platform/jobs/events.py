@@ -6,7 +6,7 @@ from functools import partial
 
 import attrs
 
-from modelyard.domain.job import Claim, JobEvent, JobProgress, NewEvent, SupersededEvent
+from modelyard.domain.job import Claim, Gain, JobEvent, JobProgress, NewEvent, SupersededEvent
 from modelyard.domain.paging import Order
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import NotFound
@@ -40,13 +40,16 @@ def record(
     total: int | None = None,
     held: bool = True,
 ) -> JobProgress:
-    """Store events and the progress that they make. A new step resets the count of crashes."""
-    seq, step, time = progress.last_seq, progress.step, progress.time(now)
+    """Store events and the progress that they make. A new step forgives earlier losses."""
+    seq, step, time, gain = progress.last_seq, progress.step, progress.time(now), progress.gain
     for event in events:
         if not _superseded(tx, progress, event):
             seq += 1
             tx.add(JobEvent(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
             step = max(step, event.step)
+        if event.step and gain is Gain.NOTHING:
+            gain = Gain.REPEATED
+    new = step > progress.step
     # Field by field, because every event pays for it and `attrs.evolve` costs three times as much.
     progress = JobProgress(
         progress.job_id,
@@ -58,8 +61,14 @@ def record(
         seq,
         step,
         progress.total if total is None else total,
-        progress.crashes if step == progress.step else 0,
+        0 if new else progress.crashes,
         progress.cancelled_by,
+        progress.process,
+        progress.alone,
+        Gain.NEW if new else gain,
+        progress.suspect,
+        0 if new else progress.losses,
+        0 if new else progress.faults,
     )
     tx.replace(progress)
     return progress

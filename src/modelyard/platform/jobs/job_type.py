@@ -6,7 +6,7 @@ import attrs
 
 from modelyard.domain.job import Job, JobKind
 from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.runtime import Runtime
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Tx
 
 
@@ -16,6 +16,10 @@ def _nothing(tx: Tx, job: Job) -> None:
 
 def _never(job: Job) -> bool:
     return False
+
+
+def _longest_step(settings: Settings) -> float:
+    return settings.longest_step
 
 
 def _always(runtime: Runtime, base_model: str) -> bool:
@@ -30,7 +34,8 @@ class JobType:
     write; an exception fails the job. `succeeded` and `failed` are the types of the events that record the end; a
     cancelled job has failed. `on_end` runs in the transaction that ends the job. A job that is `resumable` when it has
     ended keeps its files. `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a
-    platform has what jobs with a base model need; a worker leaves the others in the queue.
+    platform has what jobs with a base model need; a worker leaves the others in the queue. A job that has recorded
+    nothing for the seconds of `longest_pause` hangs.
     """
 
     kind: JobKind
@@ -41,6 +46,7 @@ class JobType:
     resumable: Callable[[Job], bool] = _never
     found_by_lane: bool = False
     can_run: Callable[[Runtime, str], bool] = _always
+    longest_pause: Callable[[Settings], float] = _longest_step
 
 
 JobTypes = Mapping[JobKind, JobType]

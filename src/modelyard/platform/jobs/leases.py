@@ -7,6 +7,7 @@ import attrs
 
 from modelyard.domain.job import (
     Claim,
+    Gain,
     Job,
     JobProgress,
     JobStatus,
@@ -49,13 +50,38 @@ def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     return found[0] if found else None
 
 
-def claim(tx: Tx, worker_id: str, now: datetime, job: Job | None) -> tuple[Job, JobProgress] | None:
-    """Claim a job that this transaction has found ready; None for none."""
+@attrs.frozen
+class Claimant:
+    """Who claims a job: the id under which it does, and its process (`process_identity.process_here`).
+
+    `alone` means that this job will be the only one in the process. A suspect always is; `suspects` is whether one may
+    be claimed now.
+    """
+
+    id: str
+    process: str = ""
+    alone: bool = True
+    suspects: bool = True
+
+
+def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[Job, JobProgress] | None:
+    """Claim a job that this transaction has found ready. None for none, and for a suspect that may not be claimed."""
     if job is None:
         return None
     progress = tx.get(JobProgress, job.id)
+    if progress.suspect and not claimant.suspects:
+        return None
     time = progress.time(now)
-    progress = attrs.evolve(progress, epoch=progress.epoch + 1, worker_id=worker_id, held=True, updated_at=time)
+    progress = attrs.evolve(
+        progress,
+        epoch=progress.epoch + 1,
+        worker_id=claimant.id,
+        held=True,
+        updated_at=time,
+        process=claimant.process,
+        alone=claimant.alone or progress.suspect,
+        gain=Gain.NOTHING,
+    )
     job = attrs.evolve(
         job,
         status=JobStatus.RUNNING,

@@ -8,9 +8,9 @@ from modelyard.errors import StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import end_attempt, is_adopted, is_current, note_handle, note_waiting
 from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.queue import announce
-from modelyard.platform.jobs.runner import MAX_CLAIMED, Runner
-from modelyard.platform.paging import get_or_none
+from modelyard.platform.jobs.queue import WorkerLoss, announce
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.paging import get_or_none, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Ended, Executor, Snapshot, Waiting
 
@@ -58,11 +58,8 @@ class ProcessMonitor:
 
     def reattach(self) -> None:
         """Watch what a worker that is gone has left running, or dead."""
-        running = self.runtime.store.read(
-            lambda snapshot: snapshot.page(Job, "by_place", QueueState.CLAIMED, limit=MAX_CLAIMED)
-        )
         now = self.runtime.clock.monotonic()
-        for job in running:
+        for job in iter_index_live(self.runtime, Job, "by_place", QueueState.CLAIMED):
             if job.handle and self.executor.reattach(job.handle):
                 self._watches.append(MonitoredProcess(job, job.handle, now))
 
@@ -116,11 +113,11 @@ class ProcessMonitor:
     def _settle(self, watch: MonitoredProcess, ended: Ended | None) -> None:
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
-        reason = None if ended is None else truncate_for_storage(ended.fault or UNFINISHED)
-        job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, reason))
+        loss = None if ended is None else _loss(ended)
+        job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, loss))
         self._forget(watch)
         if job is not None:
-            log.warning("job %s was given back by its worker: %s", job.id, reason or "the worker stops")
+            log.warning("job %s was given back by its worker: %s", job.id, loss.reason if loss else "the worker stops")
             announce(self.runtime, job)
 
     def _forget(self, watch: MonitoredProcess) -> None:
@@ -141,6 +138,10 @@ class ProcessMonitor:
             except StoreError:
                 log.warning("job %s could not be given back", watch.attempt.id, exc_info=True)
                 self._forget(watch)
+
+
+def _loss(ended: Ended) -> WorkerLoss:
+    return WorkerLoss(truncate_for_storage(ended.fault or UNFINISHED), ended.preempted, alone=True)
 
 
 def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:

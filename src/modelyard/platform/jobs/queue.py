@@ -16,6 +16,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.events import JobChanged, JobEventRecorded
 from modelyard.domain.job import (
     Claim,
+    Gain,
     Job,
     JobEvent,
     JobProgress,
@@ -33,6 +34,12 @@ from modelyard.protocols import Snapshot, Tx
 
 TICK = timedelta(microseconds=1)
 QUEUE_RETRY_AFTER = 60.0
+
+LOSSES_PER_CRASH = 10
+"""How many losses from outside, of claims that had stored steps again, count as much as one crash."""
+
+MAX_FAULTS = 10
+"""After how many faults of the store without progress in between a job fails."""
 
 _DRAWN = frozenset({"seed", "artifact"})
 
@@ -112,11 +119,10 @@ def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
 
 
 def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: datetime) -> JobProgress:
-    """Make these files the state to resume from after a step. A later state than before resets the count of crashes."""
+    """Make these files the state to resume from after a step. A later state than before forgives earlier losses."""
     progress = fenced(tx, claim)
     job = tx.get(Job, claim.job_id)
-    crashes = 0 if step > job.resume_step else progress.crashes
-    progress = attrs.evolve(progress, crashes=crashes, updated_at=progress.time(now))
+    progress = attrs.evolve(progress.gained() if step > job.resume_step else progress, updated_at=progress.time(now))
     tx.replace(progress)
     tx.replace(attrs.evolve(job, resume=files, resume_step=step))
     return progress
@@ -193,21 +199,56 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
     return job
 
 
-def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_crashes: int, reason: str = "") -> Job:
-    """Record that a running job has lost its worker. After `max_crashes` losses without progress in between it fails.
+@attrs.frozen
+class WorkerLoss:
+    """How a job lost its worker: the `reason`, where it is known.
 
-    `reason` is how it was lost this time, where that is known.
+    `preempted` means that the worker may have been ended from outside. `alone` means that the job had a process of its
+    own, or was lost by its own doing.
     """
-    progress = tx.get(JobProgress, job.id)
-    crashes = progress.crashes + 1
-    tx.replace(attrs.evolve(progress, crashes=crashes))
-    if crashes < max_crashes:
+
+    reason: str = ""
+    preempted: bool = True
+    alone: bool = False
+
+
+def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_crashes: int, loss: WorkerLoss) -> Job:
+    """Record that a running job has lost its worker. After `max_crashes` losses that are its own it fails.
+
+    The loss of a process with several jobs is charged to none of them: each is a suspect, which runs alone next. Nor is
+    the loss of a claim that has stored something new. One that was ended from outside, and had stored steps again, is
+    a tenth of a crash.
+    """
+    progress = _charged(tx.get(JobProgress, job.id), loss)
+    tx.replace(progress)
+    if progress.crashes < max_crashes and progress.losses < LOSSES_PER_CRASH * max_crashes:
         return requeue(tx, types, job, event_id, now)
     message = (
-        f"the job lost its worker {crashes} times without any progress: it may need more memory than there is, "
-        "or its data make the trainer crash; look into the worker's log, then start a new job"
-        + (f". At last {reason}" if reason else "")
+        f"the job lost its worker {progress.crashes or progress.losses} times without any progress: it may need more "
+        "memory than there is, or its data make the trainer crash; look into the worker's log, then start a new job"
+        + (f". At last {loss.reason}" if loss.reason else "")
     )
+    return fail(tx, types, job, event_id, message, now)
+
+
+def _charged(progress: JobProgress, loss: WorkerLoss) -> JobProgress:
+    if not (progress.alone or loss.alone):
+        return attrs.evolve(progress, suspect=True)
+    if progress.gain is Gain.NEW:
+        return progress
+    if loss.preempted and progress.gain is Gain.REPEATED:
+        return attrs.evolve(progress, losses=progress.losses + 1)
+    return attrs.evolve(progress, crashes=progress.crashes + 1)
+
+
+def requeue_after_fault(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, reason: str) -> Job:
+    """Put a running job back because the store or the disk failed it; after `MAX_FAULTS` in a row it fails."""
+    progress = tx.get(JobProgress, job.id)
+    progress = attrs.evolve(progress, faults=progress.faults + 1)
+    tx.replace(progress)
+    if progress.faults < MAX_FAULTS:
+        return requeue(tx, types, job, event_id, now)
+    message = f"the store failed {progress.faults} times without any progress: {reason}"
     return fail(tx, types, job, event_id, message, now)
 
 

@@ -5,15 +5,19 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from datetime import datetime
 
-from modelyard.domain.events import LeaseTaken
+import attrs
+
+from modelyard.clock import backoff
 from modelyard.domain.job import Claim, Job, JobProgress, Needs
 from modelyard.domain.record import truncate_for_storage
-from modelyard.errors import LeaseLost, ModelyardError, StoreBusy, StoreError
+from modelyard.errors import LeaseLost, ModelyardError, StorageFull, StoreBusy, StoreError
 from modelyard.lazy import log
-from modelyard.platform.jobs.attempts import adopt, expire
+from modelyard.platform.jobs.attempts import adopt
 from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.leases import (
+    Claimant,
     claim,
     claim_of,
     heartbeat,
@@ -22,12 +26,12 @@ from modelyard.platform.jobs.leases import (
     ready_needs,
     require_claim,
 )
-from modelyard.platform.jobs.queue import announce, crash, fail, requeue
+from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, requeue, requeue_after_fault
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
+from modelyard.process_identity import process_here
 from modelyard.protocols import Snapshot, Tx
 
-MAX_CLAIMED = 1000
 BEATS_PER_LEASE = 3
 
 End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
@@ -46,12 +50,21 @@ def never() -> bool:
 class Runner:
     """Runs jobs under the name `id`. Thread-safe; starts no thread but the one of `beating`."""
 
-    def __init__(self, runtime: Runtime, job_types: JobTypes | None = None, interrupted: End = requeue) -> None:
-        """Run jobs of these types, by default those of the runtime; `interrupted` settles one whose run stopped."""
+    def __init__(
+        self, runtime: Runtime, job_types: JobTypes | None = None, interrupted: End = requeue, alone: bool = True
+    ) -> None:
+        """Run jobs of these types, by default those of the runtime; `interrupted` settles one whose run stopped.
+
+        `alone` means that it runs one job at a time.
+        """
         self.runtime: Runtime = runtime
         self.id: str = runtime.ids()
         self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
+        self.claimant = Claimant(self.id, process_here(), alone)
         self._claimed: dict[Claim, ClaimedJob] = {}
+        self._unsettled: dict[Claim, End] = {}
+        self._faults, self._paused_until = 0, 0.0
+        self._expired = ExpiredClaims(runtime)
         self._lock = threading.Lock()
 
     @property
@@ -67,13 +80,16 @@ class Runner:
         job_type = self._job_types.get(needs.kind)
         return job_type is not None and job_type.can_run(self.runtime, needs.base_model)
 
-    def claim(self, lane: str | None = None) -> ClaimedJob | None:
-        """Claim the oldest ready job that it can run, of one lane or of all; None when there is none."""
-        find = self._oldest() if lane is None else self._first_of(lane)
+    def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
+        """Claim the oldest ready job that it can run, of one lane or of all; None when there is none.
+
+        Nor is there one for a while after a fault of the store, or where the oldest is a suspect and `suspects` false.
+        """
+        find = (self._oldest() if lane is None else self._first_of(lane)) if self.pause() <= 0 else None
         if find is None:
             return None
-        now = self.runtime.clock.now()
-        found = self.runtime.store.transact(lambda tx: claim(tx, self.id, now, find(tx)))
+        claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
+        found = self.runtime.store.transact(lambda tx: claim(tx, claimant, now, find(tx)))
         if found is None:
             return None
         claimed = self.track(*found)
@@ -102,7 +118,7 @@ class Runner:
         Whoever held it before writes nothing more. Raises `RecordNotFound`.
         """
         now = self.runtime.clock.now()
-        taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id, now))
+        taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id, now, self.claimant.process))
         return None if taken is None else self.track(*taken)
 
     def track(self, job: Job, progress: JobProgress) -> ClaimedJob:
@@ -119,9 +135,11 @@ class Runner:
 
     def steps(self, claimed: ClaimedJob, stop: Callable[[], bool] = never) -> Generator[None, None, None]:
         """Run a claimed job, yielding after each write. Closing the iterator gives the job back."""
+        claimed.moved_at = self.runtime.clock.monotonic()
         try:
             with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
                 for item in items:
+                    self._faults = 0
                     yield item
                     if claimed.cancelled or stop():
                         raise _Stopped
@@ -132,16 +150,31 @@ class Runner:
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             self._settle(claimed, self._interrupted)
             raise
-        except StoreBusy as busy:
-            log.warning("job %s goes back into the queue: %s", claimed.job.id, busy)
-            self._settle(claimed, self._crash)
         except Exception as error:  # noqa: BLE001 - whatever a job's work raises fails the job, not the worker
             message = sentence(error)
+            if _passes(error):
+                self._pause(claimed, message)
+                return
             unforeseen = not isinstance(error, ModelyardError)
             log.info("job %s failed: %s", claimed.job.id, message, exc_info=unforeseen)
             self._settle(claimed, lambda tx, types, job, event_id, now: fail(tx, types, job, event_id, message, now))
         finally:
-            self.drop(claimed)
+            if claimed.claim not in self._unsettled:
+                self.drop(claimed)
+
+    def pause(self) -> float:
+        """Return for how many seconds nothing is claimed, because the store or the disk has failed a job."""
+        return self._paused_until - self.runtime.clock.monotonic()
+
+    def _pause(self, claimed: ClaimedJob, message: str) -> None:
+        """Give back a job that a fault of the store has ended, and claim nothing for a while: longer each time."""
+        seconds = backoff(self._faults, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
+        self._faults += 1
+        self._paused_until = self.runtime.clock.monotonic() + seconds
+        log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
+        self._settle(
+            claimed, lambda tx, types, job, event_id, now: requeue_after_fault(tx, types, job, event_id, now, message)
+        )
 
     def give_back(self, claimed: ClaimedJob) -> None:
         """Return a claimed job that was not begun."""
@@ -154,7 +187,7 @@ class Runner:
             self._claimed.pop(claimed.claim, None)
 
     def _settle(self, claimed: ClaimedJob, end: End) -> None:
-        """Write how the run ended, unless the job was lost. A store that refuses leaves it to be taken over."""
+        """Write how the run ended, unless the job was lost. Where the store refuses, the next heartbeat tries again."""
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         try:
             job = self.runtime.store.transact(
@@ -163,22 +196,49 @@ class Runner:
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
         except StoreError:
-            log.exception("the end of job %s could not be written", claimed.job.id)
+            log.exception("the end of job %s could not be written; it is tried again", claimed.job.id)
+            self._unsettled[claimed.claim] = end
+            return
         else:
             announce(self.runtime, job)
-
-    def _crash(self, tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-        return crash(tx, types, job, event_id, now, self.runtime.settings.max_crashes)
+        self._unsettled.pop(claimed.claim, None)
 
     # ---- showing that one lives
 
     def beat(self) -> None:
-        """Record heartbeats of its jobs; end those that do not stop within the lease after a cancellation."""
+        """Record heartbeats of its jobs; end those that do not stop after a cancellation, or that do not move."""
+        self._settle_again()
+        for claimed in self.claimed_jobs:
+            self._give_back_hung(claimed)
         claims, now = {claimed.claim: claimed for claimed in self.claimed_jobs}, self.runtime.clock.now()
         for progress in self.runtime.store.transact(lambda tx: _beats(tx, tuple(claims), now), durable=False):
             claimed = claims[claim_of(progress)]
             if progress.cancelled_by and self._ignores_cancellation(claimed):
                 self._settle(claimed, requeue)
+
+    def _settle_again(self) -> None:
+        for claim_, end in tuple(self._unsettled.items()):
+            if claimed := self._claimed.get(claim_):
+                self._settle(claimed, end)
+            if claim_ not in self._unsettled and claimed:
+                self.drop(claimed)
+
+    def _give_back_hung(self, claimed: ClaimedJob) -> None:
+        """Give back a job that has recorded nothing for longer than its kind may. Its thread cannot be ended."""
+        limit = self._job_types[claimed.job.kind].longest_pause(self.runtime.settings)
+        since = claimed.moved_at
+        if claimed.hung or since is None or self.runtime.clock.monotonic() - since < limit:
+            return
+        claimed.hung = True
+        reason, most = f"it recorded nothing for {limit:g} seconds", self.runtime.settings.max_crashes
+        log.error(
+            "job %s is given back: %s. Its thread may still hang, in the job or in an observer, and keeps its place "
+            "in this process until it ends; run jobs in processes of their own to have such ones ended",
+            claimed.job.id,
+            reason,
+        )
+        loss = WorkerLoss(reason, preempted=False, alone=True)
+        self._settle(claimed, lambda tx, types, job, event_id, now: crash(tx, types, job, event_id, now, most, loss))
 
     def _ignores_cancellation(self, claimed: ClaimedJob) -> bool:
         now = self.runtime.clock.monotonic()
@@ -194,24 +254,8 @@ class Runner:
     # ---- taking over
 
     def reclaim_expired(self) -> None:
-        """Give the jobs of workers that stood still for the lease back to the queue."""
-        running = self.runtime.store.read(
-            lambda snapshot: snapshot.page(JobProgress, "by_held", True, limit=MAX_CLAIMED)
-        )
-        marks = {progress.job_id: (progress.epoch, progress.beat) for progress in running}
-        still = self.runtime.liveness.idle_seconds("jobs", marks, self.runtime.clock.monotonic())
-        mine = {claimed.claim for claimed in self.claimed_jobs}
-        for progress in running:
-            if claim_of(progress) not in mine and still[progress.job_id] >= self.runtime.settings.lease:
-                self._expire(progress)
-
-    def _expire(self, seen: JobProgress) -> None:
-        event_id, now = self.runtime.ids(), self.runtime.clock.now()
-        most = self.runtime.settings.max_crashes
-        job = self.runtime.store.transact(lambda tx: expire(tx, self.runtime.job_types, seen, event_id, now, most))
-        if job is not None:
-            self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
-            announce(self.runtime, job)
+        """Give jobs of workers that are dead, or have stood still for the lease, back to the queue."""
+        self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs})
 
 
 def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress]:
@@ -223,6 +267,11 @@ def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress
         except LeaseLost:
             continue
     return alive
+
+
+def _passes(error: Exception) -> bool:
+    """Return whether a fault of the store or the disk may pass, so that the job can be run again."""
+    return isinstance(error, StoreBusy | StorageFull) or type(error) is StoreError
 
 
 def sentence(error: Exception) -> str:

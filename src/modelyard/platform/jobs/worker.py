@@ -34,14 +34,14 @@ class Worker:
         self.runtime: Runtime = runtime
         self.executor: Executor = executor
         self.concurrency: int = concurrency
-        self._runner = Runner(runtime)
+        self._runner = Runner(runtime, alone=concurrency == 1 and not executor.isolates)
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
         self._loop = Periodic(runtime.clock, runtime.settings.poll, self.look, "modelyard-worker")
         self._pulse = Periodic(
             runtime.clock, runtime.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat"
         )
-        self._record = WorkerRecord(self._runner.id, 0, runtime.clock.now())
+        self._record = WorkerRecord(self.id, 0, runtime.clock.now(), process=self._runner.claimant.process)
 
     @property
     def id(self) -> str:
@@ -53,6 +53,8 @@ class Worker:
     def run_next(self) -> bool:
         """Run one job to its end; False when none is ready."""
         self._runner.reclaim_expired()
+        if (pause := self._runner.pause()) > 0:
+            self.runtime.clock.sleep(pause)
         claimed = self._runner.claim()
         if claimed is None:
             return False
@@ -115,10 +117,16 @@ class Worker:
         self._runner.reclaim_expired()
         self._watcher.look()
         self._decline()
-        while not self._stopping.is_set() and len(self._runner.claimed_jobs) < self.concurrency:
-            claimed = self._runner.claim()
+        while not self._stopping.is_set() and self._has_room():
+            claimed = self._runner.claim(suspects=self.executor.isolates or not self._runner.claimed_jobs)
             if claimed is None or not self._submit(claimed):
                 return
+
+    def _has_room(self) -> bool:
+        """Return whether another job may be run: not beside one that is to be alone in this process."""
+        claimed = self._runner.claimed_jobs
+        crowded = not self.executor.isolates and any(one.progress.alone for one in claimed)
+        return len(claimed) < self.concurrency and not crowded
 
     def _decline(self) -> None:
         """Announce which jobs that are ready are left to other workers, where that has changed."""
@@ -130,7 +138,8 @@ class Worker:
 
     def _submit(self, claimed: ClaimedJob) -> bool:
         try:
-            handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed), claimed.job.needs)
+            needs = attrs.evolve(claimed.job.needs, alone=claimed.progress.suspect)
+            handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed), needs)
         except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             log.exception("the executor refused job %s", claimed.job.id)
             self._runner.give_back(claimed)

@@ -102,11 +102,29 @@ def _owners_and_rates(database: Database) -> None:
     database.create_table("processes", processes, pk="id", not_null=known, strict=True)
 
 
+def _losses_of_jobs(database: Database) -> None:
+    """Add which process runs a job, and which of its losses are its own."""
+    if not database["job_progress"].exists():
+        return
+    progress = database.table("job_progress")
+    for name, kind, default in (
+        ("process", str, ""),
+        ("alone", int, 0),
+        ("gain", str, "nothing"),
+        ("suspect", int, 0),
+        ("losses", int, 0),
+        ("faults", int, 0),
+    ):
+        progress.add_column(name, kind, not_null_default=default)
+    database.table("workers").add_column("process", str, not_null_default="")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("0002_rows_of_scores", _rows_of_scores),
     Migration("0003_values_by_row", _values_by_row),
     Migration("0004_needs_of_jobs", _needs_of_jobs),
     Migration("0005_owners_and_rates", _owners_and_rates),
+    Migration("0006_losses_of_jobs", _losses_of_jobs),
 )
 """Every change since `INITIAL`, oldest first."""
 

@@ -167,11 +167,12 @@ class ExecutorContract:
     """The laws of `modelyard.protocols.Executor`. The fixture `executor` is an executor without jobs.
 
     An executor that runs jobs inside `submit` sets `inline`. One that runs them outside of this process sets `detached`
-    and provides its own fixture `trials`.
+    and provides its own fixture `trials`. One that isolates those jobs alone that need it sets `isolates`.
     """
 
     inline = False
     detached = False
+    isolates: bool | None = None
 
     @pytest.fixture
     def trials(self) -> Trials:
@@ -219,7 +220,7 @@ class ExecutorContract:
             trials.release()
         handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run, NEEDS)
         assert executor.reattach(handle) is self.detached
-        assert executor.isolates is self.detached
+        assert executor.isolates is (self.detached if self.isolates is None else self.isolates)
         trials.release()
         executor.close()
 

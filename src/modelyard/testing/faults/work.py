@@ -6,7 +6,8 @@ from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobProgress, Needs
 from modelyard.platform.job_types import JOB_TYPES
-from modelyard.platform.jobs.attempts import adopt, expire
+from modelyard.platform.jobs.attempts import adopt
+from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.paging import iter_index
 from modelyard.protocols import (
     Ended,

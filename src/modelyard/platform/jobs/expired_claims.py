@@ -1,0 +1,66 @@
+"""Claims whose worker is gone: they are noticed by looking again and again at the jobs of others, a page at a time."""
+
+from collections.abc import Collection
+from datetime import datetime
+from functools import cache
+
+from modelyard.domain.events import LeaseTaken
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
+from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.jobs.leases import claim_of
+from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, requeue
+from modelyard.platform.listing import Cursor
+from modelyard.platform.paging import cursor_at, get_or_none
+from modelyard.platform.runtime import Runtime
+from modelyard.process_identity import died_here
+from modelyard.protocols import Tx
+
+PAGE = 100
+"""How many claimed jobs are looked at by each call."""
+
+LEASES_TO_REMEMBER = 100
+"""For how many leases a job that was not looked at is remembered: longer than it takes to look at all."""
+
+
+class ExpiredClaims:
+    """Takes jobs from workers that are dead on this machine, or that stood still for the lease."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._after: Cursor | None = None
+
+    def reclaim(self, mine: Collection[Claim]) -> None:
+        """Look at the next page of claimed jobs, and give those of dead workers back to the queue."""
+        page, lease = self._next_page(), self.runtime.settings.lease
+        marks = {progress.job_id: (progress.epoch, progress.beat) for progress in page}
+        now, remembered = self.runtime.clock.monotonic(), LEASES_TO_REMEMBER * lease
+        still, dead = self.runtime.liveness.idle_seconds("jobs", marks, now, remembered), cache(died_here)
+        for progress in page:
+            if claim_of(progress) not in mine and (still[progress.job_id] >= lease or dead(progress.process)):
+                self._expire(progress)
+
+    def _next_page(self) -> list[JobProgress]:
+        page = self.runtime.store.read(
+            lambda snapshot: snapshot.page(JobProgress, "by_held", True, after=self._after, limit=PAGE)
+        )
+        self._after = cursor_at(JobProgress, "by_held", page[-1]) if len(page) == PAGE else None
+        return page
+
+    def _expire(self, seen: JobProgress) -> None:
+        event_id, now = self.runtime.ids(), self.runtime.clock.now()
+        most = self.runtime.settings.max_crashes
+        job = self.runtime.store.transact(lambda tx: expire(tx, self.runtime.job_types, seen, event_id, now, most))
+        if job is not None:
+            self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
+            announce(self.runtime, job)
+
+
+def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
+    """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
+    progress = get_or_none(tx, JobProgress, seen.job_id)
+    if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
+        return None
+    job = tx.get(Job, seen.job_id)
+    if job.status is JobStatus.QUEUED:  # it has not begun: its executor had no room for it
+        return requeue(tx, types, job, event_id, now)
+    return crash(tx, types, job, event_id, now, max_crashes, WorkerLoss())

@@ -1,0 +1,280 @@
+"""Jobs that lose their worker: who is charged and who runs alone; what hangs; what the disk breaks."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+
+from modelyard.domain.job import ENDED, Claim, Job, JobKind, JobProgress, JobStatus, Needs, QueueState, WorkerRecord
+from modelyard.errors import StorageFull, StoreBusy, StoreError
+from modelyard.platform.jobs.announced import alive
+from modelyard.platform.jobs.expired_claims import PAGE
+from modelyard.platform.jobs.queue import MAX_FAULTS
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.worker import Worker
+from modelyard.process_identity import machine
+from modelyard.protocols import ExecutorState, Running, Store, Tx
+
+T = TypeVar("T")
+
+ROWS = 10
+STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, 6)), ("training_ended", 0)]
+DEAD = f"{machine()}/{2**22 + 1}-1"
+"""A process of this machine that cannot be."""
+
+
+def check_finished_as_if_undisturbed(yard: Any, job_id: str, digest: str) -> None:
+    assert yard.job(job_id).status is JobStatus.SUCCEEDED
+    assert yard.story(job_id) == STORY
+    assert yard.digest(job_id) == digest
+
+
+# ---- suspects ----------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Shared:
+    """An executor whose jobs are all in one process, and do nothing until a test runs them."""
+
+    isolates: bool = False
+    submitted: list[tuple[str, Needs]] = attrs.field(factory=list)
+
+    def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
+        self.submitted.append((claim.job_id, needs))
+        return claim.job_id
+
+    def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
+        return dict.fromkeys(handles, Running())
+
+    def cancel(self, handle: str) -> None:
+        raise AssertionError("a thread cannot be ended")
+
+    def reattach(self, handle: str) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def begin(yard: Any, concurrency: int = 8, isolates: bool = False) -> tuple[Worker, Shared]:
+    """A worker that has claimed what it may."""
+    executor = Shared(isolates)
+    worker = Worker(yard.runtime, executor, concurrency)
+    worker.look()
+    return worker, executor
+
+
+def end(yard: Any, worker: Worker) -> None:
+    """Run the jobs of a worker to their end."""
+    for claimed in worker._runner.claimed_jobs:
+        worker._runner.run(claimed)
+
+
+def test_what_was_in_a_process_that_died_runs_alone_before_it_is_charged_and_the_poison_dies_alone(yard: Any) -> None:
+    healthy = [yard.sft(4, f"m{number}") for number in range(4)]
+    poison = yard.sft(4, "poison")
+    everything = {job.id for job in (*healthy, poison)}
+    assert {id for id, _ in begin(yard)[1].submitted} == everything
+    yard.lose_worker()
+    assert {yard.progress(id).crashes for id in everything} == {0}
+    deaths = 0
+    while poison.refresh().status not in ENDED or not all(job.refresh().status in ENDED for job in healthy):
+        worker, executor = begin(yard)
+        ((job_id, needs),) = executor.submitted
+        assert needs.alone
+        worker.look()
+        assert len(executor.submitted) == 1, "nothing runs beside a suspect"
+        if job_id == poison.id:
+            yard.lose_worker()
+            deaths += 1
+        else:
+            end(yard, worker)
+    assert [job.refresh().status for job in healthy] == [JobStatus.SUCCEEDED] * 4
+    assert (poison.refresh().status, deaths) == (JobStatus.FAILED, 3)
+
+
+def test_a_suspect_waits_until_the_process_is_empty_and_no_later_job_passes_it(yard: Any) -> None:
+    for model in "ab":
+        yard.sft(4, model)
+    begin(yard)
+    yard.lose_worker()
+    worker, executor = begin(yard)
+    yard.sft(4, "c")
+    end(yard, worker)
+    worker.look()
+    assert [needs.alone for _, needs in executor.submitted] == [True, True]
+    end(yard, worker)
+    worker.look()
+    assert [needs.alone for _, needs in executor.submitted] == [True, True, False]
+
+
+def test_suspects_run_side_by_side_where_each_has_a_process_of_its_own(yard: Any) -> None:
+    for model in "abc":
+        yard.sft(4, model)
+    begin(yard, isolates=True)
+    yard.lose_worker()
+    _, executor = begin(yard, isolates=True)
+    assert [needs.alone for _, needs in executor.submitted] == [True] * 3
+
+
+def test_a_suspect_that_has_saved_its_state_is_one_no_longer(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    begin(yard)
+    yard.lose_worker()
+    assert yard.progress(job.id).suspect
+    yard.abandon(3)
+    assert yard.progress(job.id).suspect
+    yard.lose_worker()
+    yard.abandon(4)
+    assert not yard.progress(job.id).suspect
+
+
+def test_a_server_that_is_killed_again_and_again_fails_no_job_that_works(yard: Any, undisturbed: str) -> None:
+    """Each time within the same steps, before a state is saved."""
+    job = yard.sft(ROWS)
+    for _ in range(12):
+        yard.abandon(2)
+        yard.lose_worker()
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+# ---- who is gone, and who hangs ----------------------------------------------------------------------------------
+
+
+def test_a_job_of_a_process_that_is_dead_on_this_machine_is_taken_at_once(
+    yard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yard.sft(2)
+    hold = yard.claim()
+    yard.runtime.store.transact(lambda tx: tx.add(WorkerRecord("w", 1, yard.clock.now(), process=DEAD)))
+    runner = yard.runner()
+    runner.reclaim_expired()
+    assert yard.job(hold.job.id).status is JobStatus.RUNNING
+    assert not alive(yard.runtime)
+    monkeypatch.setattr(hold, "progress", attrs.evolve(hold.progress, process=DEAD))
+    yard.runtime.store.transact(lambda tx: tx.replace(hold.progress))
+    runner.reclaim_expired()
+    assert yard.job(hold.job.id).status is JobStatus.QUEUED
+
+
+def test_every_job_that_is_held_is_watched_however_many_there_are(yard: Any) -> None:
+    now, runner = yard.clock.now(), yard.runner()
+    names = [f"job-{number:04}" for number in range(10 * PAGE + 1)]
+
+    def hold(tx: Tx) -> None:
+        for name in names:
+            job = Job(name, JobKind.SFT, "acme", "p", name, now, status=JobStatus.RUNNING, place=QueueState.CLAIMED)
+            tx.add(job)
+            tx.add(JobProgress(name, now, epoch=1, worker_id="gone", held=True))
+
+    yard.runtime.store.transact(hold)
+    for _ in range(11):
+        runner.reclaim_expired()
+    yard.clock.advance(yard.runtime.settings.lease)
+    yard.runtime.store.transact(lambda tx: tx.replace(attrs.evolve(tx.get(JobProgress, names[0]), beat=1)))
+    for _ in range(12):
+        runner.reclaim_expired()
+    assert yard.runtime.store.read(lambda s: [one.job_id for one in s.page(JobProgress, "by_held", True)]) == names[:1]
+
+
+def test_a_job_that_records_nothing_for_longer_than_its_kind_may_is_given_back_and_charged(
+    build: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    yard = build.build(longest_step=100.0)
+    job, seen = yard.sft(ROWS), []
+
+    def before(item: str) -> None:
+        if item == "step 1":
+            yard.clock.advance(99)
+            runner.beat()
+            seen.append(job.status)
+            yard.clock.advance(1)
+            runner.beat()
+            seen.append(job.status)
+            runner.beat()
+
+    yard.trainer.before, runner = before, yard.runner()
+    hold = yard.claim(runner)
+    runner.run(hold)
+    assert seen == [JobStatus.RUNNING, JobStatus.QUEUED]
+    assert (yard.progress(job.id).crashes, runner.claimed_jobs) == (1, ())
+    assert "it recorded nothing for 100 seconds" in caplog.text
+    assert yard.story(job.id) == STORY[:1], "what hung writes nothing more"
+
+
+def test_a_job_that_hangs_keeps_its_place_in_the_process_until_it_ends(build: Any) -> None:
+    yard = build.build(longest_step=100.0)
+    first, _ = yard.sft(ROWS), yard.sft(ROWS, "other")
+    executor = Shared()
+    worker = Worker(yard.runtime, executor)
+
+    def before(item: str) -> None:
+        if item == "step 1" and not worker._runner.claimed_jobs[0].hung:
+            yard.clock.advance(100)
+            worker.beat()
+            worker.look()
+            assert [id for id, _ in executor.submitted] == [first.id]
+
+    yard.trainer.before = before
+    worker.look()
+    end(yard, worker)
+    worker.look()
+    assert len(executor.submitted) == 2
+
+
+# ---- faults of the store -----------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Faulty:
+    """A store whose disk fails each write from the n-th on, until `writes` is set again."""
+
+    inner: Store
+    writes: int
+    fault: Exception
+    blocking: bool = False
+    durability: str = "none"
+
+    def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        self.writes -= 1
+        if self.writes <= 0:
+            raise self.fault
+        return self.inner.transact(step, durable)
+
+    def read(self, query: Callable[[Any], T]) -> T:
+        return self.inner.read(query)
+
+
+@pytest.mark.parametrize("fault", [StorageFull("full"), StoreError("input/output error"), StoreBusy("busy")])
+@pytest.mark.parametrize("writes", range(1, 9))
+def test_a_fault_of_the_disk_gives_the_job_back_whose_end_is_written_once_it_passes(
+    build: Any, undisturbed: str, fault: Exception, writes: int
+) -> None:
+    yard = build.build()
+    job = yard.sft(ROWS)
+    store = Faulty(yard.runtime.store, writes + 1, fault)
+    runner = Runner(attrs.evolve(yard.runtime, store=store))
+    runner.run(yard.claim(runner))
+    assert job.status is JobStatus.RUNNING
+    store.writes = 1000
+    runner.beat()
+    assert (job.status, yard.progress(job.id).faults, runner.claimed_jobs) == (JobStatus.QUEUED, 1, ())
+    yard.worker().run_until_idle()
+    check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+def test_a_fault_that_does_not_pass_fails_the_job_after_longer_and_longer_pauses(build: Any) -> None:
+    yard = build.build()
+    job = yard.sft(ROWS)
+
+    def full(item: str) -> None:
+        raise StorageFull("the disk is full")
+
+    yard.trainer.before = full
+    began = yard.clock.monotonic()
+    yard.worker().run_until_idle()
+    assert (job.status, job.refresh().attempts) == (JobStatus.FAILED, MAX_FAULTS)
+    assert job.refresh().error_message == "the store failed 10 times without any progress: the disk is full"
+    assert yard.clock.monotonic() - began >= 1 + 2 + 4 + 8 + 16 + 4 * 30
