@@ -285,45 +285,24 @@ class RegisteredEntry:
     @classmethod
     def of(cls, entry: CatalogueEntry, answers_as: str) -> "RegisteredEntry":
         """Make the record that stores `entry`."""
-        same = (
-            "id",
-            "hub_id",
-            "name",
-            "created",
-            "quantization",
-            "context_length",
-            "max_output_length",
-            "input_modalities",
-            "output_modalities",
-        )
+        values = {field.name: getattr(entry, field.name) for field in attrs.fields(CatalogueEntry)}
+        prices, places, last_day = (values.pop(name) for name in ("pricing", "datacenters", "deprecation_date"))
+        for name in ("supported_sampling_parameters", "supported_features"):
+            values[name] = tuple(map(str, values[name]))
         return cls(
             answers_as=answers_as,
-            **{name: getattr(entry, name) for name in same},
-            **{f"price_{f.name}": getattr(entry.pricing, f.name) for f in attrs.fields(Pricing)},
-            supported_sampling_parameters=tuple(parameter.value for parameter in entry.supported_sampling_parameters),
-            supported_features=tuple(feature.value for feature in entry.supported_features),
-            country_codes=tuple(place.country_code for place in entry.datacenters),
-            deprecation_date=entry.deprecation_date.isoformat() if entry.deprecation_date else None,
+            country_codes=tuple(place.country_code for place in places),
+            deprecation_date=last_day and last_day.isoformat(),
+            **{f"price_{name}": price for name, price in attrs.asdict(prices).items()},
+            **values,
         )
 
     def entry(self) -> CatalogueEntry:
         """Return the entry that this record stores."""
-        return CatalogueEntry(
-            id=self.id,
-            hub_id=self.hub_id,
-            name=self.name,
-            created=self.created,
-            quantization=self.quantization,
-            context_length=self.context_length,
-            max_output_length=self.max_output_length,
-            pricing=Pricing(**{f.name: getattr(self, f"price_{f.name}") for f in attrs.fields(Pricing)}),
-            input_modalities=self.input_modalities,
-            output_modalities=self.output_modalities,
-            supported_sampling_parameters=tuple(map(SamplingParameter, self.supported_sampling_parameters)),
-            supported_features=tuple(map(Feature, self.supported_features)),
-            datacenters=tuple(map(Datacenter, self.country_codes)),
-            deprecation_date=date.fromisoformat(self.deprecation_date) if self.deprecation_date else None,
-        )
+        prices = {field.name: getattr(self, f"price_{field.name}") for field in attrs.fields(Pricing)}
+        values: dict[str, Any] = {f.name: getattr(self, f.name, None) for f in attrs.fields(CatalogueEntry)}
+        values |= {"pricing": Pricing(**prices), "datacenters": self.country_codes}
+        return CatalogueEntry(**values)
 
 
 @attrs.frozen

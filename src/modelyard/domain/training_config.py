@@ -1,7 +1,7 @@
 """The settings of RL and SFT jobs, every default resolved. Names, defaults and bounds are those of the wire."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self, TypedDict, get_args
 
 import attrs
@@ -23,6 +23,10 @@ def _is_amount(value: float) -> bool:
     return math.isfinite(value) and value >= 0
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
 def _refuse(problems: list[Problem]) -> None:
     if problems:
         raise InvalidInput(problems)
@@ -40,15 +44,14 @@ class TrainingConfig:
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:
-        """Return the configuration that `given` asks for: None means the default, a list becomes a tuple.
+        """Return the configuration that `given` asks for: None means the default, a sequence becomes a tuple.
 
         Raises `InvalidInput` naming options that the method does not have and values that are out of bounds. Types are
-        the caller's business.
+        not checked.
         """
         unknown = sorted(given.keys() - {field.name for field in attrs.fields(cls)})
         _refuse([Problem((name,), "is not an option of this training method") for name in unknown])
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return cls(**{name: value for name, value in values.items() if value is not None})
+        return cls(**{name: _frozen(value) for name, value in given.items() if value is not None})
 
     def check_rows(self, rows: int) -> None:
         """Raise `InvalidInput` where so many rows do not suit the settings."""
@@ -211,8 +214,8 @@ class RLOptions(TypedDict, total=False):
     """The fields of `RLConfig` as keywords; None means the default. `loss_fn` is another word for `ppo`."""
 
     learning_rate: float | None
-    loss_fn: Literal["cispo", "ppo"] | None
     ppo: bool | None
+    loss_fn: Literal["cispo", "ppo"] | None
     epsilon: float | None
     epsilon_high: float | None
     importance_sampling_level: ImportanceSamplingLevel | None
@@ -228,3 +231,20 @@ class RLOptions(TypedDict, total=False):
     kl_penalty_reference_step: int | None
     packed_sequence_length: int | None
     allow_training_without_logprobs: bool | None
+
+
+class SFTOptions(TypedDict, total=False):
+    """The fields of `SFTConfig` as keywords; None means the default."""
+
+    learning_rate: float | Sequence[float] | None
+    batch_size: BatchSize | None
+    assistant_turns: AssistantTurns | None
+
+
+class DPOOptions(TypedDict, total=False):
+    """The fields of `DPOConfig` as keywords; None means the default."""
+
+    learning_rate: float | Sequence[float] | None
+    batch_size: BatchSize | None
+    beta: float | None
+    label_smoothing: float | None

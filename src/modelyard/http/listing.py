@@ -5,12 +5,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import attrs
 
 from modelyard.domain.paging import Order, Page
 from modelyard.errors import InvalidInput
+from modelyard.http.message import Answer
 from modelyard.http.route import Parameter, RouteCall
 from modelyard.platform.listing import Listing
 
@@ -42,17 +43,11 @@ def _order(call: RouteCall) -> Order:
     return "desc" if order == "desc" else "asc"
 
 
-class HasId(Protocol):
-    """An item of a page."""
-
-    @property
-    def id(self) -> str:
-        """What a client sends as `after` to continue after this item."""
-
-
 @attrs.frozen
 class PageObject:
     """A page of a listing. `after` = `last_id` asks for the next; both ids are "" where the page is empty."""
+
+    item: ClassVar[type[Answer]]
 
     object: Literal["list"]
     data: tuple[Any, ...]
@@ -61,17 +56,22 @@ class PageObject:
     last_id: str
 
     @classmethod
-    def of(cls, page: Page[T], shown: Callable[[T], HasId]) -> Self:
-        """Make the page of an interface, with each item as `shown` shows it."""
-        data = tuple(shown(item) for item in page)
+    def of(cls, page: Page[Any]) -> Self:
+        """Make the page of an interface, with each item as its class shows it."""
+        data: tuple[Any, ...] = tuple(map(cls.item.of, page))
         first, last = (data[0].id, data[-1].id) if data else ("", "")
         return cls("list", data, page.has_more, first, last)
 
 
-def in_page_order(cls: type, fields: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
-    """Keep the order of the fields of `PageObject` in a class that says what its `data` are."""
-    named = {field.name: field for field in fields}
-    return [named[field.name] for field in attrs.fields(PageObject)]
+def page_class(name: str, item: type[Answer], doc: str) -> type[PageObject]:
+    """Make the class of the pages of these items, each with an `id`: what a client sends as `after`."""
+
+    def in_order(_: type, fields: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
+        named = {field.name: field for field in fields}
+        return [named[field.name] for field in attrs.fields(PageObject)]
+
+    members = {"__doc__": doc, "__annotations__": {"data": tuple[item, ...]}, "item": item}  # type: ignore[valid-type]
+    return attrs.frozen(type(name, (PageObject,), members), field_transformer=in_order)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from io import BufferedReader, BytesIO, FileIO
 from operator import attrgetter
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import attrs
 
@@ -133,6 +133,17 @@ def each(show: Callable[[Any], A], name: str) -> Callable[[Any], tuple[A, ...]]:
     """Return a function that shows every item of an attribute of a value."""
     several = attrgetter(name)
     return lambda value: tuple(map(show, several(value)))
+
+
+class Answer:
+    """Base of an answer class whose members are the attributes of the value that it shows."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Show a value."""
+        return cast(Self, answer_from(cast("type[attrs.AttrsInstance]", cls), value))
 
 
 PATIENCE = 30.0

@@ -410,12 +410,22 @@ def test_a_refused_rl_body_names_its_place_and_leaves_nothing(worked: Trainee) -
     bad = {"trajectories": [trajectory("a", 1.0), trajectory("b", "high")]}  # type: ignore[arg-type]
     answer = worked.send("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP, bad]})
     assert (answer.status, answer.locs) == (422, [["body", "trajectory_groups", "1", "trajectories", "1", "reward"]])
-    for config in ({"future_option": 1}, {"kl_penalty_reference_step": 7}, {"kl_ref_adapter_path": "/etc"}):
+    refused = ("future_option", 1), ("kl_penalty_reference_step", 7), ("kl_ref_adapter_path", "/etc"), ("epsilon", -1)
+    for config in ({name: value} for name, value in refused):
         body = {"model_id": model["id"], "trajectory_groups": [GROUP], "experimental_config": config}
         answer = worked.send("POST", JOBS, body)
         assert (answer.status, answer.locs) == (422, [["body", "experimental_config", next(iter(config))]])
     assert kept(worked) == []
     assert worked.ok("GET", JOBS)["data"] == []
+
+
+def test_options_of_sft_and_dpo_are_checked_at_their_place(client: Trainee) -> None:
+    model, url = client.model(), client.dataset()
+    for path, option, value in ((SFT_JOBS, "batch_size", 0), (DPO_JOBS, "beta", 0.0)):
+        answer = client.send(
+            "POST", path, {"model_id": model["id"], "training_data_url": url, "config": {option: value}}
+        )
+        assert (answer.status, answer.locs) == (422, [["body", "config", option]])
 
 
 @pytest.mark.parametrize(

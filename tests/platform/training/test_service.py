@@ -110,9 +110,12 @@ def test_a_wrong_rl_configuration_is_refused_and_nothing_is_kept(yard: Any, opti
     assert yard.files() == set()
 
 
-def test_an_option_that_rl_does_not_have_is_refused_and_nothing_is_kept(yard: Any) -> None:
-    with pytest.raises(TypeError, match="no option 'nonsense'"):
-        yard.training.rl(yard.model(), yard.groups(1.0), nonsense=1)
+@pytest.mark.parametrize("method", ["sft", "rl", "dpo"])
+def test_an_option_that_a_method_does_not_have_is_refused_with_a_hint_and_nothing_is_kept(
+    yard: Any, method: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"{method}\(\) has no option 'learning_rat'; did you mean 'learning_rate'\?"):
+        getattr(yard.training, method)(yard.model(), [], learning_rat=1)
     assert yard.files() == set()
 
 

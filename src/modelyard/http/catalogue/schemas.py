@@ -9,6 +9,7 @@ import attrs
 from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.domain.models import Model
 from modelyard.formats.constraints import Matching
+from modelyard.http.message import Answer, answer_from
 
 OWNER = "modelyard"
 """Who owns the models of the catalogue in the list of the chat interfaces."""
@@ -35,7 +36,7 @@ class PricingObject:
 
 
 @attrs.frozen
-class DatacenterObject:
+class DatacenterObject(Answer):
     """Where a model runs."""
 
     country_code: CountryCode
@@ -63,22 +64,12 @@ class ModelEntry:
     @classmethod
     def of(cls, entry: CatalogueEntry) -> Self:
         """Describe an entry of the catalogue."""
-        retired = entry.deprecation_date
-        return cls(
-            id=entry.id,
-            hub_id=entry.hub_id,
-            name=entry.name,
-            created=entry.created,
-            input_modalities=entry.input_modalities,
-            output_modalities=entry.output_modalities,
-            quantization=entry.quantization,
-            context_length=entry.context_length,
-            max_output_length=entry.max_output_length,
+        return answer_from(
+            cls,
+            entry,
             pricing=PricingObject.of(entry.pricing),
-            supported_sampling_parameters=entry.supported_sampling_parameters,
-            supported_features=entry.supported_features,
-            datacenters=tuple(DatacenterObject(center.country_code) for center in entry.datacenters),
-            deprecation_date=None if retired is None else retired.isoformat(),
+            datacenters=tuple(map(DatacenterObject.of, entry.datacenters)),
+            deprecation_date=entry.deprecation_date and entry.deprecation_date.isoformat(),
         )
 
 

@@ -14,10 +14,8 @@ from modelyard.formats.json_stream import CHUNK
 from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
 from modelyard.http.message import Response, json_response
 from modelyard.http.models.schemas import (
-    AliasObject,
     AliasPage,
     CheckpointFiles,
-    CheckpointObject,
     CheckpointPage,
     CheckpointsDelete,
     CheckpointsDeleted,
@@ -67,7 +65,7 @@ def list_models(call: RouteCall) -> Response:
     with problems_at("query"):
         models, entity, project = call.platform.models, call.one("entity"), call.one("project")
         page = requested_page(call, lambda order: models.list(entity=entity, project=project, order=order))
-    return json_response(TrainableModelPage.of(page, TrainableModel.of))
+    return json_response(TrainableModelPage.of(page))
 
 
 def show_model(call: RouteCall) -> Response:
@@ -93,7 +91,7 @@ def list_checkpoints(call: RouteCall) -> Response:
     """List the checkpoints of a model by step."""
     models, model_id = call.platform.models, call.params["model_id"]
     page = requested_page(call, lambda order: models.checkpoints(model_id, order=order))
-    return json_response(CheckpointPage.of(page, CheckpointObject.of))
+    return json_response(CheckpointPage.of(page))
 
 
 def delete_checkpoints(call: RouteCall) -> Response:
@@ -171,7 +169,7 @@ def _check_same_model(request: LogCreate, model: Model) -> None:
 def list_aliases(call: RouteCall) -> Response:
     """List the aliases of a model by name."""
     aliases = call.platform.models.aliases(call.params["model_id"])
-    return json_response(AliasPage.of(Page(tuple(aliases), has_more=False), AliasObject.of))
+    return json_response(AliasPage.of(Page(tuple(aliases), has_more=False)))
 
 
 def promote(call: RouteCall) -> Response:
@@ -203,7 +201,7 @@ def list_promotions(call: RouteCall) -> Response:
     """List every change of an alias in order."""
     models, model_id, alias = call.platform.models, call.params["model_id"], call.params["alias"]
     page = requested_page(call, lambda order: models.promotions(model_id, alias, order=order))
-    return json_response(PromotionPage.of(page, PromotionObject.of))
+    return json_response(PromotionPage.of(page))
 
 
 _route = partial(documented_route, Interface.TRAINING, Auth.BEARER)

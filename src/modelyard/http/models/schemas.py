@@ -7,13 +7,13 @@ from typing import Any, Literal, Self
 import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE
-from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.models import Checkpoint
 from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, NAME, Length, Within
 from modelyard.formats.converter import structure
-from modelyard.http.listing import PageObject, in_page_order
-from modelyard.platform.models.service import DeletedCheckpoints, DeletedModel
+from modelyard.http.listing import page_class
+from modelyard.http.message import Answer, answer_from
 
 # ---- requests
 
@@ -103,7 +103,7 @@ def _unknown(cls: type[attrs.AttrsInstance], value: object, *loc: str) -> list[P
 
 
 @attrs.frozen
-class TrainableModel:
+class TrainableModel(Answer):
     """A model: a name for a sequence of checkpoints."""
 
     id: str
@@ -114,36 +114,18 @@ class TrainableModel:
     run_id: str | None
     created_at: datetime
 
-    @classmethod
-    def of(cls, model: Model) -> Self:
-        """Describe a model."""
-        return cls(
-            id=model.id,
-            entity=model.entity,
-            project=model.project,
-            name=model.name,
-            base_model=model.base_model,
-            run_id=model.run_id,
-            created_at=model.created_at,
-        )
-
 
 @attrs.frozen
-class ModelDeleted:
+class ModelDeleted(Answer):
     """What was deleted with a model."""
 
     model_id: str
     deleted_checkpoints: int
     deleted_run: bool
 
-    @classmethod
-    def of(cls, deleted: DeletedModel) -> Self:
-        """Describe a deletion."""
-        return cls(deleted.model_id, deleted.deleted_checkpoints, deleted.deleted_run)
-
 
 @attrs.frozen
-class CheckpointObject:
+class CheckpointObject(Answer):
     """A checkpoint; step 0 is the untouched base."""
 
     id: str
@@ -151,23 +133,13 @@ class CheckpointObject:
     metrics: Mapping[str, float]
     created_at: datetime
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Self:
-        """Describe a checkpoint."""
-        return cls(checkpoint.id, checkpoint.step, checkpoint.metrics, checkpoint.created_at)
-
 
 @attrs.frozen
-class CheckpointsDeleted:
+class CheckpointsDeleted(Answer):
     """How many checkpoints were deleted, and which of the steps do not exist."""
 
     deleted_count: int
     not_found_steps: tuple[int, ...]
-
-    @classmethod
-    def of(cls, deleted: DeletedCheckpoints) -> Self:
-        """Describe a deletion."""
-        return cls(deleted.deleted_count, deleted.not_found_steps)
 
 
 @attrs.frozen
@@ -191,11 +163,8 @@ class CheckpointFiles:
     def of(cls, checkpoint: Checkpoint) -> Self:
         """Describe the files of a checkpoint."""
         files = sorted(checkpoint.files.items())
-        return cls(
-            step=checkpoint.step,
-            digest=checkpoint.digest,
-            files=tuple(CheckpointFile(name, file["size"], file["digest"]) for name, file in files),
-        )
+        shown = tuple(CheckpointFile(name, file["size"], file["digest"]) for name, file in files)
+        return cls(checkpoint.step, checkpoint.digest, shown)
 
 
 @attrs.frozen
@@ -204,7 +173,7 @@ class Logged:
 
 
 @attrs.frozen
-class AliasObject:
+class AliasObject(Answer):
     """An alias; its id is its name. A rollback leads to `previous_step`."""
 
     id: str
@@ -217,18 +186,11 @@ class AliasObject:
     @classmethod
     def of(cls, alias: Alias) -> Self:
         """Describe an alias."""
-        return cls(
-            id=alias.name,
-            object="alias",
-            model_id=alias.model_id,
-            step=alias.step,
-            previous_step=alias.previous_step,
-            updated_at=alias.updated_at,
-        )
+        return answer_from(cls, alias, id=alias.name, object="alias")
 
 
 @attrs.frozen
-class PromotionObject:
+class PromotionObject(Answer):
     """A change of an alias. `step` is null where the alias was removed, `from_step` where there was none."""
 
     id: str
@@ -245,43 +207,10 @@ class PromotionObject:
     @classmethod
     def of(cls, promotion: Promotion) -> Self:
         """Describe a change of an alias."""
-        return cls(
-            id=promotion.id,
-            object="promotion",
-            model_id=promotion.model_id,
-            alias=promotion.alias,
-            change=promotion.change,
-            step=promotion.step,
-            from_step=promotion.from_step,
-            by=promotion.by,
-            verdict=promotion.verdict or None,
-            created_at=promotion.created_at,
-        )
+        return answer_from(cls, promotion, object="promotion", verdict=promotion.verdict or None)
 
 
-@attrs.frozen(field_transformer=in_page_order)
-class AliasPage(PageObject):
-    """All aliases of a model, by name."""
-
-    data: tuple[AliasObject, ...]
-
-
-@attrs.frozen(field_transformer=in_page_order)
-class PromotionPage(PageObject):
-    """Some changes of an alias, in order."""
-
-    data: tuple[PromotionObject, ...]
-
-
-@attrs.frozen(field_transformer=in_page_order)
-class TrainableModelPage(PageObject):
-    """Some models, in the order of their creation."""
-
-    data: tuple[TrainableModel, ...]
-
-
-@attrs.frozen(field_transformer=in_page_order)
-class CheckpointPage(PageObject):
-    """Some checkpoints, by step."""
-
-    data: tuple[CheckpointObject, ...]
+AliasPage = page_class("AliasPage", AliasObject, "All aliases of a model, by name.")
+PromotionPage = page_class("PromotionPage", PromotionObject, "Some changes of an alias, in order.")
+TrainableModelPage = page_class("TrainableModelPage", TrainableModel, "Some models, in the order of their creation.")
+CheckpointPage = page_class("CheckpointPage", CheckpointObject, "Some checkpoints, by step.")

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import partial
 
 from modelyard.domain.job import JobKind, JobStatus
-from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
@@ -14,17 +13,19 @@ from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteC
 from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
+    OptionsBody,
     RLJobCreate,
     SFTJobCreate,
-    TrainingEventObject,
     TrainingEventPage,
     TrainingJobObject,
     TrainingJobPage,
     dpo_request,
+    options_of,
     rl_request,
     sft_request,
 )
 from modelyard.http.trajectory_body import groups_body
+from modelyard.protocols import StoredArtifact
 
 JOBS = "/v1/preview/training-jobs"
 JOB = f"{JOBS}/{{training_job_id}}"
@@ -36,35 +37,34 @@ JOB = f"{JOBS}/{{training_job_id}}"
 def create_rl_job(call: RouteCall) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
     with groups_body(call) as (rest, stored):
-        body, config = rl_request(rest)
+        body = rl_request(rest)
         with problems_at("body", "experimental_config", model="model_id"):
-            request = call.platform.training._request(JobKind.RL, body.model_id.lower(), config)
-            call.platform.jobs.require_worker()
-            job = call.platform.training._submit_groups(request, stored)
-    return json_response(TrainingJobObject.of(job.refresh()))
+            return _create(call, JobKind.RL, body.model_id, stored, body.experimental_config)
 
 
 def create_sft_job(call: RouteCall) -> Response:
     """Create an SFT job, which fine-tunes a model on a dataset."""
-    return _create_on_dataset(call, JobKind.SFT, *sft_request(call.body))
+    return _create_on_dataset(call, JobKind.SFT, sft_request(call.body))
 
 
 def create_dpo_job(call: RouteCall) -> Response:
     """Create a DPO job, which trains a model on a dataset of preferences."""
-    return _create_on_dataset(call, JobKind.DPO, *dpo_request(call.body))
+    return _create_on_dataset(call, JobKind.DPO, dpo_request(call.body))
 
 
-def _create_on_dataset(
-    call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJobCreate, config: TrainingConfig
-) -> Response:
-    """Refuse what is wrong with the model before the lack of a worker, and that before the data are read."""
+def _create_on_dataset(call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJobCreate) -> Response:
     url = "training_data_url"
     with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
-        request = call.platform.training._request(kind, body.model_id.lower(), config)
-        call.platform.jobs.require_worker()
         if "://" not in body.training_data_url:
             raise InvalidInput.at("data", msg="must be the URL that the upload of a dataset returned")
-        job = call.platform.training._submit_rows(request, body.training_data_url)
+        return _create(call, kind, body.model_id, body.training_data_url, body.config)
+
+
+def _create(
+    call: RouteCall, kind: JobKind, model_id: str, data: str | StoredArtifact, options: OptionsBody | None
+) -> Response:
+    training, model_id = call.platform.training, model_id.lower()
+    job = training.submit(kind, model_id, data, options_of(options), require_worker=True)
     return json_response(TrainingJobObject.of(job.refresh()))
 
 
@@ -79,7 +79,7 @@ def list_jobs(call: RouteCall) -> Response:
         status, entity, project = _status(call), call.one("entity"), call.one("project")
         jobs = partial(call.platform.training.list, model=call.one("model_id"), status=status)
         page = requested_page(call, lambda order: jobs(entity=entity, project=project, order=order))
-    return json_response(TrainingJobPage.of(page, TrainingJobObject.of))
+    return json_response(TrainingJobPage.of(page))
 
 
 def _status(call: RouteCall) -> JobStatus | None:
@@ -93,7 +93,7 @@ def list_events(call: RouteCall) -> Response:
     """List the events of a training job in order."""
     job_id = call.params["training_job_id"]
     page = requested_page(call, lambda order: call.platform.training.events(job_id, order=order))
-    return json_response(TrainingEventPage.of(page, TrainingEventObject.of))
+    return json_response(TrainingEventPage.of(page))
 
 
 def cancel_job(call: RouteCall) -> Response:

@@ -1,18 +1,19 @@
 """Training jobs, their events and training data as the clients of the training interface know them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, get_type_hints
 
 import attrs
 
 from modelyard.domain.job import JobKind, JobStatus
-from modelyard.domain.training import Dataset, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import AssistantTurns, DPOConfig, ImportanceSamplingLevel, RLConfig, SFTConfig
+from modelyard.domain.training import TrainingJob
+from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length
 from modelyard.formats.converter import structure
-from modelyard.http.listing import PageObject, in_page_order, problems_at
+from modelyard.http.listing import page_class
+from modelyard.http.message import Answer, answer_from
 
 T = TypeVar("T")
 EventType = Literal["training_started", "gradient_step", "training_ended", "training_failed"]
@@ -20,28 +21,16 @@ EventType = Literal["training_started", "gradient_step", "training_ended", "trai
 # ---- requests
 
 
-@attrs.frozen
+def _fields_of(options: type) -> Callable[[type, list[Any]], list[Any]]:
+    """Give a class a field for each keyword of a training method; None, the default, means the method's default."""
+    fields = {name: attrs.field(default=None, type=kind) for name, kind in get_type_hints(options).items()}
+    made = attrs.make_class(options.__name__, fields, frozen=True)
+    return lambda cls, own: [*attrs.fields(made)]
+
+
+@attrs.frozen(field_transformer=_fields_of(RLOptions))
 class RLOptionsBody:
     """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
-
-    learning_rate: float | None = None
-    ppo: bool | None = None
-    loss_fn: Literal["cispo", "ppo"] | None = None
-    epsilon: float | None = None
-    epsilon_high: float | None = None
-    importance_sampling_level: ImportanceSamplingLevel | None = None
-    max_negative_advantage_importance_sampling_weight: float | None = None
-    mask_prob_ratio: bool | None = None
-    kimi_k2_tau: float | None = None
-    advantage_balance: float | None = None
-    scale_rewards: bool | None = None
-    normalize_advantages: bool | None = None
-    precalculate_logprobs: bool | None = None
-    truncated_importance_sampling: float | None = None
-    kl_penalty_coef: float | None = None
-    kl_penalty_reference_step: int | None = None
-    packed_sequence_length: int | None = None
-    allow_training_without_logprobs: bool | None = None
 
 
 @attrs.frozen
@@ -53,13 +42,9 @@ class RLJobCreate:
     experimental_config: RLOptionsBody | None = None
 
 
-@attrs.frozen
-class SFTOptions:
+@attrs.frozen(field_transformer=_fields_of(SFTOptions))
+class SFTOptionsBody:
     """How an SFT job trains: one learning rate for all batches, or one for each."""
-
-    learning_rate: float | tuple[float, ...] | None = None
-    batch_size: int | Literal["auto"] | None = None
-    assistant_turns: AssistantTurns | None = None
 
 
 @attrs.frozen
@@ -68,18 +53,13 @@ class SFTJobCreate:
 
     model_id: str = attrs.field(validator=ID)
     training_data_url: str = attrs.field(validator=Length(1, 1024))
-    config: SFTOptions | None = None
+    config: SFTOptionsBody | None = None
     experimental_config: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
-class DPOOptions:
+@attrs.frozen(field_transformer=_fields_of(DPOOptions))
+class DPOOptionsBody:
     """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
-
-    learning_rate: float | tuple[float, ...] | None = None
-    batch_size: int | Literal["auto"] | None = None
-    beta: float | None = None
-    label_smoothing: float | None = None
 
 
 @attrs.frozen
@@ -88,46 +68,33 @@ class DPOJobCreate:
 
     model_id: str = attrs.field(validator=ID)
     training_data_url: str = attrs.field(validator=Length(1, 1024))
-    config: DPOOptions | None = None
+    config: DPOOptionsBody | None = None
 
 
 _WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
 _NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 
 
-def rl_request(body: Any) -> tuple[RLJobCreate, RLConfig]:
-    """Read the body of an RL job, and resolve its configuration.
-
-    Raises `InvalidInput` naming every problem and unsupported option.
-    """
-    problems = _unsupported(body, "experimental_config", RLOptionsBody)
-    request = _structured(RLJobCreate, body, problems)
-    with problems_at("body", "experimental_config"):
-        return request, RLConfig.resolve(options_of(request.experimental_config))
+OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody
 
 
-def sft_request(body: Any) -> tuple[SFTJobCreate, SFTConfig]:
-    """Read the body of an SFT job, and resolve its configuration.
-
-    Raises `InvalidInput` naming every problem and unsupported option.
-    """
-    problems = [*_unsupported(body, "config", SFTOptions), *_unsupported(body, "experimental_config")]
-    request = _structured(SFTJobCreate, body, problems)
-    with problems_at("body", "config"):
-        return request, SFTConfig.resolve(options_of(request.config))
+def rl_request(body: Any) -> RLJobCreate:
+    """Read the body of an RL job. Raises `InvalidInput` naming every problem and unsupported option."""
+    return _structured(RLJobCreate, body, _unsupported(body, "experimental_config", RLOptionsBody))
 
 
-def dpo_request(body: Any) -> tuple[DPOJobCreate, DPOConfig]:
-    """Read the body of a DPO job, and resolve its configuration.
-
-    Raises `InvalidInput` naming every problem.
-    """
-    request = _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptions))
-    with problems_at("body", "config"):
-        return request, DPOConfig.resolve(options_of(request.config))
+def sft_request(body: Any) -> SFTJobCreate:
+    """Read the body of an SFT job. Raises `InvalidInput` naming every problem and unsupported option."""
+    problems = [*_unsupported(body, "config", SFTOptionsBody), *_unsupported(body, "experimental_config")]
+    return _structured(SFTJobCreate, body, problems)
 
 
-def options_of(options: RLOptionsBody | SFTOptions | DPOOptions | None) -> dict[str, Any]:
+def dpo_request(body: Any) -> DPOJobCreate:
+    """Read the body of a DPO job. Raises `InvalidInput` naming every problem and unsupported option."""
+    return _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptionsBody))
+
+
+def options_of(options: OptionsBody | None) -> dict[str, Any]:
     """Return the options that were given, by name."""
     given = attrs.asdict(options, recurse=False) if options is not None else {}
     return {name: value for name, value in given.items() if value is not None}
@@ -167,7 +134,7 @@ def _is_neutral(option: str, value: Any) -> bool:
 
 
 @attrs.frozen
-class TrainingJobObject:
+class TrainingJobObject(Answer):
     """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force.
 
     `queue_position` is how many jobs wait ahead of one that waits, up to 100; `waiting_for` what else it waits for.
@@ -196,12 +163,11 @@ class TrainingJobObject:
     @classmethod
     def of(cls, job: TrainingJob) -> Self:
         """Describe a training job."""
-        shown = {field.name: getattr(job, field.name) for field in attrs.fields(cls) if field.name != "object"}
-        return cls(object="training_job", **shown)
+        return answer_from(cls, job, object="training_job")
 
 
 @attrs.frozen
-class TrainingEventObject:
+class TrainingEventObject(Answer):
     """An event of a training job. The data of a `gradient_step` are finite numbers."""
 
     id: str
@@ -209,35 +175,17 @@ class TrainingEventObject:
     data: Mapping[str, Any]
     created_at: datetime
 
-    @classmethod
-    def of(cls, event: TrainingEvent) -> Self:
-        """Describe an event."""
-        return cls(event.id, cast(EventType, event.type), event.data, event.created_at)
-
 
 @attrs.frozen
-class DatasetObject:
+class DatasetObject(Answer):
     """Uploaded training data: the URL by which a job names them, and the SHA-256 of the rows."""
 
     url: str
     rows: int
     digest: str
 
-    @classmethod
-    def of(cls, dataset: Dataset) -> Self:
-        """Describe a dataset."""
-        return cls(dataset.url, dataset.rows, dataset.digest)
 
-
-@attrs.frozen(field_transformer=in_page_order)
-class TrainingJobPage(PageObject):
-    """Some training jobs, in the order of their creation."""
-
-    data: tuple[TrainingJobObject, ...]
-
-
-@attrs.frozen(field_transformer=in_page_order)
-class TrainingEventPage(PageObject):
-    """Some events of a job, in order."""
-
-    data: tuple[TrainingEventObject, ...]
+TrainingJobPage = page_class(
+    "TrainingJobPage", TrainingJobObject, "Some training jobs, in the order of their creation."
+)
+TrainingEventPage = page_class("TrainingEventPage", TrainingEventObject, "Some events of a job, in order.")

@@ -58,6 +58,13 @@ class CompletionOptions(GenerationOptions, total=False):
     messages: Messages
 
 
+class ChatOptions(CompletionOptions, total=False):
+    """The keywords of `chat.complete`: those of a completion, and the entity and project that it is recorded for."""
+
+    entity: str | None
+    project: str | None
+
+
 _METHODS = ("stream", "stream_options")
 """Parameters of the format that are methods here."""
 

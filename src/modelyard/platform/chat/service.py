@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Generator
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import attrs
 
@@ -16,7 +16,7 @@ from modelyard.errors import ModelNotFound, NotFound, RecordNotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
-from modelyard.platform.chat.request import CompletionOptions, build_request
+from modelyard.platform.chat.request import ChatOptions, CompletionOptions, build_request
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
@@ -29,59 +29,31 @@ class Chat:
     answer.text, answer.usage.total_tokens
 
     Messages are a string, `Message` values, or dicts of the chat-completion format. The parameters are those of
-    `CompletionOptions`. A `CompletionRequest` may be given instead of keywords.
+    `ChatOptions`. A `CompletionRequest` may be given instead of keywords.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
 
-    def complete(
-        self,
-        request: CompletionRequest | None = None,
-        /,
-        *,
-        entity: str | None = None,
-        project: str | None = None,
-        **options: Unpack[CompletionOptions],
-    ) -> Completion:
+    def complete(self, request: CompletionRequest | None = None, /, **options: Unpack[ChatOptions]) -> Completion:
         """Return the whole answer. Raises as `CompletionPipeline.flow` does."""
-        return run(self._flow(request, entity, project, options, streamed=False)).completion
+        return run(self._flow(request, options, streamed=False)).completion
 
     async def acomplete(
-        self,
-        request: CompletionRequest | None = None,
-        /,
-        *,
-        entity: str | None = None,
-        project: str | None = None,
-        **options: Unpack[CompletionOptions],
+        self, request: CompletionRequest | None = None, /, **options: Unpack[ChatOptions]
     ) -> Completion:
         """Return the whole answer, without blocking the event loop."""
-        return (await arun(self._flow(request, entity, project, options, streamed=False))).completion
+        return (await arun(self._flow(request, options, streamed=False))).completion
 
-    def stream(
-        self,
-        request: CompletionRequest | None = None,
-        /,
-        *,
-        entity: str | None = None,
-        project: str | None = None,
-        **options: Unpack[CompletionOptions],
-    ) -> "CompletionStream":
+    def stream(self, request: CompletionRequest | None = None, /, **options: Unpack[ChatOptions]) -> "CompletionStream":
         """Stream the answer. The first `next` sends the request, and raises what `complete` would."""
-        return CompletionStream(iterate(self._flow(request, entity, project, options, streamed=True)))
+        return CompletionStream(iterate(self._flow(request, options, streamed=True)))
 
     def astream(
-        self,
-        request: CompletionRequest | None = None,
-        /,
-        *,
-        entity: str | None = None,
-        project: str | None = None,
-        **options: Unpack[CompletionOptions],
+        self, request: CompletionRequest | None = None, /, **options: Unpack[ChatOptions]
     ) -> "AsyncCompletionStream":
         """Stream the answer on an event loop."""
-        return AsyncCompletionStream(aiterate(self._flow(request, entity, project, options, streamed=True)))
+        return AsyncCompletionStream(aiterate(self._flow(request, options, streamed=True)))
 
     def _pipeline(
         self, request: CompletionRequest, attribution: Attribution, *, details: bool = False
@@ -119,23 +91,18 @@ class Chat:
             raise NotFound("stored completion", id)
         return paging.cursor_at(StoredCompletion, index, kept)
 
-    def _flow(
-        self,
-        request: CompletionRequest | None,
-        entity: str | None,
-        project: str | None,
-        options: CompletionOptions,
-        streamed: bool,
-    ) -> Flow[CompletionResult]:
+    def _flow(self, request: CompletionRequest | None, options: ChatOptions, streamed: bool) -> Flow[CompletionResult]:
+        keywords: dict[str, Any] = {**options}
+        entity, project = keywords.pop("entity", None), keywords.pop("project", None)
         if request is None:
-            request = build_request(self._named(options), streamed)
-        elif options:
+            request = build_request(cast("CompletionOptions", self._named(keywords)), streamed)
+        elif keywords:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:
             request = attrs.evolve(request, streamed=streamed)
         return self._pipeline(request, self._principal.attribution(entity, project))
 
-    def _named(self, options: CompletionOptions) -> CompletionOptions:
+    def _named(self, options: dict[str, Any]) -> dict[str, Any]:
         """Put its name in the place of a model or checkpoint that is given as a value."""
         given = options.get("model")
         if not isinstance(given, Model | Checkpoint):

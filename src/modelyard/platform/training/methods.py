@@ -7,7 +7,15 @@ import attrs
 
 from modelyard.domain.job import JobKind
 from modelyard.domain.models import Model
-from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig, TrainingConfig
+from modelyard.domain.training_config import (
+    DPOConfig,
+    DPOOptions,
+    RLConfig,
+    RLOptions,
+    SFTConfig,
+    SFTOptions,
+    TrainingConfig,
+)
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
 from modelyard.platform.runtime import Runtime
@@ -17,11 +25,13 @@ from modelyard.platform.runtime import Runtime
 class Method:
     """What the platform has to know of one training method: the configuration and the rows that it takes.
 
-    A trainer knows the method by the value of its `kind`. `plotted` are the metrics of a step that a plot shows.
+    A trainer knows the method by the value of its `kind`. `options` are the keywords of a request. `plotted` are the
+    metrics of a step that a plot shows.
     """
 
     kind: JobKind
     config: type[TrainingConfig]
+    options: type
     rows: RowFormat[Any]
     plotted: tuple[str, ...] = ("loss",)
 
@@ -39,9 +49,9 @@ class JobRequest:
 METHODS: Mapping[JobKind, Method] = {
     method.kind: method
     for method in (
-        Method(JobKind.SFT, SFTConfig, EXAMPLES),
-        Method(JobKind.RL, RLConfig, GROUPS, plotted=("loss", "reward")),
-        Method(JobKind.DPO, DPOConfig, PREFERENCES, plotted=("loss", "accuracy", "margin")),
+        Method(JobKind.SFT, SFTConfig, SFTOptions, EXAMPLES),
+        Method(JobKind.RL, RLConfig, RLOptions, GROUPS, plotted=("loss", "reward")),
+        Method(JobKind.DPO, DPOConfig, DPOOptions, PREFERENCES, plotted=("loss", "accuracy", "margin")),
     )
 }
 

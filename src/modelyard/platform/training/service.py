@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, Unpack
 
 import attrs
 
@@ -13,22 +13,16 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
+from modelyard.domain.record import EMPTY
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import (
-    AssistantTurns,
-    BatchSize,
-    DPOConfig,
-    RLConfig,
-    RLOptions,
-    SFTConfig,
-    TrainingConfig,
-)
+from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.errors import InvalidInput, NotFound, nearest
-from modelyard.formats.training_data import DATASETS, GROUPS, RowFormat
+from modelyard.formats.training_data import DATASETS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files_of
+from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, named_place
 from modelyard.platform.runtime import Runtime
@@ -44,7 +38,7 @@ from modelyard.platform.training.data import (
 )
 from modelyard.platform.training.handle import JobHandle, cancel_job
 from modelyard.platform.training.lookup import found_job, narrowest_index, shown, shown_job, visible
-from modelyard.platform.training.methods import METHODS, JobRequest, require_offered
+from modelyard.platform.training.methods import METHODS, JobRequest, Method, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
@@ -70,26 +64,19 @@ class Training:
         model: Model | str,
         data: ExampleData | str | os.PathLike[str],
         *,
-        learning_rate: float | Sequence[float] | None = None,
-        batch_size: BatchSize | None = None,
-        assistant_turns: AssistantTurns | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[SFTOptions],
     ) -> JobHandle:
-        """Fine-tune a model on examples, in their order.
+        """Fine-tune a model on examples, in their order. `options` are the fields of `SFTConfig`.
 
         `model` is a model, its id or its name ("project/name", "entity/project/name"). `data` are examples, as values
         or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
         now. The same model, URL and configuration requested again while the first job has not ended is that job. With
         an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
         has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
-        `RateLimited`, `Conflict`, and `StorageFull` before the disk is.
+        `RateLimited`, `Conflict`, `StorageFull` before the disk is, and TypeError for an unknown option.
         """
-        options = {
-            "learning_rate": _rates(learning_rate),
-            "batch_size": batch_size,
-            "assistant_turns": assistant_turns,
-        }
-        return self._submit_rows(self._request(JobKind.SFT, model, SFTConfig.resolve(options), idempotency_key), data)
+        return self.submit(JobKind.SFT, model, data, options, idempotency_key=idempotency_key)
 
     def rl(
         self,
@@ -101,46 +88,55 @@ class Training:
     ) -> JobHandle:
         """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
 
-        `groups` are values or plain dicts, read as they come; or an artifact that holds them as `formats.training`
-        writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises
-        `InvalidInput`, `NotFound`, `RateLimited`, `Conflict`, `StorageFull`.
+        `groups` are values or plain dicts, read as they come; or an artifact that holds them as `formats.training_data`
+        writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises as `sft`
+        does.
         """
-        known = RLOptions.__annotations__
-        for name in options:
-            if name not in known:
-                raise TypeError(f"rl() has no option {name!r}{nearest(name, known)}")
-        config = RLConfig.resolve(cast("Mapping[str, Any]", options))
-        request = self._request(JobKind.RL, model, config, idempotency_key)
-        if isinstance(groups, StoredArtifact):
-            return self._submit_groups(request, groups)
-        stored, _ = store_rows(self._runtime.artifacts, GROUPS, rows_of(GROUPS, groups))
-        with remove_unless_recorded(self._runtime.artifacts, stored):
-            return self._submit_groups(request, stored)
+        return self.submit(JobKind.RL, model, groups, options, idempotency_key=idempotency_key)
 
     def dpo(
         self,
         model: Model | str,
         data: PreferenceData | str | os.PathLike[str],
         *,
-        learning_rate: float | Sequence[float] | None = None,
-        batch_size: BatchSize | None = None,
-        beta: float | None = None,
-        label_smoothing: float | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[DPOOptions],
     ) -> JobHandle:
         """Train a model to prefer one answer to another (DPO), on pairs in their order.
 
-        `data` are preferences, given in the ways of `sft`. Rewards are measured against the checkpoint that the model
-        has when the job begins: an answer's reward is `beta` times the log-ratio of its probabilities. Raises as `sft`
-        does.
+        `data` are preferences, given in the ways of `sft`, and `options` the fields of `DPOConfig`. Rewards are
+        measured against the checkpoint that the model has when the job begins: an answer's reward is `beta` times the
+        log-ratio of its probabilities. Raises as `sft` does.
         """
-        options = {
-            "learning_rate": _rates(learning_rate),
-            "batch_size": batch_size,
-            "beta": beta,
-            "label_smoothing": label_smoothing,
-        }
-        return self._submit_rows(self._request(JobKind.DPO, model, DPOConfig.resolve(options), idempotency_key), data)
+        return self.submit(JobKind.DPO, model, data, options, idempotency_key=idempotency_key)
+
+    def submit(
+        self,
+        kind: JobKind,
+        model: Model | str,
+        data: Iterable[Any] | StoredArtifact | str | os.PathLike[str],
+        options: Mapping[str, Any] = EMPTY,
+        *,
+        idempotency_key: str | None = None,
+        require_worker: bool = False,
+    ) -> JobHandle:
+        """Train a model by the method of this kind, as the method of that name does.
+
+        With `require_worker`, raises `NoWorker` before any data are read where no worker is alive.
+        """
+        method = METHODS[kind]
+        _check_options(method, options)
+        request = self._request(method, model, method.config.resolve(options), idempotency_key)
+        if require_worker:
+            Jobs(self._runtime, self._principal).require_worker()
+        if isinstance(data, StoredArtifact):
+            return self._submit(request, _own(data))
+        if isinstance(data, str) and "://" in data:
+            return self._submit(request, *self._dataset_named(request, data))
+        stored, rows = self._keep(method.rows, data)
+        with remove_unless_recorded(self._runtime.artifacts, stored):
+            _check_rows(request.config, rows)
+            return self._submit(request, {**_own(stored), "rows": rows})
 
     # ---- datasets
 
@@ -228,26 +224,13 @@ class Training:
     # ---- how a job is made
 
     def _request(
-        self, kind: JobKind, model: Model | str, config: TrainingConfig, idempotency_key: str | None = None
+        self, method: Method, model: Model | str, config: TrainingConfig, idempotency_key: str | None
     ) -> JobRequest:
         """Check what is requested before any data are read."""
         key, target = check_idempotency_key(idempotency_key), self._model(model)
         self._runtime.require_room()
-        require_offered(self._runtime, target.base_model, kind)
-        return JobRequest(METHODS[kind], target, config, key)
-
-    def _submit_groups(self, request: JobRequest, stored: StoredArtifact) -> JobHandle:
-        """Submit a job on trajectory groups, which are the job's own from then on."""
-        return self._submit(request, _own(stored))
-
-    def _submit_rows(self, request: JobRequest, data: Iterable[Any] | str | os.PathLike[str]) -> JobHandle:
-        """Submit a job on rows: those of a dataset, or given as values or as a file."""
-        if isinstance(data, str) and "://" in data:
-            return self._submit(request, *self._dataset_named(request, data))
-        stored, rows = self._keep(request.method.rows, data)
-        with remove_unless_recorded(self._runtime.artifacts, stored):
-            _check_rows(request.config, rows)
-            return self._submit(request, {**_own(stored), "rows": rows})
+        require_offered(self._runtime, target.base_model, method.kind)
+        return JobRequest(method, target, config, key)
 
     def _model(self, model: Model | str) -> Model:
         return self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
@@ -327,8 +310,11 @@ class Training:
         return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
 
 
-def _rates(given: float | Sequence[float] | None) -> float | tuple[float, ...] | None:
-    return given if given is None or isinstance(given, float | int) else tuple(given)
+def _check_options(method: Method, options: Mapping[str, Any]) -> None:
+    known = method.options.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{method.kind.value}() has no option {name!r}{nearest(name, known)}")
 
 
 def _own(stored: StoredArtifact) -> Mapping[str, Any]:
