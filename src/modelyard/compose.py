@@ -64,7 +64,7 @@ def open_platform(
     `entity` owns what the host creates. `project` is the default for models, datasets and evaluations.
     `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
     `durability` of the file is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
-    make a run repeatable; the default ids take their time from `clock`. `observer` receives typed events, such as
+    make a run repeatable; the default ids are made of the other two. `observer` receives typed events, such as
     `CompletionBooked`. Your own `store` or `artifacts` replaces the default; you close it yourself. Nothing is
     read from the environment and no thread is started.
 
@@ -88,7 +88,7 @@ def open_platform(
         backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
         trainers=tuple(trainers) if trainers is not None else _trainers(base_models),
         clock=clock_in_use,
-        ids=ids or (uuid7_ids() if clock is None else ids_by(clock)),
+        ids=ids or (uuid7_ids(randomness=randomness) if clock is None else ids_by(clock, randomness)),
         randomness=randomness,
         observer=observer,
         settings=settings or Settings(),
@@ -108,9 +108,9 @@ def open_platform(
     return Platform(runtime, host(entity), Lifetime(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
 
 
-def ids_by(clock: Clock) -> Ids:
-    """Make a source of ids that take their time from a clock."""
-    return uuid7_ids(lambda: int(clock.now().timestamp() * 1000))
+def ids_by(clock: Clock, randomness: Randomness = os.urandom) -> Ids:
+    """Make a source of ids that take their time from a clock, and the rest from `randomness`."""
+    return uuid7_ids(lambda: int(clock.now().timestamp() * 1000), randomness)
 
 
 def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"], clock: Clock) -> Store:

@@ -187,10 +187,14 @@ class Forbidden(CallerError):
 
 
 class BudgetExceeded(CallerError):
-    """The cost of this request could exceed a budget's limit."""
+    """The cost of this request could exceed a budget's limit. `param` is the parameter that would lower it, if any."""
 
     code = "insufficient_quota"
     status = 402
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        self.param: str | None = param
+        super().__init__(message)
 
 
 class RateLimited(CallerError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from modelyard import Example, Message, Platform, Role, open_platform
 from modelyard.domain.events import CompletionBooked, JobChanged
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, NotFound, StoreClosed, UsedAfterFork
+from modelyard.testing.clock import ManualClock
 
 
 def example(question: str, answer: str) -> Example:
@@ -148,3 +150,14 @@ def test_an_observer_sees_typed_events_and_its_faults_change_nothing() -> None:
         trained(platform)
     assert any(isinstance(event, CompletionBooked) and event.model == "echo" for event in seen)
     assert [event.status.value for event in seen if isinstance(event, JobChanged)] == ["queued", "running", "succeeded"]
+
+
+def test_a_clock_and_randomness_alone_give_one_history() -> None:
+    def history() -> list[str]:
+        with open_platform(clock=ManualClock(), randomness=random.Random(1).randbytes) as platform:
+            key = platform.keys.create()
+            model = platform.models.create("m", base_model="tabular-mini")
+            answers = [platform.chat.complete(model="tabular-mini", messages="x", max_tokens=9) for _ in range(2)]
+            return [key.key.id, key.secret, model.id, *(text for one in answers for text in (one.id, one.text))]
+
+    assert history() == history()

@@ -169,15 +169,19 @@ def _one_line(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
+_LATER = (429, 503)
+"""The statuses that always come with `Retry-After`."""
+
+
 def _headers(failure: Exception) -> list[Header]:
     headers = []
     if isinstance(failure, http_errors.MethodNotAllowed):
         headers.append(("allow", failure.allow))
     if isinstance(failure, errors.Conflict):
         headers.append(("x-should-retry", "false"))
-    wait = 1.0 if isinstance(failure, errors.StoreBusy) else getattr(failure, "retry_after", None)
-    if wait is not None:
-        headers.append(("retry-after", str(max(1, math.ceil(wait)))))
+    wait = getattr(failure, "retry_after", None)
+    if wait is not None or _status(failure) in _LATER:
+        headers.append(("retry-after", str(max(1, math.ceil(wait or 1)))))
     return headers
 
 
@@ -198,7 +202,9 @@ def _code(failure: Exception) -> str:
 def chat_body(failure: Exception, status: int) -> Mapping[str, Any]:
     """Return `{"error": {...}}` as JSON data. Every problem is in the message, because clients show nothing else."""
     type_ = CHAT_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    message, param = _words(failure), "model" if isinstance(failure, errors.ModelNotFound) else None
+    message, param = _words(failure), getattr(failure, "param", None)
+    if isinstance(failure, errors.ModelNotFound):
+        param = "model"
     if isinstance(failure, errors.InvalidInput) and failure.problems:
         first = failure.problems[0]
         # Clients look for how this one's message begins, so its place is left out.

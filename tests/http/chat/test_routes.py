@@ -166,7 +166,18 @@ def test_a_spent_budget_is_402_and_nothing_is_booked(client_for: Any) -> None:
         refused = client.chat(model="tabular-mini")
         assert refused.status == 402
         assert refused.json["error"]["code"] == "insufficient_quota"
+        assert refused.json["error"]["param"] is None
         assert platform.usage.total(by=("entity",)) == []
+
+
+def test_the_402_of_an_answer_that_may_be_too_long_names_max_tokens(client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform)
+        platform.usage.set_budget("0.00001", entity="acme")
+        refused = client.chat(model="tabular-mini")
+        assert (refused.status, refused.json["error"]["param"]) == (402, "max_tokens")
+        assert refused.json["error"]["message"].startswith("max_tokens: ")
+        assert client.chat(model="tabular-mini", max_tokens=5).status == 200
 
 
 def test_a_foreign_team_in_the_header_is_403_and_nothing_is_booked(client_for: Any) -> None:

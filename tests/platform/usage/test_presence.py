@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 from modelyard import Platform, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
+from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.domain.process import ProcessRecord
 from modelyard.domain.usage import Admission
 from modelyard.errors import BudgetExceeded, RateLimited, StoreClosed
 from modelyard.platform.usage.presence import presence_of, release_dead
 from modelyard.process_identity import machine
+from modelyard.protocols import Backend, ServedModel
 from modelyard.testing.clock import ManualClock
 
 PRICE = Pricing(completion=Decimal(1))
@@ -35,8 +38,10 @@ class Fleet:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
         self._path, self._monkeypatch, self._stack = path, monkeypatch, stack
 
-    def open(self, clock: ManualClock | None = None, machine: str | None = None) -> Platform:
-        backend = EchoBackend(pricing=PRICE)
+    def open(
+        self, clock: ManualClock | None = None, machine: str | None = None, backend: Backend | None = None
+    ) -> Platform:
+        backend = backend or EchoBackend(pricing=PRICE)
         platform = self._stack.enter_context(
             open_platform(self._path, clock=clock or ManualClock(), backend=backend, durability="process")
         )
@@ -317,6 +322,36 @@ def test_closing_books_what_was_produced_and_releases_the_rest(fleet: Fleet, lim
         with pytest.raises(StoreClosed, match="was closed while the request ran"):
             next(stream)
     assert len(list(after.usage.list())) == 5
+
+
+@attrs.define(eq=False)
+class Closes(EchoBackend):
+    """Closes its platform in the middle of an answer."""
+
+    closing: Callable[[], None] = lambda: None
+
+    def __attrs_pre_init__(self) -> None:
+        super().__init__(pricing=PRICE)
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        first, *rest = super().stream(attrs.evolve(request, streamed=True), model)
+        yield first
+        self.closing()
+        yield from rest
+
+
+@pytest.mark.parametrize("limit", [None, 99])
+def test_an_answer_that_ends_when_its_platform_is_closed_is_booked_once(fleet: Fleet, limit: int | None) -> None:
+    backend = Closes()
+    after, closing = fleet.open(), fleet.open(backend=backend)
+    backend.closing = closing.close
+    if limit is not None:
+        closing.usage.set_budget(limit)
+    with pytest.raises(StoreClosed, match="was closed while the request ran"):
+        closing.chat.complete(**FIVE)
+    assert [row.completion_tokens for row in after.usage.list()] == [1]
+    if limit is not None:
+        assert budget(after) == (0, 1)
 
 
 def test_a_stream_that_is_dropped_after_its_platform_was_closed_says_nothing(

@@ -213,3 +213,9 @@ def _revise(tx: Tx) -> None:
         tx.replace(revision)
     else:
         tx.add(revision)
+
+
+def booked_name(requested: str, entry: CatalogueEntry) -> str:
+    """Return the catalogue id, or `entity/project/name` of a trained model without its step or alias."""
+    parts = None if requested == entry.id else models.ModelName.parse(requested)
+    return entry.id if parts is None else f"{parts.entity}/{parts.project}/{parts.name}"

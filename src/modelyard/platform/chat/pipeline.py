@@ -1,11 +1,12 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from functools import partial
 
 import attrs
 
-from modelyard.domain import events, models
+from modelyard.domain import events
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, StoredCompletion, Usage
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
@@ -13,7 +14,7 @@ from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
 from modelyard.formats import converter
-from modelyard.platform.catalogue.service import offered, served
+from modelyard.platform.catalogue.service import booked_name, offered, served
 from modelyard.platform.chat.assembly import ResponseAssembler, assemblers_of
 from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull, backend_of
 from modelyard.platform.chat.capability_checks import (
@@ -116,7 +117,7 @@ class CompletionPipeline:
             self._prepare()
         self.runtime.cache.begin(self.id, self)
         if self.limited:
-            self.reserved = yield from reserve(self.runtime, self._admission(), self.principal.limits)
+            self.reserved = yield from self._reserve()
         try:
             yield from self._stream()
             completion = self._completion()
@@ -175,13 +176,18 @@ class CompletionPipeline:
         self.request = request.asking(request.messages, request.sampling.seeded(seed), max_tokens)
         self.assemblers = list(assemblers_of(self.request, capabilities.choices))
 
-    def _admission(self) -> Admission:
-        entry, request = self.served.entry, self.request
-        assert request.max_tokens is not None
+    def _reserve(self) -> Flow[Admission | None]:
+        assert self.request.max_tokens is not None
+        longest, shortest = self._cost_with(self.request.max_tokens), self._cost_with(1)
+        now, entity = self.runtime.clock.now(), self.attribution.entity
+        admission = Admission(self.id, self.principal.key_id, entity, (), longest, now)
+        return reserve(self.runtime, admission, self.principal.limits, shortest)
+
+    def _cost_with(self, tokens: int) -> Decimal:
+        """Return the most that the request can cost with answers of so many tokens."""
+        entry = self.served.entry
         prompt = entry.context_length if self.prompt_tokens is None else self.prompt_tokens
-        worst = Usage(prompt, request.max_tokens * request.n, images=self.images)
-        dearest = most(worst, entry.pricing)
-        return Admission(self.id, self.principal.key_id, self.attribution.entity, (), dearest, self.runtime.clock.now())
+        return most(Usage(prompt, tokens * self.request.n, images=self.images), entry.pricing)
 
     # ---- while it answers
 
@@ -301,7 +307,7 @@ class CompletionPipeline:
             entity=self.attribution.entity,
             project=self.attribution.project,
             key_id=self.principal.key_id,
-            model=_booked_name(self.given.model, model.entry),
+            model=booked_name(self.given.model, model.entry),
             base_model=model.base_model,
             checkpoint_step=None if model.checkpoint is None else model.checkpoint.step,
             prompt_tokens=usage.prompt_tokens,
@@ -340,9 +346,3 @@ def _committed(runtime: Runtime, id: str, entry: LedgerEntry | None) -> None:
                 entry.cost,
             )
         )
-
-
-def _booked_name(requested: str, entry: CatalogueEntry) -> str:
-    """Return the catalogue id, or `entity/project/name` of a trained model without its step or alias."""
-    parts = None if requested == entry.id else models.ModelName.parse(requested)
-    return entry.id if parts is None else f"{parts.entity}/{parts.project}/{parts.name}"

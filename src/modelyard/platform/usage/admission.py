@@ -23,15 +23,15 @@ _ROUNDING = 1e-5
 _NOTHING = Decimal(0)
 
 
-def reserve(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admission | None]:
+def reserve(runtime: Runtime, admission: Admission, limits: Limits, least: Decimal) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `admission` names the key and what may be spent at most. What dead processes hold is released when the request would
-    be refused otherwise. Raises `RateLimited`, `BudgetExceeded`.
+    `admission` names the key and what may be spent at most; `least` is what the shortest answer would cost. What dead
+    processes hold is released when the request would be refused otherwise. Raises `RateLimited`, `BudgetExceeded`.
     """
     store, here = runtime.store, presence.presence_of(runtime)
     threads = runtime.store_threads(admission.entity)
-    step = partial(admit, admission=attrs.evolve(admission, owner=here.id), limits=limits, here=here)
+    step = partial(admit, admission=attrs.evolve(admission, owner=here.id), limits=limits, least=least, here=here)
     try:
         held = yield Transact(store, step, durable=False)
     except (RateLimited, BudgetExceeded):
@@ -44,7 +44,7 @@ def reserve(runtime: Runtime, admission: Admission, limits: Limits) -> Flow[Admi
     return held  # type: ignore[no-any-return]
 
 
-def admit(tx: Tx, admission: Admission, limits: Limits, here: "presence.Presence") -> Admission | None:
+def admit(tx: Tx, admission: Admission, limits: Limits, least: Decimal, here: "presence.Presence") -> Admission | None:
     """Apply the rules: rate, requests at once, then every budget. `here` is the process that will run the request."""
     if limits.requests_per_minute is not None:
         _count_request(tx, admission.key_id, limits.requests_per_minute)
@@ -53,7 +53,7 @@ def admit(tx: Tx, admission: Admission, limits: Limits, here: "presence.Presence
         raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
     budgets = budgets_of(tx, admission.entity, admission.key_id)
     for budget in budgets:
-        _reserve(tx, budget, admission.reserved)
+        _reserve(tx, budget, admission.reserved, least)
     if not budgets and at_once is None:
         return None
     here.sign_on(tx)
@@ -72,10 +72,20 @@ def _count_request(tx: Tx, key_id: str, per_minute: int) -> None:
     (tx.add if kept is None else tx.replace)(used.after_request(time, per_minute))
 
 
-def _reserve(tx: Tx, budget: Budget, amount: Decimal) -> None:
+def _reserve(tx: Tx, budget: Budget, amount: Decimal, least: Decimal) -> None:
     if amount > budget.remaining:
-        raise BudgetExceeded(
-            f"this request may cost up to {amount:f} USD and the budget of {budget.limit:f} USD has "
-            f"{max(budget.remaining, _NOTHING):f} left; ask for fewer tokens, or have the budget raised"
-        )
+        raise _over_budget(budget, amount, least)
     tx.replace(budget.reserve(amount))
+
+
+def _over_budget(budget: Budget, amount: Decimal, least: Decimal) -> BudgetExceeded:
+    """Return the error of a request that does not fit; it names `max_tokens` where a lower one would make it fit."""
+    left = max(budget.remaining, _NOTHING)
+    has = f"the budget of {budget.limit:f} USD has {left:f} left"
+    if least > left:
+        return BudgetExceeded(f"even with the shortest answer this request may cost {least:f} USD, and {has}; raise it")
+    return BudgetExceeded(
+        f"max_tokens: with the longest answer that it allows, this request would cost {amount:f} USD, and {has}; set a "
+        "lower one, or have the budget raised",
+        "max_tokens",
+    )
