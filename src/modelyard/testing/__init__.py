@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.store_machine import StoreMachine, machine_over
     from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
     from modelyard.testing.contracts.trainer import TrainerContract
-    from modelyard.testing.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
+    from modelyard.testing.fake_vllm.misbehaviour import (
+        Abort,
+        Break,
+        CutConnection,
+        FallSilent,
+        Garble,
+        Gate,
+        Hold,
+        Refuse,
+    )
     from modelyard.testing.fake_vllm.server import LOAD_ADAPTER, FakeVllm
     from modelyard.testing.faults.faults import Faults
     from modelyard.testing.faults.kinds import Cut, Disconnect, Killed, Malformed, Slow, TakenOver, Timeout
@@ -51,7 +60,9 @@ else:
             "testing.contracts.store_values": ("CONTRACT_RECORDS",),
             "testing.contracts.strategies": ("strategies",),
             "testing.contracts.trainer": ("TrainerContract",),
-            "testing.fake_vllm.misbehaviour": ("Break", "CutConnection", "Garble", "Gate", "Hold", "Refuse"),
+            "testing.fake_vllm.misbehaviour": (
+                *("Abort", "Break", "CutConnection", "FallSilent", "Garble", "Gate", "Hold", "Refuse"),
+            ),
             "testing.fake_vllm.server": ("LOAD_ADAPTER", "FakeVllm"),
             "testing.faults.faults": ("Faults",),
             "testing.faults.kinds": ("Cut", "Disconnect", "Killed", "Malformed", "Slow", "TakenOver", "Timeout"),
@@ -63,6 +74,7 @@ else:
 __all__ = [
     "CONTRACT_RECORDS",
     "LOAD_ADAPTER",
+    "Abort",
     "ArtifactStoreContract",
     "AuthenticatorContract",
     "BackendContract",
@@ -72,6 +84,7 @@ __all__ = [
     "Disconnect",
     "ExecutorContract",
     "FakeVllm",
+    "FallSilent",
     "Faults",
     "Garble",
     "Gate",

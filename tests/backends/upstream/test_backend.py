@@ -175,7 +175,10 @@ class TestRefusals:
         with pytest.raises(InvalidInput) as refused:
             either(far.backend, sampling=Sampling(temperature=9))
         (problem,) = refused.value.problems
-        assert (problem.loc, problem.msg) == (("temperature",), "must be at most 2")
+        assert (problem.loc, problem.msg) == (
+            ("temperature",),
+            "temperature must be in [0, 2], got 9.0. (parameter=temperature, value=9.0)",
+        )
         assert len(far.fake.chats) == 1
 
     def test_a_prompt_that_is_too_long_is_told_as_such(self, far: Far) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from modelyard.backends import Timeouts
 from modelyard.backends.upstream.transport import KEPT
-from modelyard.domain.completion import Delta
+from modelyard.domain.completion import Delta, Sampling
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput
 from modelyard.testing.fake_vllm.misbehaviour import Gate, Hold
 from modelyard.testing.fake_vllm.server import FakeVllm
@@ -331,3 +331,24 @@ class TestUsage:
             usage = ask(backend, n=2)[-1].usage
         assert usage is not None
         assert (usage.completion_tokens, usage.estimated) == (4, False)
+
+
+class TestGreedyChoices:
+    """vLLM refuses several choices of greedy sampling, which are equal."""
+
+    @pytest.mark.parametrize("streamed", [True, False])
+    def test_one_answer_is_requested_and_given_for_each_choice(self, either: Any, streamed: bool) -> None:
+        fake = FakeVllm()
+        with fake.serve() as url, backend_at(f"{url}/v1") as backend:
+            deltas = either(backend, n=3, streamed=streamed, sampling=Sampling(temperature=0.0), logprobs=True)
+        assert "n" not in fake.chats[0].body
+        texts = [text_of([delta for delta in deltas if delta.index == index]) for index in range(3)]
+        assert texts == ["one two three four"] * 3
+        (usage,) = [delta.usage for delta in deltas if delta.usage]
+        assert (deltas[-1].usage, usage.prompt_tokens, usage.completion_tokens) == (usage, 4, 12)
+
+    def test_others_are_requested_together(self) -> None:
+        fake = FakeVllm()
+        with fake.serve() as url, backend_at(f"{url}/v1") as backend:
+            ask(backend, n=3)
+        assert fake.chats[0].body["n"] == 3

@@ -1,7 +1,7 @@
 """One request to a server, written once as a flow: its attempts, their time limits, and the deltas of the answer."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from itertools import count
@@ -12,7 +12,7 @@ import attrs
 from modelyard.backends.upstream.errors import Head, RetryableError, failed_inside, refusal
 from modelyard.backends.upstream.models import UpstreamModel
 from modelyard.backends.upstream.timeouts import Timeouts
-from modelyard.domain.completion import CompletionRequest
+from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
@@ -27,6 +27,8 @@ log.addHandler(logging.NullHandler())
 MAX_ANSWER = 2**26
 MAX_REFUSAL = 2**16
 _DONE = b"[DONE]"
+_GREEDY = 1e-5
+"""The temperature below which vLLM takes the likeliest token."""
 _LAST_READ = 1.0
 """Seconds that a connection has to end once the answer is complete."""
 
@@ -100,7 +102,10 @@ class Exchange:
         model: ServedModel,
     ) -> None:
         self._upstream, self._clock, self._timeouts = upstream, upstream.clock, upstream.timeouts
-        self._transport, self._upstream_model, self._request, self._model = transport, upstream_model, request, model
+        self._transport, self._upstream_model, self._model = transport, upstream_model, model
+        self._greedy = request.n > 1 and request.sampling.temperature < _GREEDY
+        self._request = attrs.evolve(request, n=1) if self._greedy else request
+        self._choices = request.n
         self._limit = self._waited = 0.0
         self._begun = False
         self._adapter: str | None = None
@@ -185,11 +190,13 @@ class Exchange:
                         continue
                     for delta in reader.take(self._json(event)):
                         self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
-                        yield Emit(delta)
+                        for shown in self._choices_of(delta):
+                            yield Emit(shown)
         except (RetryableError, TimeoutError):
             if not done:
                 raise
-        yield Emit(reader.end())
+        for shown in self._choices_of(reader.end()):
+            yield Emit(shown)
 
     def _document(self) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
@@ -197,7 +204,19 @@ class Exchange:
         value = self._json((yield from self._whole(MAX_ANSWER)))
         for delta in (*reader.take(value), reader.end()):
             self._begun = True
-            yield Emit(delta)
+            for shown in self._choices_of(delta):
+                yield Emit(shown)
+
+    def _choices_of(self, delta: Delta) -> Sequence[Delta]:
+        """Return the delta, and of greedy sampling a copy for each choice: vLLM refuses to make equal choices."""
+        if not self._greedy:
+            return (delta,)
+        usage, count = delta.usage, self._choices
+        copies = [attrs.evolve(delta, index=index, usage=None) for index in range(count)]
+        if usage is not None:
+            total = attrs.evolve(usage, completion_tokens=usage.completion_tokens * count)
+            copies[-1] = attrs.evolve(copies[-1], usage=total)
+        return copies
 
     def _whole(self, most: int) -> Flow[bytes]:
         """Return the rest of the answer."""

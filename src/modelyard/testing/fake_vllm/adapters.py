@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +40,45 @@ class NoAdapter(Exception):
     """There is no adapter at that path."""
 
 
-def load_adapter(name: str, path: str, parent: str, max_rank: int) -> FakeAdapter:
-    """Load the adapter in a folder. Raises `NoAdapter`, and `ValueError` with vLLM's words for one that it refuses."""
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The modules of most models that an adapter may change."""
+
+
+def load_adapter(name: str, path: str, parent: str, max_rank: int, modules: Collection[str]) -> FakeAdapter:
+    """Load the adapter in a folder, for a base that has these `modules`.
+
+    Raises `NoAdapter`, and `ValueError` with vLLM's words for one that it refuses.
+    """
     folder = Path(path)
     if not (folder / CONFIG_FILE).is_file():
         raise NoAdapter(f"Loading lora {name} failed: No adapter found for {path}")
-    config = _config((folder / CONFIG_FILE).read_bytes())
-    _check_weights(folder / WEIGHTS_FILE)
-    if config["r"] > max_rank:
-        raise ValueError(f"LoRA rank {config['r']} is greater than max_lora_rank {max_rank}.")
+    config = _config((folder / CONFIG_FILE).read_bytes(), max_rank)
+    changed = _weights(folder / WEIGHTS_FILE)
+    unknown = sorted(module for module in changed if module.rpartition(".")[2] not in modules)
+    if unknown:
+        raise ValueError(
+            f"While loading {path}, expected target modules in {set(modules)} but received {unknown}. "
+            "Please verify that the loaded LoRA module is correct"
+        )
     return FakeAdapter(name, path, config["r"], parent)
 
 
-def _config(raw: bytes) -> Mapping[str, Any]:
+def _config(raw: bytes, max_rank: int) -> Mapping[str, Any]:
     config = json.loads(raw)
     missing = {"r", "lora_alpha", "target_modules"} - config.keys()
     if missing:
         raise ValueError(f"Missing required configuration fields: {missing}")
     refused = []
-    if config.get("modules_to_save"):
-        refused.append("vLLM only supports modules_to_save being None.")
+    unsupported = [module for module in config.get("modules_to_save") or () if module not in ("classifier", "score")]
+    if unsupported:
+        refused.append(
+            'vLLM only supports modules_to_save being either None or ["classifier", "score"] for classification '
+            f"models. Unsupported modules_to_save: {unsupported}"
+        )
     if config.get("use_dora"):
         refused.append("vLLM does not yet support DoRA.")
+    if config["r"] > max_rank:
+        refused.append(f"LoRA rank {config['r']} is greater than max_lora_rank {max_rank}.")
     if config.get("bias", "none") != "none":
         refused.append("Adapter bias is not supported.")
     if refused:
@@ -68,8 +86,8 @@ def _config(raw: bytes) -> Mapping[str, Any]:
     return dict(config)
 
 
-def _check_weights(file: Path) -> None:
-    """Check that a safetensors file is complete and has nothing but the two halves of low-rank matrices."""
+def _weights(file: Path) -> set[str]:
+    """Return the modules that a safetensors file changes, after checking that it is complete and holds nothing else."""
     if not file.is_file():
         raise ValueError(f"{file.parent} doesn't contain tensors")
     raw = file.read_bytes()
@@ -85,3 +103,4 @@ def _check_weights(file: Path) -> None:
     strange = sorted(name for name in header if ".lora_A." not in name and ".lora_B." not in name)
     if strange:
         raise ValueError(f"{strange[0]} is unsupported LoRA weight")
+    return {re.split(r"\.lora_[AB]\.", name)[0].removeprefix("base_model.model.") for name in header}

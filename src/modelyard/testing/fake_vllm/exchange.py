@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from modelyard.testing.fake_vllm.misbehaviour import LONGEST_WAIT, Answered, ConnectionCut, Misbehaviour
-from modelyard.testing.fake_vllm.schemas import Json, dump, error_body
+from modelyard.testing.fake_vllm.schemas import AnswerWriter, Json, dump, error_body
 
 NOTHING: Mapping[str, str] = {}
 
@@ -68,6 +68,7 @@ class FakeExchange:
         self._loop = asyncio.get_running_loop()
         self._streaming = False
         self._cut = False
+        self.writer: AnswerWriter | None = None
 
     # ---- life cycle
 
@@ -112,10 +113,11 @@ class FakeExchange:
             self._plan = None
             await plan.happen(self)
 
-    async def answer(self, status: int, body: str, content_type: str, headers: Mapping[str, str]) -> None:
+    async def answer(self, status: int, body: str, content_type: str | None, headers: Mapping[str, str]) -> None:
         """Send a whole answer."""
         raw = body.encode()
-        await self._start(status, {"content-type": content_type, "content-length": str(len(raw)), **headers})
+        kind = {} if content_type is None else {"content-type": content_type}
+        await self._start(status, {**kind, "content-length": str(len(raw)), **headers})
         await self._send({"type": "http.response.body", "body": raw})
 
     async def answer_json(self, body: Json, status: int = 200, headers: Mapping[str, str] = NOTHING) -> None:
@@ -155,6 +157,16 @@ class FakeExchange:
             await self.refuse(500, message)
             return
         await self.event(dump(error_body(500, message, old=self._old)))
+        await self.end_stream()
+
+    async def abort(self) -> None:
+        """End the answer to a chat with the finish reason "abort", as vLLM does when it gets SIGTERM."""
+        assert self.writer is not None, "an abort is planned for a chat completion"
+        if not self._streaming:
+            await self.answer_json(self.writer.aborted())
+            return
+        for chunk in self.writer.abortions():
+            await self.event(dump(chunk))
         await self.end_stream()
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What a server double can do instead of answering a request: refuse, cut, garble, break off, hold."""
+"""What a server double can do instead of answering a request: refuse, cut, garble, break off, hold, shut down."""
 
 import asyncio
 import threading
@@ -62,6 +62,10 @@ class Responder(Protocol):
 
     async def break_off(self, message: str) -> None:
         """Answer that it failed: in a stream with an event and its end, otherwise with a status 500."""
+        ...
+
+    async def abort(self) -> None:
+        """Answer that the server shuts down: with the finish reason "abort"."""
         ...
 
 
@@ -142,3 +146,26 @@ class Hold:
     async def happen(self, responder: Responder) -> None:
         """Wait."""
         await self.gate.wait()
+
+
+@attrs.frozen
+class Abort:
+    """Shut down, as vLLM mostly does: every choice ends with the finish reason "abort"."""
+
+    after: int = 1
+
+    async def happen(self, responder: Responder) -> None:
+        """Abort."""
+        await responder.abort()
+        raise Answered
+
+
+@attrs.frozen
+class FallSilent:
+    """Shut down, as vLLM sometimes does, with adapters above all: send nothing more until the client disconnects."""
+
+    after: int | None = 1
+
+    async def happen(self, responder: Responder) -> None:
+        """Wait until the client disconnects."""
+        await asyncio.Event().wait()

@@ -1,5 +1,15 @@
 """A double of a vLLM server: its routes, its errors and its LoRA adapters, answered by any modelyard backend.
 
+It was compared with vLLM 0.32.0, request by request. These differences remain:
+
+* Routes for chat completions, models, adapters, health and the version are there, and no others.
+* Log-probabilities under a grammar are the backend's own. vLLM reports them after the grammar's mask.
+* A forced call without `strict` may have any JSON object as its arguments; in vLLM it may be any JSON value. One that
+  `max_tokens` cuts is content, or pieces, as the backend gives it.
+* Text, ids and log-probabilities of a stop string are left out, and `stop_reason` is null.
+* Of the faults of a message only the first is reported. A schema that the backend refuses is refused in its words.
+* `top_logprobs` of -1 is refused without the size of the vocabulary.
+
     fake = FakeVllm(EchoBackend(("Qwen/Qwen3-8B",)))
     with fake.serve() as url:
         OpenAI(base_url=f"{url}/v1", api_key="-").chat.completions.create(model="Qwen/Qwen3-8B", messages=[...])
@@ -12,7 +22,7 @@ It is an ASGI application, so in-process clients need no `serve`. What is to go 
 import hmac
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,15 +30,19 @@ import attrs
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
+from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Message, Part, Role
-from modelyard.errors import CallerError, InvalidInput, ModelyardError, Overloaded
-from modelyard.formats.chat.request import ParsedRequest, read_request
-from modelyard.protocols import AsyncBackend, Backend
+from modelyard.errors import CallerError, ModelyardError, Overloaded
+from modelyard.formats.chat.request import ParsedRequest
+from modelyard.protocols import AsyncBackend, Backend, ServedModel
 from modelyard.testing.clients.server import AsgiServer, asgi_server
-from modelyard.testing.fake_vllm.adapters import FakeAdapter, NoAdapter, load_adapter
+from modelyard.testing.fake_vllm import shape
+from modelyard.testing.fake_vllm.adapters import PROJECTIONS, FakeAdapter, NoAdapter, load_adapter
+from modelyard.testing.fake_vllm.chat_request import check_members, fit, read_chat
 from modelyard.testing.fake_vllm.exchange import FakeExchange, ReceivedRequest, read
 from modelyard.testing.fake_vllm.misbehaviour import Answered, Misbehaviour
-from modelyard.testing.fake_vllm.schemas import AnswerWriter, dump, model_card
+from modelyard.testing.fake_vllm.schemas import AnswerWriter, Json, dump, masked, model_card
+from modelyard.testing.fake_vllm.shape import Refused, parse_body
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 LOAD_ADAPTER = "/v1/load_lora_adapter"
@@ -43,7 +57,8 @@ class FakeVllm:
     With an `api_key`, paths below /v1 need it. `lora` is whether adapters may be loaded at run time
     (`VLLM_ALLOW_RUNTIME_LORA_UPDATING`); they may have a rank of `max_lora_rank`. An adapter answers as its base would
     if the last user message began with the adapter's mark (`adapters.mark_of`), so that each answers differently.
-    `old_errors` gives errors the shape that they had before release 0.10.2. Thread-safe.
+    They may change modules whose names end with one of `lora_modules`. `old_errors` gives errors the shape that they
+    had before release 0.10.2. `version` is the release that it says it is. Thread-safe.
 
     `requests` are those that it received, in order; `unloaded_in_use` the adapters that were unloaded while answering.
     """
@@ -55,11 +70,13 @@ class FakeVllm:
         api_key: str | None = None,
         lora: bool = True,
         max_lora_rank: int = 16,
+        lora_modules: Collection[str] = PROJECTIONS,
         old_errors: bool = False,
-        version: str = "0.11.0",
+        version: str = "0.32.0",
     ) -> None:
-        self._platform = open_platform(backend=backend or EchoBackend())
-        self._api_key, self._lora, self._max_rank = api_key, lora, max_lora_rank
+        self._backend = backend or EchoBackend()
+        self._platform = open_platform(backend=self._backend)
+        self._api_key, self._lora, self._max_rank, self._modules = api_key, lora, max_lora_rank, lora_modules
         self._old_errors, self._version = old_errors, version
         self._lock = threading.Lock()
         self._adapters: dict[str, FakeAdapter] = {}
@@ -149,27 +166,32 @@ class FakeVllm:
 
     async def _answer(self, exchange: FakeExchange) -> None:
         received = exchange.request
-        handler = _ROUTES.get((received.method, received.path))
+        handlers = _ROUTES.get(received.path, {})
         try:
             await exchange.reach(None)
             if not self._admits(received):
                 await exchange.answer_json({"error": "Unauthorized"}, 401)
-            elif handler is None or (not self._lora and received.path in (LOAD_ADAPTER, UNLOAD_ADAPTER)):
+            elif not handlers or (not self._lora and received.path in (LOAD_ADAPTER, UNLOAD_ADAPTER)):
                 await exchange.answer_json({"detail": "Not Found"}, 404)
+            elif received.method not in handlers:
+                await exchange.answer_json({"detail": "Method Not Allowed"}, 405, {"allow": ", ".join(handlers)})
             else:
-                await handler(self, exchange)
+                await handlers[received.method](self, exchange)
         except Answered:
             return
+        except Refused as refused:
+            await exchange.refuse(refused.status, refused.message, type=refused.type, param=refused.param)
 
     def _admits(self, received: ReceivedRequest) -> bool:
         if self._api_key is None or not received.path.startswith("/v1"):
             return True
-        return hmac.compare_digest(received.headers.get("authorization", ""), f"Bearer {self._api_key}")
+        scheme, _, key = received.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(key.encode(), self._api_key.encode())
 
     # ---- small routes
 
     async def _healthy(self, exchange: FakeExchange) -> None:
-        await exchange.answer(200, "", "text/plain", {})
+        await exchange.answer(200, "", None, {})
 
     async def _show_version(self, exchange: FakeExchange) -> None:
         await exchange.answer_json({"version": self._version})
@@ -191,61 +213,85 @@ class FakeVllm:
     # ---- adapters
 
     async def _load(self, exchange: FakeExchange) -> None:
-        body = exchange.request.body
-        name, path = body.get("lora_name"), body.get("lora_path")
+        body = _parsed(exchange)
+        asked = shape.members(body, {"lora_name": shape.text, "lora_path": shape.text, "load_inplace": shape.flag})
+        for name in ("lora_name", "lora_path"):
+            if name not in asked:
+                raise shape.missing(name, body)
+        name, path = asked["lora_name"], asked["lora_path"]
         if not name or not path:
-            await _refuse_misuse(exchange, "Both 'lora_name' and 'lora_path' must be provided.")
-            return
+            raise _misuse("Both 'lora_name' and 'lora_path' must be provided.")
+        if name in self._bases():
+            raise _misuse(f"The lora adapter '{name}' conflicts with a served base model.")
         try:
-            adapter = load_adapter(name, path, self._platform.catalogue.list().page(1).items[0].id, self._max_rank)
+            adapter = load_adapter(name, path, next(iter(self._bases())), self._max_rank, self._modules)
         except NoAdapter as error:
-            await exchange.refuse(404, str(error))
+            raise Refused(masked(str(error)), type="NotFoundError", status=404) from None
         except ValueError as error:
-            await exchange.refuse(400 if self._old_errors else 500, str(error))
-        else:
-            await self._keep(exchange, adapter)
+            raise self._not_loaded(error) from None
+        self._keep(adapter, asked.get("load_inplace", False))
+        await exchange.answer(200, f"Success: LoRA adapter '{name}' added successfully.", None, {})
 
-    async def _keep(self, exchange: FakeExchange, adapter: FakeAdapter) -> None:
+    def _not_loaded(self, error: ValueError) -> Refused:
+        if self._old_errors:
+            return Refused(str(error))
+        worker = (
+            f"Worker failed with error '{masked(str(error))}', please check the stack trace above for the root cause"
+        )
+        return Refused(f"Call to add_lora method failed: {worker}", type="InternalServerError", status=500)
+
+    def _keep(self, adapter: FakeAdapter, in_place: bool) -> None:
         with self._lock:
-            kept = self._adapters.setdefault(adapter.name, adapter)
-        if kept is not adapter:
-            await _refuse_misuse(exchange, f"The lora adapter '{adapter.name}' has already been loaded.")
-        else:
-            await exchange.answer(200, f"Success: LoRA adapter '{adapter.name}' added successfully.", "text/plain", {})
+            if adapter.name in self._adapters and not in_place:
+                raise _misuse(
+                    f"The lora adapter '{adapter.name}' has already been loaded. If you want to load the adapter in "
+                    "place, set 'load_inplace' to True."
+                )
+            self._adapters[adapter.name] = adapter
 
     async def _unload(self, exchange: FakeExchange) -> None:
-        name = exchange.request.body.get("lora_name")
+        body = _parsed(exchange)
+        name = shape.members(body, {"lora_name": shape.text}).get("lora_name")
+        if name is None:
+            raise shape.missing("lora_name", body)
         if not name:
-            await _refuse_misuse(exchange, "'lora_name' needs to be provided to unload a LoRA adapter.")
-            return
+            raise _misuse("'lora_name' needs to be provided to unload a LoRA adapter.")
         with self._lock:
             removed = self._adapters.pop(name, None)
             if removed and self._in_use[name]:
                 self.unloaded_in_use.append(name)
         if removed is None:
-            await exchange.refuse(404, f"The lora adapter '{name}' cannot be found.")
-        else:
-            await exchange.answer(200, f"Success: LoRA adapter '{name}' removed successfully.", "text/plain", {})
+            raise Refused(f"The lora adapter '{name}' cannot be found.", type="NotFoundError", status=404)
+        await exchange.answer(200, f"Success: LoRA adapter '{name}' removed successfully.", None, {})
 
     # ---- chat
 
     async def _chat(self, exchange: FakeExchange) -> None:
+        body = check_members(_parsed(exchange))
+        name = body.get("model") or next(iter(self._bases()))
+        adapter, bases = self.adapters.get(name), self._bases()
+        if adapter is None and name not in bases:
+            message = f"The model `{name}` does not exist. Valid aliases: {', '.join(bases)}."
+            raise Refused(message, "model", "NotFoundError", 404)
         try:
-            name = str(exchange.request.body["model"])
-            adapter = self.adapters.get(name)
-            if adapter is None and name not in {entry.id for entry in self._platform.catalogue.list()}:
-                await exchange.refuse(404, f"The model `{name}` does not exist.", param="model")
-                return
-            chat = read_request({**exchange.request.body, "model": adapter.parent if adapter else name}, "body")
+            chat = self._fitted(read_chat(body, adapter.parent if adapter else name))
             request = chat.request if adapter is None else _marked(chat.request, adapter.mark)
             with self._using(name):
                 await self._say(exchange, self._answering(name, chat), request, chat.with_usage)
-        except (ValueError, TypeError, KeyError) as error:
-            await exchange.refuse(400, f"{type(error).__name__}: {error}", type="Bad Request")
         except OSError as error:
             await exchange.refuse(500, f"Loading lora failed: {error}")
         except ModelyardError as error:
             await _failed(exchange, error)
+
+    def _bases(self) -> Mapping[str, CatalogueEntry]:
+        return {entry.id: entry for entry in self._platform.catalogue.list()}
+
+    def _fitted(self, chat: ParsedRequest) -> ParsedRequest:
+        """Return the request with the tokens that there is room for, where the backend counts those of the prompt."""
+        entry = self._bases()[chat.request.model]
+        prompt = self._backend.prompt_tokens(chat.request, ServedModel(entry.id, entry))
+        request = fit(chat.request, prompt or 0, entry.context_length, entry.max_output_length)
+        return attrs.evolve(chat, request=request)
 
     @contextmanager
     def _using(self, name: str) -> Iterator[None]:
@@ -261,11 +307,13 @@ class FakeVllm:
         with self._lock:
             self._answers += 1
             answer_id = f"chatcmpl-{self._answers:032x}"
-        return AnswerWriter(answer_id, self._now(), name, chat.request, chat.with_logprobs, chat.with_ids)
+        mark = f"vllm-{self._version}-modelyard"
+        return AnswerWriter(answer_id, self._now(), name, chat.request, chat.with_logprobs, chat.with_ids, mark)
 
     async def _say(
         self, exchange: FakeExchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
     ) -> None:
+        exchange.writer = answering
         if request.streamed:
             await self._stream(exchange, answering, request, with_usage)
             return
@@ -279,7 +327,7 @@ class FakeVllm:
         async with self._platform.chat.astream(request) as deltas:
             sent = 0
             async for delta in deltas:
-                chunks = [answering.chunk(delta)]
+                chunks = list(answering.chunks(delta, with_usage))
                 if not sent:
                     await exchange.begin_stream()
                     await exchange.reach(0)
@@ -294,28 +342,30 @@ class FakeVllm:
             await exchange.end_stream()
 
 
-_ROUTES: Mapping[tuple[str, str], Handler] = {
-    ("POST", CHAT): FakeVllm._chat,
-    ("GET", MODELS): FakeVllm._list,
-    ("POST", LOAD_ADAPTER): FakeVllm._load,
-    ("POST", UNLOAD_ADAPTER): FakeVllm._unload,
-    ("GET", "/health"): FakeVllm._healthy,
-    ("GET", "/ping"): FakeVllm._healthy,
-    ("POST", "/ping"): FakeVllm._healthy,
-    ("GET", "/version"): FakeVllm._show_version,
+_ROUTES: Mapping[str, Mapping[str, Handler]] = {
+    CHAT: {"POST": FakeVllm._chat},
+    MODELS: {"GET": FakeVllm._list},
+    LOAD_ADAPTER: {"POST": FakeVllm._load},
+    UNLOAD_ADAPTER: {"POST": FakeVllm._unload},
+    "/health": {"GET": FakeVllm._healthy},
+    "/ping": {"GET": FakeVllm._healthy, "POST": FakeVllm._healthy},
+    "/version": {"GET": FakeVllm._show_version},
 }
 
 
-async def _refuse_misuse(exchange: FakeExchange, message: str) -> None:
-    await exchange.refuse(400, message, type="InvalidUserInput")
+def _parsed(exchange: FakeExchange) -> Json:
+    received = exchange.request
+    return parse_body(received.raw, received.headers.get("content-type", ""))
+
+
+def _misuse(message: str) -> Refused:
+    return Refused(message, type="InvalidUserInput")
 
 
 async def _failed(exchange: FakeExchange, error: ModelyardError) -> None:
-    """Answer an error of the platform that serves the double, as vLLM would."""
+    """Answer an error of the platform that serves the double. vLLM names no parameter where it knows no more."""
     if exchange.request.status is not None:
         await exchange.break_off(str(error))
-    elif isinstance(error, InvalidInput):
-        await exchange.refuse(400, error.problems[0].msg, param=str(error.problems[0].loc[-1]))
     elif isinstance(error, CallerError):
         await exchange.refuse(400, str(error))
     else:
