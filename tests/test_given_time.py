@@ -21,6 +21,7 @@ from modelyard.clock import SystemClock
 from modelyard.errors import MissingExtra
 from modelyard.executors.inline import InlineExecutor
 from modelyard.testing.clock import ManualClock
+from source_trees import tree_of
 
 SOURCE = Path(modelyard.__file__).parent
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -99,9 +100,9 @@ def name_of(receiver: ast.expr) -> str:
     return ast.unparse(receiver)
 
 
-def real_time(source: str) -> Iterator[str]:
+def real_time(tree: ast.Module) -> Iterator[str]:
     """What of a module's source reads real time or waits by it."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (f"import {alias.name}" for alias in node.names if alias.name == "time")
         elif isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
@@ -117,8 +118,7 @@ def real_time(source: str) -> Iterator[str]:
 
 def test_only_these_modules_know_real_time() -> None:
     found = {
-        path.relative_to(SOURCE).as_posix(): set(real_time(path.read_text(encoding="utf-8")))
-        for path in sorted(SOURCE.rglob("*.py"))
+        path.relative_to(SOURCE).as_posix(): set(real_time(tree_of(path))) for path in sorted(SOURCE.rglob("*.py"))
     }
     assert {path: names for path, names in found.items() if names} == {
         path: names for path, (names, _) in ALLOWED.items()
@@ -140,7 +140,7 @@ def test_only_these_modules_know_real_time() -> None:
     ],
 )
 def test_real_time_is_found(source: str, found: str) -> None:
-    assert list(real_time(source)) == [found]
+    assert list(real_time(ast.parse(source))) == [found]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_real_time_is_found(source: str, found: str) -> None:
     ],
 )
 def test_given_time_is_no_real_time(source: str) -> None:
-    assert list(real_time(source)) == []
+    assert list(real_time(ast.parse(source))) == []
 
 
 # ---- by a whole loop -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 from modelyard import Platform
 from modelyard.errors import MissingExtra
+from source_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "modelyard"
@@ -80,7 +81,7 @@ def test_files_are_neither_long_nor_short() -> None:
 def test_no_public_class_has_the_name_of_another() -> None:
     homes = defaultdict(list)
     for name, path in sources():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(name)
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
@@ -91,7 +92,7 @@ def imports() -> dict[str, set[str]]:
     modules = {}
     for name, path in sources():
         parts = ("modelyard", *Path(name).with_suffix("").parts)
-        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = tree_of(path)
     return {name: {found for found in _imported(tree, set(modules)) if found != name} for name, tree in modules.items()}
 
 
@@ -106,8 +107,10 @@ def _imported(tree: ast.Module, modules: set[str]) -> Iterator[str]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node, without what only type checkers read."""
+    """Every statement, without what only type checkers read."""
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
         yield child
