@@ -242,10 +242,11 @@ class ArtifactStore(Protocol):
 class Capabilities:
     """What a backend can do with one model. The platform rejects a request for anything else, naming the parameter.
 
-    `parameters` are names of `Sampling` fields that it honours. `choices` means that it makes the `n` choices of one
-    request itself; otherwise the platform calls it n times. `forced_tools`, `json_mode` and `structured_outputs` mean
-    that it really constrains its output. `synthesises_structure` is for test doubles that answer a forced tool call or
-    a schema with the smallest valid instance.
+    `parameters` are names of `Sampling` fields that it honours, and of `ANSWER_EXTRAS`. `choices` means that it makes
+    the `n` choices of one request itself; otherwise the platform calls it n times. `forced_tools`, `json_mode` and
+    `structured_outputs` mean that it really constrains its output, as do "choice" and "regex" in `guided`.
+    `synthesises_structure` is for test doubles that answer a forced tool call or a schema with the smallest valid
+    instance.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -257,6 +258,7 @@ class Capabilities:
     forced_tools: bool = False
     json_mode: bool = False
     structured_outputs: bool = False
+    guided: frozenset[str] = frozenset()
     reasoning: bool = False
     synthesises_structure: bool = False
     trainable: bool = False

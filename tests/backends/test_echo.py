@@ -24,9 +24,9 @@ from modelyard.domain.completion import (
     Tool,
     ToolChoice,
     ToolMode,
-    fold_choice,
 )
 from modelyard.errors import InvalidInput
+from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 
 ECHO = EchoBackend()

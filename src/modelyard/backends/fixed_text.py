@@ -11,6 +11,7 @@ from zlib import crc32
 import attrs
 
 from modelyard.domain.completion import (
+    ANSWER_EXTRAS,
     SAMPLING_PARAMETERS,
     CompletionRequest,
     Delta,
@@ -25,11 +26,12 @@ from modelyard.protocols import Capabilities
 _TOKEN = re.compile(r"[ \n]?[^ \n]+|[ \n]")
 
 CERTAIN = Capabilities(
-    parameters=frozenset(SAMPLING_PARAMETERS),
+    parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
     logprobs=True,
     top_logprobs=20,
     token_ids=True,
     tools=True,
+    guided=frozenset({"choice", "regex"}),
     synthesises_structure=True,
 )
 """The capabilities of a text of probability 1: no sampling parameter changes it, so all are supported."""

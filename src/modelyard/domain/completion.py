@@ -1,6 +1,6 @@
 """Completions: the request, the deltas of an answer, and the completion that they fold into (specification 2.2)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -110,21 +110,29 @@ class ResponseType(StrEnum):
     TEXT = "text"
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
+    CHOICE = "choice"
+    REGEX = "regex"
 
 
 @attrs.frozen
 class ResponseFormat:
-    """Free text, any JSON object, or JSON that is valid under `schema`."""
+    """Free text, any JSON object, JSON that is valid under `schema`, one of `choices`, or text that fits `pattern`."""
 
     type: ResponseType = ResponseType.TEXT
     name: str = ""
     schema: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
     strict: bool = False
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 @attrs.frozen
 class Sampling:
-    """How tokens are drawn. None means the backend's default; `seed` None means a fresh one."""
+    """How tokens are drawn. None means the backend's default; `seed` None means a fresh one.
+
+    A choice has at least `min_tokens` before an end-of-turn token; with `ignore_eos` it ends at none, and also ends at
+    each of `stop_token_ids`.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -135,6 +143,9 @@ class Sampling:
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = attrs.field(converter=frozen_mapping, default=EMPTY)
     seed: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
 
     def seeded(self, seed: int) -> "Sampling":
         """Return a copy with this seed. Every request needs one, and `attrs.evolve` would cost three times as much."""
@@ -148,8 +159,14 @@ class Sampling:
             self.repetition_penalty,
             self.logit_bias,
             seed,
+            self.min_tokens,
+            self.ignore_eos,
+            self.stop_token_ids,
         )
 
+
+ANSWER_EXTRAS = ("reasoning_effort", "verbosity")
+"""Extras of a request that may change its answer."""
 
 SAMPLING_PARAMETERS = tuple(field.name for field in attrs.fields(Sampling))
 """The names of the sampling parameters."""
@@ -281,36 +298,6 @@ class Completion:
     def text(self) -> str:
         """The content of the first choice."""
         return self.choices[0].message.text
-
-
-def fold_choice(index: int, deltas: Iterable[Delta], with_logprobs: bool) -> Choice:
-    """Fold the deltas of a choice, in order."""
-    text: list[str] = []
-    logprobs: list[TokenLogprob] = []
-    ids: list[int] = []
-    prompt_ids: tuple[int, ...] = ()
-    calls: dict[int, list[ToolCallDelta]] = {}
-    reason = FinishReason.STOP
-    for delta in deltas:
-        text.append(delta.text)
-        logprobs += delta.logprobs
-        ids += delta.token_ids
-        prompt_ids = prompt_ids or delta.prompt_token_ids
-        if delta.tool_call is not None:
-            calls.setdefault(delta.tool_call.index, []).append(delta.tool_call)
-        reason = delta.finish_reason or reason
-    content = "".join(text)
-    message = Message(
-        Role.ASSISTANT,
-        content=None if calls and not content else content,
-        tool_calls=tuple(_fold_call(calls[at]) for at in sorted(calls)),
-    )
-    return Choice(index, message, reason, tuple(logprobs) if with_logprobs else None, tuple(ids), prompt_ids)
-
-
-def _fold_call(pieces: list[ToolCallDelta]) -> ToolCall:
-    first = pieces[0]
-    return ToolCall(first.id or "", first.name or "", "".join(piece.arguments for piece in pieces))
 
 
 @attrs.frozen

@@ -35,8 +35,7 @@ class Settings:
     another machine may be silent before what its requests have reserved is released; `poll` how often a worker looks
     for work. `max_crashes` is how often a job may kill its worker without progress. A training job that records nothing
     for `longest_step`, or an evaluation that stores no row for `longest_row`, hangs, and is taken from its worker.
-    `strict_parameters` refuses chat fields that are unknown; `reference_mode` is how strictly evaluation references are
-    checked (`RefMode`). `spare_room` on the disk of the artifacts is for what runs: a new job, or data for one, is
+    `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on the disk of the artifacts is for what runs: a new job, or data for one, is
     refused before it takes any of it.
     """
 
@@ -51,7 +50,6 @@ class Settings:
     max_control_body: int = 2**20
     max_queued_jobs: int = 10_000
     spare_room: int = 256 * 2**20
-    strict_parameters: bool = False
     reference_mode: str = "syntax"
 
 

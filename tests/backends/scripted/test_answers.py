@@ -22,9 +22,9 @@ from modelyard.domain.completion import (
     ToolChoice,
     ToolMode,
     Usage,
-    fold_choice,
 )
 from modelyard.errors import BackendError
+from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 from modelyard.testing.clock import ManualClock
 

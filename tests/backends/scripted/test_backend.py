@@ -16,10 +16,10 @@ from modelyard.domain.completion import (
     Role,
     ToolCall,
     Usage,
-    fold_choice,
 )
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError, Overloaded
+from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 
 

@@ -19,9 +19,9 @@ from modelyard.domain.completion import (
     ResponseType,
     Role,
     ToolCall,
-    fold_choice,
 )
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared, Overloaded, RateLimited
+from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 
 ASKED = CompletionRequest("scripted", (Message(Role.USER, "Where is my refund?"),), max_tokens=100)

@@ -23,7 +23,6 @@ from modelyard.domain.completion import (
     Sampling,
     Tool,
     ToolCall,
-    fold_choice,
 )
 from modelyard.domain.models import Checkpoint
 from modelyard.engines.tabular import backend as tabular
@@ -33,6 +32,7 @@ from modelyard.engines.tabular.base import base_seed, conversation
 from modelyard.engines.tabular.model import Adapter, TabularModel, prompt_features, prompt_ids
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 
 BACKEND = TabularBackend(("tabular-mini", "tabular-other"))

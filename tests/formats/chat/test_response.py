@@ -22,7 +22,6 @@ from modelyard.domain.completion import (
     ToolCall,
     ToolCallDelta,
     Usage,
-    fold_choice,
 )
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.answer_reader import AnswerReader
@@ -30,6 +29,7 @@ from modelyard.formats.chat.response import completion_json
 from modelyard.formats.chat.sse import DONE, EventReader
 from modelyard.formats.chat.stream import Chunks
 from modelyard.formats.json import loads
+from modelyard.platform.chat.assembly import fold_choice
 
 ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens=100)
 STREAMED = attrs.evolve(ASKED, streamed=True)

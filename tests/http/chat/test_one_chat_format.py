@@ -27,7 +27,6 @@ from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.error_responses import sentence
 from modelyard.http.message import Request
-from modelyard.platform.runtime import Settings
 from modelyard.protocols import ServedModel
 
 HELLO = {"role": "user", "content": "hello"}
@@ -38,7 +37,7 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type":
 
 @pytest.fixture(scope="module")
 def platform() -> Platform:
-    return open_platform(backend=EchoBackend(), settings=Settings(strict_parameters=True))
+    return open_platform(backend=EchoBackend())
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +133,14 @@ VALUES: Mapping[str, list[Any]] = {
     "store": [True, "no"],
     "service_tier": ["auto", 1],
     "reasoning_effort": ["low", "x" * 1025],
+    "min_tokens": [0, 2, -1, 1.5],
+    "ignore_eos": [True, 0],
+    "stop_token_ids": [[7], ["7"], 7],
+    "structured_outputs": [{"choice": ["a"]}, {"regex": "b"}, {"json": {}}, {"regex": "b", "json": {}}, {}, "json"],
+    "guided_json": [{"type": "boolean"}, '{"type": "null"}', "[", "1", 5],
+    "guided_choice": [["b", "a"], [], [1]],
+    "guided_regex": ["a{2}", "", 5],
+    "prediction": [{}, {"type": "content", "content": "x"}, "x"],
     "audio": [None, {"voice": "x"}],
     "functions": [[]],
     "novelty": [1, None],

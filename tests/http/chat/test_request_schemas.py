@@ -25,13 +25,13 @@ HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 
 
-def read(strict: bool = False, /, **members: Any) -> Any:
-    return read_request({"model": "m", "messages": [HELLO], **members}, "body", strict=strict)
+def read(**members: Any) -> Any:
+    return read_request({"model": "m", "messages": [HELLO], **members}, "body")
 
 
-def wrong(strict: bool = False, /, **members: Any) -> dict[str, str]:
+def wrong(**members: Any) -> dict[str, str]:
     with pytest.raises(InvalidInput) as caught:
-        read(strict, **members)
+        read(**members)
     return {".".join(map(str, problem.loc[1:])): problem.msg for problem in caught.value.problems}
 
 
@@ -261,7 +261,13 @@ def test_a_message_at_fault_is_named_at_its_place(message: object, place: str) -
         ("metadata", {"k": "v" * 513}),
         ("store", "no"),
         ("audio", {"voice": "x"}),
-        ("prediction", {}),
+        ("prediction", "a guess"),
+        ("min_tokens", -1),
+        ("ignore_eos", 1),
+        ("stop_token_ids", ["a"]),
+        ("guided_choice", []),
+        ("guided_regex", 5),
+        ("structured_outputs", "json"),
         ("web_search_options", {}),
         ("functions", []),
         ("function_call", "auto"),
@@ -281,9 +287,10 @@ def test_every_fault_is_named_at_once() -> None:
     }
 
 
-def test_unknown_fields_are_ignored_unless_a_host_is_strict() -> None:
-    assert read(novelty=1) == read()
-    assert wrong(True, novelty=1) == {"novelty": "is not a parameter of a chat completion"}
+def test_unknown_fields_are_refused_with_the_nearest_known_ones() -> None:
+    assert wrong(novelty=1) == {"novelty": "is not a parameter of a chat completion"}
+    near = "is not a parameter of a chat completion; did you mean 'max_tokens' or 'min_tokens'?"
+    assert wrong(max_token=1) == {"max_token": near}
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 1])
@@ -323,28 +330,26 @@ _BODIES = st.fixed_dictionaries(
 )
 
 
-def outcome(body: object, strict: bool, training: bool) -> object:
+def outcome(body: object, training: bool) -> object:
     try:
-        return read_request(body, "body", strict=strict, details=training)
+        return read_request(body, "body", details=training)
     except InvalidInput as error:
         return error.problems
 
 
-@given(_BODIES, st.booleans(), st.booleans())
-@example({"model": "", "messages": [HELLO]}, False, False)
-@example({"model": "m" * 1025, "messages": [HELLO]}, False, False)
-@example({"model": "m", "messages": []}, False, False)
-@example({"model": "m", "messages": [{**HELLO, "role": "tool"}]}, False, False)
-@example({"model": "m", "messages": [HELLO], "top_k": 0, "max_tokens": 5, "max_completion_tokens": 7}, False, False)
-@example({"model": "m", "messages": [HELLO], "max_tokens": 5, "max_completion_tokens": None}, False, False)
-@example({"model": "m", "messages": [HELLO], "temperature": 1}, False, False)
-@example({"model": "m", "messages": [HELLO], "temperature": True}, False, False)
-@example({"model": "m", "messages": [HELLO], "stream": 1}, False, False)
-@example({"model": "m", "messages": [HELLO], "stream": None}, False, True)
-def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(
-    body: dict[str, Any], strict: bool, training: bool
-) -> None:
-    assert outcome(body, strict, training) == outcome({**body, "user": None}, strict, training)
+@given(_BODIES, st.booleans())
+@example({"model": "", "messages": [HELLO]}, False)
+@example({"model": "m" * 1025, "messages": [HELLO]}, False)
+@example({"model": "m", "messages": []}, False)
+@example({"model": "m", "messages": [{**HELLO, "role": "tool"}]}, False)
+@example({"model": "m", "messages": [HELLO], "top_k": 0, "max_tokens": 5, "max_completion_tokens": 7}, False)
+@example({"model": "m", "messages": [HELLO], "max_tokens": 5, "max_completion_tokens": None}, False)
+@example({"model": "m", "messages": [HELLO], "temperature": 1}, False)
+@example({"model": "m", "messages": [HELLO], "temperature": True}, False)
+@example({"model": "m", "messages": [HELLO], "stream": 1}, False)
+@example({"model": "m", "messages": [HELLO], "stream": None}, True)
+def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(body: dict[str, Any], training: bool) -> None:
+    assert outcome(body, training) == outcome({**body, "user": None}, training)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

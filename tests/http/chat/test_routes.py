@@ -15,10 +15,10 @@ from modelyard.domain.catalogue import CatalogueEntry, Quantization
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError, Overloaded, QueueFull
+from modelyard.formats.chat.request import WITHOUT_EFFECT
 from modelyard.http.chat.routes import JOINED
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
-from modelyard.platform.runtime import Settings
 from modelyard.protocols import Capabilities
 
 TOOL = {
@@ -154,9 +154,79 @@ def test_every_wrong_field_is_in_the_message(client: Any) -> None:
     )
 
 
-def test_a_strict_host_refuses_what_it_does_not_know(client_for: Any) -> None:
-    with open_platform(settings=Settings(strict_parameters=True)) as platform:
-        assert client_for(platform).chat(novelty=1).json["error"]["param"] == "novelty"
+def test_an_unknown_parameter_is_refused_with_the_nearest_known_ones(client: Any) -> None:
+    refused = client.chat(temprature=1)
+    assert refused.status == 400
+    assert refused.json["error"]["param"] == "temprature"
+    assert refused.json["error"]["message"].endswith(
+        "temprature: is not a parameter of a chat completion; did you mean 'temperature'?"
+    )
+
+
+def test_parameters_without_effect_are_accepted(client: Any) -> None:
+    given: dict[str, Any] = dict.fromkeys(WITHOUT_EFFECT, "auto")
+    given["prediction"] = {"type": "content", "content": "one two"}
+    assert client.chat("one two", **given).json["choices"][0]["message"]["content"] == "one two"
+
+
+@pytest.mark.parametrize("name", ["reasoning_effort", "verbosity"])
+def test_a_parameter_that_a_model_cannot_honour_is_refused_by_name(client: Any, name: str) -> None:
+    refused = client.chat("hi", model="tabular-mini", **{name: "low"})
+    assert (refused.status, refused.json["error"]["code"]) == (400, "unsupported_parameter")
+    assert refused.json["error"]["param"] == name
+    assert client.chat("hi", **{name: "low"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("form", "answer"),
+    [
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes"),
+        ({"structured_outputs": {"regex": "[a-c]{2}"}}, "aa"),
+        ({"structured_outputs": {"json_object": True}}, "{}"),
+        ({"structured_outputs": {"json": {"type": "boolean"}}}, "false"),
+        ({"structured_outputs": {"json": '{"type": "boolean"}'}}, "false"),
+        ({"guided_json": {"type": "boolean"}}, "false"),
+        ({"guided_choice": ["no"]}, "no"),
+        ({"guided_regex": "ab?"}, "a"),
+    ],
+    ids=str,
+)
+def test_the_form_of_an_answer_in_the_words_of_vllm(client: Any, form: dict[str, Any], answer: str) -> None:
+    assert client.chat("hi", **form).json["choices"][0]["message"]["content"] == answer
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "words"),
+    [
+        ({"structured_outputs": {}}, "structured_outputs", "must have exactly one of json"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "must have exactly one of"),
+        ({"structured_outputs": {"grammar": "x"}}, "structured_outputs.grammar", "is not supported: send json"),
+        ({"structured_outputs": {"json": "["}}, "structured_outputs.json", "is not valid JSON"),
+        ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "cannot be combined with guided_json"),
+        ({"min_tokens": 3, "max_tokens": 2}, "min_tokens", "must be at most 2"),
+        ({"best_of": 2}, "best_of", "is not a parameter of a chat completion"),
+        ({"prompt_logprobs": 2}, "prompt_logprobs", "is not a parameter of a chat completion"),
+        ({"chat_template_kwargs": {}}, "chat_template_kwargs", "is not a parameter of a chat completion"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_honoured_is_refused_at_its_place(
+    client: Any, members: dict[str, Any], param: str, words: str
+) -> None:
+    error = client.chat("hi", **members).json["error"]
+    assert error["param"] == param
+    assert words in error["message"]
+
+
+def test_a_choice_among_allowed_tools_leaves_the_others_out(client: Any) -> None:
+    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "book")]
+    named = [{"type": "function", "function": {"name": "book"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+    answer = client.chat("hi", tools=tools, tool_choice=choice).json["choices"][0]
+    assert [call["function"]["name"] for call in answer["message"]["tool_calls"]] == ["book"]
+    choice["allowed_tools"]["tools"][0]["function"]["name"] = "cook"  # type: ignore[index]
+    refused = client.chat("hi", tools=tools, tool_choice=choice).json["error"]
+    assert refused["param"] == "tool_choice.allowed_tools.tools[0].function.name"
 
 
 def test_a_spent_budget_is_402_and_nothing_is_booked(client_for: Any) -> None:

@@ -34,7 +34,6 @@ from modelyard.domain.completion import (
     ToolChoice,
     ToolMode,
     Usage,
-    fold_choice,
 )
 from modelyard.domain.events import CompletionBooked, CompletionFailed
 from modelyard.domain.identity import Attribution, Principal, Scope, host
@@ -53,6 +52,7 @@ from modelyard.errors import (
     UnsupportedParameter,
 )
 from modelyard.flow import iterate, run
+from modelyard.platform.chat.assembly import fold_choice
 from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.runtime import Runtime, Settings

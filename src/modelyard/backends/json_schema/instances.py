@@ -43,12 +43,17 @@ def _chosen_tool(request: CompletionRequest) -> tuple[int, Tool]:
 
 
 def structured_text(request: CompletionRequest) -> str | None:
-    """Return JSON text that satisfies the response format, or None for free text. Raises `InvalidInput`."""
+    """Return text that satisfies the response format, or None for free text. Raises `InvalidInput`."""
     wanted = request.response_format
     if wanted.type is ResponseType.TEXT:
         return None
     if wanted.type is ResponseType.JSON_OBJECT:
         return "{}"
+    if wanted.type is ResponseType.CHOICE:
+        return wanted.choices[0]
+    if wanted.type is ResponseType.REGEX:
+        schema = {"type": "string", "pattern": f"^(?:{wanted.pattern})$"}
+        return str(smallest_instance(schema, "structured_outputs", "regex"))
     return json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
 
 

@@ -21,16 +21,17 @@ NUMBERS: Mapping[str, tuple[float, float, bool]] = {
     "presence_penalty": (-2, 2, False),
     "repetition_penalty": (0, 100, True),
     "seed": (-(2**63), 2**63 - 1, False),
+    "min_tokens": (0, MAX_TOKENS, False),
     "n": (1, 128, False),
     "max_tokens": (1, MAX_TOKENS, False),
     "max_completion_tokens": (1, MAX_TOKENS, False),
 }
 """The parameters that are numbers: the least and the most that each may be, and whether it must be above the least."""
 
-_INTEGERS = frozenset({"top_k", "seed", "n", "max_tokens", "max_completion_tokens"})
+_INTEGERS = frozenset({"top_k", "seed", "min_tokens", "n", "max_tokens", "max_completion_tokens"})
 _FLAGS = frozenset({"logprobs", "return_token_ids", "parallel_tool_calls", "store"})
 _BARE = frozenset({"model", "messages", "stream"})
-_PLAIN = _BARE | NUMBERS.keys() | _FLAGS
+_PLAIN = (_BARE | NUMBERS.keys() | _FLAGS) - {"min_tokens"}
 _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is not Role.TOOL}
 
 

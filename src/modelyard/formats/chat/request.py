@@ -1,46 +1,47 @@
 """A request in the chat-completion format: its shape and bounds, read strictly, and written for another server."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from json import JSONEncoder
-from math import isfinite
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, cast
 
 import attrs
 
 from modelyard.domain.completion import (
+    ANSWER_EXTRAS,
     SAMPLING_PARAMETERS,
     CompletionRequest,
     Message,
-    Part,
     ResponseFormat,
     ResponseType,
     Role,
     Sampling,
-    Tool,
-    ToolCall,
     ToolChoice,
     tool_choice_problems,
 )
-from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.chat.messages import ChatMessage, message_object, part_object, read_messages, tool_call_object
-from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, NUMBERS, is_unicode, number_fields, plain_request
+from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.formats.chat.messages import ChatMessage, message_object, read_messages
+from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, NUMBERS, number_fields, plain_request
 from modelyard.formats.chat.tools import (
+    AllowedTools,
     FunctionTool,
     JsonObjectFormat,
     JsonSchemaFormat,
     NamedToolChoice,
+    StructuredOutputs,
     TextFormat,
+    allowed_tools,
     read_response_format,
+    read_structured_outputs,
     read_tool,
     read_tool_choice,
     response_format_object,
+    schema_format,
+    structured_outputs_object,
     tool_choice_json,
     tool_object,
 )
 from modelyard.formats.constraints import Length, Unsupported, Within
 from modelyard.formats.converter import structure
-from modelyard.formats.json import INT64, MAX_DEPTH, loads
 
 _SHORT = Length(0, 1024)
 
@@ -92,6 +93,9 @@ class ChatRequest:
     repetition_penalty: float | None = attrs.field(default=None, validator=_bounds("repetition_penalty"))
     logit_bias: Mapping[str, float] | None = attrs.field(default=None, validator=_check_bias)
     seed: int | None = attrs.field(default=None, validator=_bounds("seed"))
+    min_tokens: int | None = attrs.field(default=None, validator=_bounds("min_tokens"))
+    ignore_eos: bool | None = None
+    stop_token_ids: tuple[int, ...] | None = attrs.field(default=None, validator=Length(0, 128))
     n: int | None = attrs.field(default=None, validator=_bounds("n"))
     max_tokens: int | None = attrs.field(default=None, validator=_bounds("max_tokens"))
     max_completion_tokens: int | None = attrs.field(default=None, validator=_bounds("max_completion_tokens"))
@@ -100,23 +104,27 @@ class ChatRequest:
     top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
     return_token_ids: bool | None = None
     tools: tuple[FunctionTool, ...] | None = attrs.field(default=None, validator=Length(1, 1024))
-    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Mapping[str, Any] | str | None = None
+    guided_choice: tuple[str, ...] | None = attrs.field(default=None, validator=Length(1, 1024))
+    guided_regex: str | None = attrs.field(default=None, validator=Length(1, 10_000))
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     modalities: tuple[Literal["text"], ...] | None = None
     user: str | None = attrs.field(default=None, validator=_SHORT)
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=_check_metadata)
     store: bool | None = None
-    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
-    service_tier: str | None = attrs.field(default=None, validator=_SHORT)
     reasoning_effort: str | None = attrs.field(default=None, validator=_SHORT)
     verbosity: str | None = attrs.field(default=None, validator=_SHORT)
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
+    service_tier: str | None = attrs.field(default=None, validator=_SHORT)
     prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
     prompt_cache_retention: str | None = attrs.field(default=None, validator=_SHORT)
+    prediction: Mapping[str, Any] | None = None
     audio: object = attrs.field(default=None, validator=Unsupported("is not supported: answers are text"))
-    prediction: object = attrs.field(default=None, validator=Unsupported("is not supported"))
     web_search_options: object = attrs.field(
         default=None, validator=Unsupported("is not supported: models do not search")
     )
@@ -130,15 +138,22 @@ class ChatRequest:
 
 PARAMETERS = frozenset(field.name for field in attrs.fields(ChatRequest))
 
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "safety_identifier": "it names the end user to the operator of the model",
+    "service_tier": "it chooses a queue of the hosted service",
+    "prompt_cache_key": "a cache changes how fast a prompt is read, not the answer",
+    "prompt_cache_retention": "a cache changes how fast a prompt is read, not the answer",
+    "prediction": "a guess at the answer may only make it faster",
+}
+"""Parameters that every model accepts although they change no answer, and why. Servers are sent them."""
+
 _AS_GIVEN = (
     *("model", "logprobs", "top_logprobs", "parallel_tool_calls", "return_token_ids"),
     *("metadata", "store", "user"),
 )
-_EXTRAS = (
-    *("safety_identifier", "service_tier", "reasoning_effort", "verbosity"),
-    *("prompt_cache_key", "prompt_cache_retention"),
-)
-_FLAT = frozenset({*_AS_GIVEN, *NUMBERS, "logit_bias", *_EXTRAS})
+_EXTRAS = (*ANSWER_EXTRAS, *WITHOUT_EFFECT)
+_FLAT = frozenset({*_AS_GIVEN, *NUMBERS, *SAMPLING_PARAMETERS, *_EXTRAS})
+_FORMS = ("response_format", "structured_outputs", "guided_json", "guided_choice", "guided_regex")
 
 
 @attrs.define
@@ -151,11 +166,11 @@ class ParsedRequest:
     with_usage: bool
 
 
-def read_request(body: object, *loc: str | int, strict: bool = False, details: bool = False) -> ParsedRequest:
+def read_request(body: object, *loc: str | int, details: bool = False) -> ParsedRequest:
     """Read the JSON of a request.
 
-    With `strict`, unknown parameters are refused. With `details`, the answer shows log-probabilities unless they were
-    declined, and token ids always. Raises `InvalidInput` naming every problem, each located below `loc`.
+    With `details`, the answer shows log-probabilities unless they were declined, and token ids always. Raises
+    `InvalidInput` naming every problem and every unknown parameter, each located below `loc`.
     """
     plain = plain_request(body)
     if plain is not None:
@@ -164,11 +179,13 @@ def read_request(body: object, *loc: str | int, strict: bool = False, details: b
         return ParsedRequest(plain, with_logprobs, details or plain.return_token_ids, with_usage=False)
     parsed = structure(ChatRequest, body, *loc)
     assert isinstance(body, dict)
-    request = _request(parsed, body)
+    try:
+        request = _request(parsed, body)
+    except InvalidInput as error:
+        raise error.below(*loc) from None
     with_logprobs = details if parsed.logprobs is None else parsed.logprobs
     problems = [*_contradictions(parsed, with_logprobs), *tool_choice_problems(request.tool_choice, request.tools)]
-    if strict:
-        problems += [unknown_parameter(name) for name in body if name not in PARAMETERS]
+    problems += [unknown_parameter(name) for name in body if name not in PARAMETERS]
     if problems:
         raise InvalidInput(problems).below(*loc)
     with_usage = parsed.stream_options is not None and parsed.stream_options.include_usage
@@ -176,8 +193,8 @@ def read_request(body: object, *loc: str | int, strict: bool = False, details: b
 
 
 def unknown_parameter(name: str) -> Problem:
-    """Return the problem of a parameter that does not exist."""
-    return Problem((name,), "is not a parameter of a chat completion", "extra_forbidden")
+    """Return the problem of a parameter that does not exist, with the nearest ones that do."""
+    return Problem((name,), f"is not a parameter of a chat completion{nearest(name, PARAMETERS)}", "extra_forbidden")
 
 
 def _contradictions(parsed: ChatRequest, with_logprobs: bool) -> list[Problem]:
@@ -187,6 +204,11 @@ def _contradictions(parsed: ChatRequest, with_logprobs: bool) -> list[Problem]:
         problems.append(Problem(("top_logprobs",), "needs logprobs: true"))
     if parsed.stream_options is not None and not parsed.stream:
         problems.append(Problem(("stream_options",), "needs stream: true"))
+    limit = parsed.max_tokens if parsed.max_completion_tokens is None else parsed.max_completion_tokens
+    if parsed.min_tokens and limit is not None and parsed.min_tokens > limit:
+        problems.append(Problem(("min_tokens",), f"must be at most {limit}, the most tokens that were asked for"))
+    forms = [name for name in _FORMS if getattr(parsed, name) is not None]
+    problems += [Problem((name,), f"cannot be combined with {forms[0]}") for name in forms[1:]]
     return problems
 
 
@@ -200,11 +222,12 @@ def _request(parsed: ChatRequest, names: Iterable[str]) -> CompletionRequest:
     if parsed.stop is not None:
         fields["stop"] = (parsed.stop,) if isinstance(parsed.stop, str) else parsed.stop
     if parsed.tools is not None:
-        fields["tools"] = tuple([read_tool(tool) for tool in parsed.tools])
+        fields["tools"] = allowed_tools([read_tool(tool) for tool in parsed.tools], parsed.tool_choice)
     if parsed.tool_choice is not None:
         fields["tool_choice"] = read_tool_choice(parsed.tool_choice)
-    if parsed.response_format is not None:
-        fields["response_format"] = read_response_format(parsed.response_format)
+    form = _form(parsed)
+    if form is not None:
+        fields["response_format"] = form
     extras = {name: given[name] for name in _EXTRAS if name in given}
     return CompletionRequest(
         **fields,
@@ -214,62 +237,17 @@ def _request(parsed: ChatRequest, names: Iterable[str]) -> CompletionRequest:
     )
 
 
-# ---- read from Python values -------------------------------------------------------------------------------------
-
-
-def read_values(body: Mapping[str, Any], details: bool) -> CompletionRequest:
-    """Read a request of Python values, as if a client had sent them. Raises `InvalidInput`."""
-    data = {name: _as_sent(name, value) for name, value in body.items()}
-    return read_request(data, strict=True, details=details).request
-
-
-def _as_sent(name: str, value: Any) -> object:
-    """Return the JSON data that a client would send for a parameter."""
-    if _is_data(value, MAX_DEPTH - 1):
-        return value
-    try:
-        raw = _ENCODER.encode(value).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput.at(name, msg=f"cannot be written as JSON: {error}", type="json_invalid") from None
-    return loads(raw, at=(name,), max_depth=MAX_DEPTH - 1)
-
-
-def _is_data(value: Any, depth: int) -> bool:
-    """Return whether a value is what JSON could have been read as: then there is no need to write and read it."""
-    kind = type(value)
-    if kind is str:
-        return is_unicode(value)
-    if kind is dict:
-        return depth > 0 and all(
-            type(name) is str and is_unicode(name) and _is_data(value[name], depth - 1) for name in value
-        )
-    if kind is list:
-        return depth > 0 and all(_is_data(item, depth - 1) for item in value)
-    if kind is int:
-        return value in INT64
-    return value is None or kind is bool or (kind is float and isfinite(value))
-
-
-def _json_value(value: object) -> Any:
-    """Return the JSON of a value that the encoder does not know."""
-    if type(value) in _WRITERS:
-        return _WRITERS[type(value)](value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} is not a JSON value")
-
-
-_WRITERS: Mapping[type, Callable[[Any], Any]] = {
-    Message: message_object,
-    Part: part_object,
-    ToolCall: tool_call_object,
-    Tool: tool_object,
-    ToolChoice: tool_choice_json,
-    ResponseFormat: response_format_object,
-}
-_ENCODER = JSONEncoder(default=_json_value)
+def _form(parsed: ChatRequest) -> ResponseFormat | None:
+    """Return the form of the answer, in whichever words it was requested."""
+    if parsed.response_format is not None:
+        return read_response_format(parsed.response_format)
+    if parsed.structured_outputs is not None:
+        return read_structured_outputs(parsed.structured_outputs, "structured_outputs")
+    if parsed.guided_json is not None:
+        return schema_format(parsed.guided_json, "guided_json")
+    if parsed.guided_choice is not None:
+        return ResponseFormat(ResponseType.CHOICE, choices=parsed.guided_choice)
+    return None if parsed.guided_regex is None else ResponseFormat(ResponseType.REGEX, pattern=parsed.guided_regex)
 
 
 # ---- written -----------------------------------------------------------------------------------------------------
@@ -331,8 +309,11 @@ def _details(request: CompletionRequest) -> dict[str, Any]:
 
 def _structure(request: CompletionRequest) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    if request.response_format.type is not ResponseType.TEXT:
-        values["response_format"] = response_format_object(request.response_format)
+    form = request.response_format
+    if form.type in (ResponseType.CHOICE, ResponseType.REGEX):
+        values["structured_outputs"] = structured_outputs_object(form)
+    elif form.type is not ResponseType.TEXT:
+        values["response_format"] = response_format_object(form)
     if request.tools:
         values["tools"] = [tool_object(tool) for tool in request.tools]
         if request.tool_choice != ToolChoice():

@@ -25,7 +25,7 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
     """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform, clock = call.platform, call.platform.clock
     booked_on = attribution(call.headers, call.principal)
-    parsed = read_request(call.body, "body", strict=platform.settings.strict_parameters, details=training)
+    parsed = read_request(call.body, "body", details=training)
     completion = platform.chat._pipeline(parsed.request, booked_on, details=training)
     if parsed.request.streamed:
         yield from _streamed(completion, Events(parsed, clock))

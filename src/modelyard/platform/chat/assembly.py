@@ -13,9 +13,11 @@ from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
     FinishReason,
+    Message,
+    Role,
+    ToolCall,
     ToolCallDelta,
     Usage,
-    fold_choice,
 )
 from modelyard.domain.logprobs import TokenLogprob, token_bytes
 from modelyard.errors import BackendError
@@ -262,3 +264,33 @@ def assemblers_of(request: CompletionRequest, makes_choices: bool) -> Iterable[R
 def _shifted(seed: int, by: int) -> int:
     """Add to a seed, within signed 64 bits."""
     return (seed + by + 2**63) % 2**64 - 2**63
+
+
+def fold_choice(index: int, deltas: Iterable[Delta], with_logprobs: bool) -> Choice:
+    """Fold the deltas of a choice, in order."""
+    text: list[str] = []
+    logprobs: list[TokenLogprob] = []
+    ids: list[int] = []
+    prompt_ids: tuple[int, ...] = ()
+    calls: dict[int, list[ToolCallDelta]] = {}
+    reason = FinishReason.STOP
+    for delta in deltas:
+        text.append(delta.text)
+        logprobs += delta.logprobs
+        ids += delta.token_ids
+        prompt_ids = prompt_ids or delta.prompt_token_ids
+        if delta.tool_call is not None:
+            calls.setdefault(delta.tool_call.index, []).append(delta.tool_call)
+        reason = delta.finish_reason or reason
+    content = "".join(text)
+    message = Message(
+        Role.ASSISTANT,
+        content=None if calls and not content else content,
+        tool_calls=tuple(_fold_call(calls[at]) for at in sorted(calls)),
+    )
+    return Choice(index, message, reason, tuple(logprobs) if with_logprobs else None, tuple(ids), prompt_ids)
+
+
+def _fold_call(pieces: list[ToolCallDelta]) -> ToolCall:
+    first = pieces[0]
+    return ToolCall(first.id or "", first.name or "", "".join(piece.arguments for piece in pieces))

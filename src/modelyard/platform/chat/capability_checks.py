@@ -6,13 +6,22 @@ from typing import Any
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import CompletionRequest, Part, ResponseType, Sampling, ToolMode, tool_choice_problems
+from modelyard.domain.completion import (
+    ANSWER_EXTRAS,
+    CompletionRequest,
+    Part,
+    ResponseType,
+    Sampling,
+    ToolMode,
+    tool_choice_problems,
+)
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
 from modelyard.protocols import Capabilities
 
 _DEFAULT = attrs.fields(CompletionRequest).sampling.default
 _OFF: dict[str, tuple[Any, ...]] = {field.name: (field.default,) for field in attrs.fields(Sampling)}
 _OFF |= {"top_k": (None, 0, -1), "logit_bias": ({},)}
+_GUIDED = (ResponseType.CHOICE, ResponseType.REGEX)
 
 _FORMATS = {ResponseType.JSON_OBJECT: "json_mode", ResponseType.JSON_SCHEMA: "structured_outputs"}
 
@@ -45,6 +54,9 @@ def _details(request: CompletionRequest, capabilities: Capabilities) -> list[str
         refused.append("return_token_ids")
     if request.tools and not capabilities.tools:
         refused.append("tools")
+    if request.response_format.type in _GUIDED and request.response_format.type not in capabilities.guided:
+        refused.append("structured_outputs")
+    refused += [name for name in ANSWER_EXTRAS if name in request.extras and name not in capabilities.parameters]
     return refused if capabilities.synthesises_structure else refused + _structure(request, capabilities)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, cast
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, Tool, ToolChoice
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat import request as chat_request
+from modelyard.formats.chat import values
 from modelyard.formats.chat.plain import plain_request
 
 Messages = str | Sequence[Message | Mapping[str, Any]]
@@ -28,6 +28,9 @@ class GenerationOptions(TypedDict, total=False):
     repetition_penalty: float | None
     logit_bias: Mapping[int, float] | Mapping[str, float] | None
     seed: int | None
+    min_tokens: int | None
+    ignore_eos: bool | None
+    stop_token_ids: Sequence[int] | None
     n: int | None
     max_tokens: int | None
     max_completion_tokens: int | None
@@ -38,6 +41,7 @@ class GenerationOptions(TypedDict, total=False):
     tool_choice: ToolChoice | str | Mapping[str, Any] | None
     parallel_tool_calls: bool | None
     response_format: ResponseFormat | Mapping[str, Any] | None
+    structured_outputs: Mapping[str, Any] | None
     return_token_ids: bool | None
     user: str | None
     metadata: Mapping[str, str] | None
@@ -49,6 +53,7 @@ class GenerationOptions(TypedDict, total=False):
     safety_identifier: str | None
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
+    prediction: Mapping[str, Any] | None
 
 
 class CompletionOptions(GenerationOptions, total=False):
@@ -80,7 +85,7 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
             raise InvalidInput.at(name, msg="is not a parameter here: call stream or astream")
     if "messages" in body:
         body["messages"] = _listed(body["messages"])
-    return plain_request(body) or chat_request.read_values(body, details)
+    return plain_request(body) or values.read_values(body, details)
 
 
 def build_messages(messages: Messages) -> tuple[Message, ...]:

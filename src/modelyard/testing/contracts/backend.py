@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from modelyard.domain.catalogue import SamplingParameter, check_entry
 from modelyard.domain.completion import (
+    ANSWER_EXTRAS,
     SAMPLING_PARAMETERS,
     CompletionRequest,
     Delta,
@@ -100,7 +101,8 @@ class BackendContract:
             assert ("tools" in entry.supported_features) <= can.tools
 
     def test_capabilities_make_sense_together(self, can: Capabilities) -> None:
-        assert can.parameters <= set(SAMPLING_PARAMETERS)
+        assert can.parameters <= {*SAMPLING_PARAMETERS, *ANSWER_EXTRAS}
+        assert can.guided <= {"choice", "regex"}
         assert can.top_logprobs >= 0
         assert can.logprobs or not can.top_logprobs
         assert can.tools or not can.forced_tools

@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Choice, CompletionRequest, Delta, Message, Role, Sampling, fold_choice
+from modelyard.domain.completion import Choice, CompletionRequest, Delta, Message, Role, Sampling
+from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 
 AnyBackend = Backend | AsyncBackend
