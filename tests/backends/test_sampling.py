@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from modelyard.backends.sampling import (
-    check_bias,
+    check_token_ids,
     draw,
     drawn,
     is_plain,
@@ -139,10 +139,10 @@ def test_a_bias_of_100_decides_and_one_of_minus_100_forbids(values: list[float],
 
 
 def test_a_bias_for_no_token_is_refused() -> None:
-    check_bias(Sampling(logit_bias={0: 1, 9: 1}), 10)
+    check_token_ids(Sampling(logit_bias={0: 1, 9: 1}), 10)
     for token in (-1, 10):
         with pytest.raises(InvalidInput, match=f"logit_bias: {token} is not a token id"):
-            check_bias(Sampling(logit_bias={token: 1.0}), 10)
+            check_token_ids(Sampling(logit_bias={token: 1.0}), 10)
 
 
 @given(seeds, st.integers(0, 10**6))

@@ -16,11 +16,12 @@ from modelyard.domain.completion import Sampling
 from modelyard.errors import InvalidInput
 
 
-def check_bias(sampling: Sampling, vocabulary: int) -> None:
-    """Raise `InvalidInput` if an id of `logit_bias` is not a token."""
-    unknown = [token for token in sampling.logit_bias if not 0 <= token < vocabulary]
-    if unknown:
-        raise InvalidInput.at("logit_bias", msg=f"{unknown[0]} is not a token id of this model, which has {vocabulary}")
+def check_token_ids(sampling: Sampling, vocabulary: int) -> None:
+    """Raise `InvalidInput` if an id of `logit_bias` or of `stop_token_ids` is not a token."""
+    for name, tokens in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
+        unknown = [token for token in tokens if not 0 <= token < vocabulary]
+        if unknown:
+            raise InvalidInput.at(name, msg=f"{unknown[0]} is not a token id of this model, which has {vocabulary}")
 
 
 def next_token(logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:

@@ -256,3 +256,36 @@ def test_its_entry_lists_every_sampling_parameter_a_price_and_tools() -> None:
 
 def test_every_prompt_has_its_own_count_of_tokens() -> None:
     assert BACKEND.prompt_tokens(request(), BASE) == len(prompt_ids(QUESTION)) > len(encode(QUESTION[0].text))
+
+
+# ---- where an answer ends ----------------------------------------------------------------------------------------
+
+
+def sampled(**sampling: Any) -> tuple[tuple[int, ...], FinishReason]:
+    said = ask(
+        checkpoint(1, towards("Yes.")), max_tokens=60, return_token_ids=True, sampling=Sampling(seed=3, **sampling)
+    )
+    return said.token_ids, said.finish_reason
+
+
+def test_an_answer_has_at_least_min_tokens() -> None:
+    ids, reason = sampled()
+    assert reason is FinishReason.STOP
+    longer, _ = sampled(min_tokens=len(ids) + 5)
+    assert len(longer) >= len(ids) + 5
+    assert END_OF_TURN not in longer[: len(ids) + 5]
+
+
+def test_an_end_of_turn_that_is_ignored_does_not_end_the_answer() -> None:
+    ids, _ = sampled()
+    longer, reason = sampled(ignore_eos=True)
+    assert longer[: len(ids)] == ids
+    assert (len(longer), reason) == (60, FinishReason.LENGTH)
+
+
+def test_an_answer_ends_at_a_stop_token() -> None:
+    ids, _ = sampled()
+    cut, reason = sampled(stop_token_ids=(ids[1],))
+    assert (cut, reason) == (ids[: ids.index(ids[1]) + 1], FinishReason.STOP)
+    with pytest.raises(InvalidInput, match="stop_token_ids: 99999 is not a token id of this model"):
+        sampled(stop_token_ids=(99_999,))

@@ -7,20 +7,20 @@ import attrs
 
 from modelyard.backends.entries import features, sampling_parameters
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, check_entry
-from modelyard.domain.completion import SAMPLING_PARAMETERS
+from modelyard.domain.completion import ANSWER_EXTRAS, SAMPLING_PARAMETERS
 from modelyard.errors import BackendError, InvalidInput, Problem
 from modelyard.formats.fields import each, mapping, natural, optional, required, text
 from modelyard.protocols import Capabilities
 
 COMMON = Capabilities(
-    parameters=frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed"}),
+    parameters=frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", *ANSWER_EXTRAS}),
     tools=True,
     json_mode=True,
 )
 """What nearly every server of the format can do."""
 
 VLLM = Capabilities(
-    parameters=frozenset(SAMPLING_PARAMETERS),
+    parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
     logprobs=True,
     top_logprobs=20,
     token_ids=True,
@@ -29,6 +29,7 @@ VLLM = Capabilities(
     forced_tools=True,
     json_mode=True,
     structured_outputs=True,
+    guided=frozenset({"choice", "regex"}),
 )
 """What a vLLM server can do that was started with tools; token ids since its release 0.10.2."""
 

@@ -3,12 +3,15 @@ adapter.
 """
 
 import codecs
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
-from modelyard.backends.sampling import check_bias, drawn, is_plain, most_likely, next_token
+import attrs
+
+from modelyard.backends.sampling import check_token_ids, drawn, is_plain, most_likely, next_token
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Sampling
 from modelyard.domain.logprobs import TokenLogprob
@@ -57,7 +60,7 @@ class TabularBackend:
         """Sample an answer. Raises `InvalidInput`, `ArtifactMissing`, or `BackendError` for an unreadable
         checkpoint.
         """
-        check_bias(request.sampling, VOCABULARY_SIZE)
+        check_token_ids(request.sampling, VOCABULARY_SIZE)
         messages = conversation(request.messages, request.tools)
         prompt = _encoded(messages)
         served = TabularModel(base_seed(model.base_model), self._adapters.of(model))
@@ -76,15 +79,26 @@ def _encoded(messages: Sequence[Message]) -> list[int]:
 def _sampled(
     scorer: PromptScorer, request: CompletionRequest, prompt: Sequence[int], limit: int
 ) -> Iterator[TokenLogprob]:
-    """Sample token by token, up to the end of the turn or the limit."""
+    """Sample token by token, up to one that ends the answer or the limit."""
     answer: list[int] = []
-    known = frozenset(prompt)
-    while len(answer) < limit and END_OF_TURN not in answer[-1:]:
+    known, sampling, ends = frozenset(prompt), request.sampling, _ends(request.sampling)
+    early = _without(ends, sampling) if sampling.min_tokens else sampling
+    while len(answer) < limit and not (answer and answer[-1] in ends):
         odds = scorer.odds(answer)
-        token = _next(odds, request.sampling, known, answer)
+        token = _next(odds, early if len(answer) < sampling.min_tokens else sampling, known, answer)
         top = most_likely(odds.logits, request.top_logprobs) if request.top_logprobs else ()
         answer.append(token)
         yield _entry(token, odds, tuple(_entry(likely, odds) for likely in top))
+
+
+def _ends(sampling: Sampling) -> frozenset[int]:
+    """Return the tokens after which an answer ends."""
+    return frozenset(sampling.stop_token_ids if sampling.ignore_eos else (END_OF_TURN, *sampling.stop_token_ids))
+
+
+def _without(ends: Iterable[int], sampling: Sampling) -> Sampling:
+    """Return the sampling of the tokens before `min_tokens`, none of which ends the answer."""
+    return attrs.evolve(sampling, logit_bias={**sampling.logit_bias, **dict.fromkeys(ends, -math.inf)})
 
 
 def _next(odds: Odds, sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
@@ -105,12 +119,12 @@ def _deltas(
     """Join tokens to pieces of text; the bytes of an incomplete character wait for the rest of it."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     prompt_token_ids = tuple(prompt) if request.return_token_ids else ()
-    produced, reason = 0, None
+    produced, reason, ends = 0, None, _ends(request.sampling)
     while reason is None:
         piece = list(islice(tokens, 1 if request.streamed else UNSTREAMED_PIECE))
         ids = tuple(token.id for token in piece if token.id is not None)
         produced += len(ids)
-        reason = _ending(ids, produced, limit)
+        reason = _ending(ids, produced, limit, ends)
         yield Delta(
             text=decoder.decode(b"".join(map(token_bytes, ids)), final=reason is not None),
             tokens=len(ids),
@@ -122,8 +136,8 @@ def _deltas(
         prompt_token_ids = ()
 
 
-def _ending(ids: Sequence[int], produced: int, limit: int) -> FinishReason | None:
-    if END_OF_TURN in ids[-1:]:
+def _ending(ids: Sequence[int], produced: int, limit: int, ends: Collection[int]) -> FinishReason | None:
+    if ids and ids[-1] in ends:
         return FinishReason.STOP
     return FinishReason.LENGTH if produced >= limit else None
 

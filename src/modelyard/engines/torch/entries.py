@@ -47,7 +47,7 @@ def capabilities(tool_format: str) -> Capabilities:
     """Return the capabilities of a base model with this tool format; constrained output needs llguidance."""
     constrained = find_spec("llguidance") is not None
     return Capabilities(
-        parameters=frozenset(SAMPLING_PARAMETERS),
+        parameters=frozenset(SAMPLING_PARAMETERS) - {"min_tokens", "ignore_eos", "stop_token_ids"},
         logprobs=True,
         top_logprobs=20,
         token_ids=True,

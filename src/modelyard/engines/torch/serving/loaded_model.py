@@ -9,7 +9,7 @@ from typing import Self
 
 import attrs
 
-from modelyard.backends.sampling import check_bias
+from modelyard.backends.sampling import check_token_ids
 from modelyard.domain.base_model import BaseModel
 from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Tool, ToolMode
 from modelyard.engines.torch.serving.batching_engine import Engine
@@ -57,7 +57,7 @@ class LoadedModel:
 
     def start(self, request: CompletionRequest, model: ServedModel) -> "RunningChoices":
         """Start the choices of a request; they run as long as the context lasts."""
-        check_bias(request.sampling, len(self.chat.token_bytes))
+        check_token_ids(request.sampling, len(self.chat.token_bytes))
         prompt = self.prompt(request.messages, request.tools)
         grammars = [self._grammar(request) for _ in range(request.n)]
         stack = ExitStack()
