@@ -35,8 +35,8 @@ class Settings:
     another machine may be silent before what its requests have reserved is released; `poll` how often a worker looks
     for work. `max_crashes` is how often a job may kill its worker without progress. A training job that records nothing
     for `longest_step`, or an evaluation that stores no row for `longest_row`, hangs, and is taken from its worker.
-    `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on the disk of the artifacts is for what runs: a new job, or data for one, is
-    refused before it takes any of it.
+    `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on the disk of the
+    artifacts is for what runs: a new job, or data for one, is refused before it takes any of it.
     """
 
     lease: float = 30.0
