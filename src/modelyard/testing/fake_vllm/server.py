@@ -1,15 +1,5 @@
 """A double of a vLLM server: its routes, its errors and its LoRA adapters, answered by any modelyard backend.
 
-It was compared with vLLM 0.32.0, request by request. These differences remain:
-
-* Routes for chat completions, models, adapters, health and the version are there, and no others.
-* Log-probabilities under a grammar are the backend's own. vLLM reports them after the grammar's mask.
-* A forced call without `strict` may have any JSON object as its arguments; in vLLM it may be any JSON value. One that
-  `max_tokens` cuts is content, or pieces, as the backend gives it.
-* Text, ids and log-probabilities of a stop string are left out, and `stop_reason` is null.
-* Of the faults of a message only the first is reported. A schema that the backend refuses is refused in its words.
-* `top_logprobs` of -1 is refused without the size of the vocabulary.
-
     fake = FakeVllm(EchoBackend(("Qwen/Qwen3-8B",)))
     with fake.serve() as url:
         OpenAI(base_url=f"{url}/v1", api_key="-").chat.completions.create(model="Qwen/Qwen3-8B", messages=[...])
@@ -61,6 +51,16 @@ class FakeVllm:
     had before release 0.10.2. `version` is the release that it says it is. Thread-safe.
 
     `requests` are those that it received, in order; `unloaded_in_use` the adapters that were unloaded while answering.
+
+    It was compared with vLLM 0.32.0, request by request. These differences remain:
+
+    * Routes for chat completions, models, adapters, health and the version are there, and no others.
+    * Log-probabilities under a grammar are the backend's own. vLLM reports them after the grammar's mask.
+    * A forced call without `strict` may have any JSON object as its arguments; in vLLM it may be any JSON value. A call
+      that `max_tokens` cuts is content, or pieces, as the backend gives it.
+    * Text, ids and log-probabilities of a stop string are left out, and `stop_reason` is null.
+    * Of the faults of a message only the first is reported. A schema that the backend refuses is refused in its words.
+    * `top_logprobs` of -1 is refused without the size of the vocabulary.
     """
 
     def __init__(

@@ -32,9 +32,8 @@ from modelyard.errors import BackendError, Overloaded, QueueFull
 class Engine:
     """Answers sequences on one network.
 
-    Up to `rows` run at a time, their keys and values within `memory` bytes, and up to `waiting` more wait. `end_tokens`
-    end an answer. Torch computes on `threads`, or its own number. With a `recorder`, passes of one token per row are
-    recorded and replayed.
+    Up to `rows` run at a time, with their keys and values in `memory` bytes; `waiting` more wait. `end_tokens` end an
+    answer. Torch computes on `threads` or its own number. A `recorder` records passes of one token per row to replay.
     """
 
     def __init__(
@@ -49,8 +48,8 @@ class Engine:
         threads: int | None = None,
         recorder: NewRecorder | None = None,
     ) -> None:
-        self._network, self._bank, self._end_tokens, self._most = network, bank, end_tokens, rows + waiting
-        self._threads = threads
+        self._network, self._bank, self._end_tokens, self._threads = network, bank, end_tokens, threads
+        self._most = rows + waiting
         self.rows: CacheSlots | SeparateCaches
         self._passes: ForwardPass | SeparateCaches
         if network.in_rows:
