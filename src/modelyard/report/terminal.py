@@ -2,9 +2,10 @@
 
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from modelyard.report.table import printable
 
@@ -35,19 +36,20 @@ def progress_bar(label: str, unit: str = "step") -> Iterator[Show]:
     """Show a bar that counts in this unit, with its rate, for the duration of the context.
 
     The first count is the start: the rate only covers what is done after it. A number is shown until it is replaced.
-    Raises ImportError, naming what to install.
+    Without tqdm, show lines of text.
     """
     try:
         tqdm: Any = importlib.import_module("tqdm.auto")
     except ImportError:
-        raise ImportError("a progress bar needs tqdm: pip install 'modelyard[progress]'") from None
+        yield from _progress_lines(label, unit, sys.stderr)
+        return
     with tqdm.tqdm(desc=label, unit=unit, miniters=1) as bar:
         started, shown = False, dict[str, str]()
 
         def show(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
             nonlocal started
             bar.total = total
-            shown.update((name, f"{value:.3g}") for name, value in numbers.items())
+            shown.update(_texts(numbers))
             bar.set_postfix(shown, refresh=False)
             if not started:
                 started, bar.initial, bar.n, bar.last_print_n = True, done, done, done
@@ -55,3 +57,35 @@ def progress_bar(label: str, unit: str = "step") -> Iterator[Show]:
             bar.update(done - bar.n)
 
         yield show
+
+
+LINES = 10
+"""How many lines are written where there is no terminal. Without a total, one is written when the count doubles."""
+
+
+def _progress_lines(label: str, unit: str, file: TextIO) -> Iterator[Show]:
+    """Show one line that is written again and again on a terminal, and a few lines elsewhere."""
+    live, shown = file.isatty(), dict[str, str]()
+    written = -1
+
+    def show(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
+        nonlocal written
+        shown.update(_texts(numbers))
+        part = done * LINES // total if total else done.bit_length()
+        if live or part > written:
+            written = part
+            of = "" if total is None else f" of {total}"
+            known = "".join(f", {name} {text}" for name, text in shown.items())
+            file.write(f"{_CLEARED if live else ''}{label}: {done}{of} {unit}s{known}{'' if live else chr(10)}")
+            file.flush()
+
+    yield show
+    if live and written >= 0:
+        file.write("\n")
+
+
+_CLEARED = "\r\x1b[K"
+
+
+def _texts(numbers: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.3g}" for name, value in numbers.items()}

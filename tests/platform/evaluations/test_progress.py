@@ -3,6 +3,8 @@
 import re
 import sys
 from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,12 +52,50 @@ def test_what_is_no_progress_is_refused_before_there_is_a_run(wrong: Any) -> Non
         assert list(platform.evaluations.runs.list(project="p")) == []
 
 
-def test_without_the_bar_installed_there_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_tqdm_a_few_lines_are_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with open_platform() as platform:
-        with pytest.raises(ImportError, match="needs tqdm"):
-            platform.evaluations.run("e", "echo", ROWS, project="p", progress=True)
-        assert list(platform.evaluations.runs.list(project="p")) == []
+        platform.evaluations.run("e", "echo", ROWS * 500, project="p", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 11
+    assert lines[-1].startswith(f"echo on e: {len(ROWS) * 500} of {len(ROWS) * 500} rows, score ")
+    with progress_bar("label") as show:
+        for done in range(100):
+            show(done, None, {})
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == [
+        "0",
+        "1",
+        "2",
+        "4",
+        "8",
+        "16",
+        "32",
+        "64",
+    ]
+
+
+def test_without_tqdm_one_line_of_a_terminal_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress_bar("label", "row") as show:
+        show(1, 3, {"score": 0.5})
+        show(3, 3, {})
+    assert terminal.getvalue() == "\r\x1b[Klabel: 1 of 3 rows, score 0.5\r\x1b[Klabel: 3 of 3 rows, score 0.5\n"
+
+
+def test_rows_that_were_stored_for_a_run_are_removed_where_it_is_refused(tmp_path: Path) -> None:
+    with open_platform(tmp_path / "yard.db") as platform:
+        with pytest.raises(InvalidInput, match="progress") as refused:
+            platform.evaluations.run("e", "echo", ROWS, project="p", progress=5)  # type: ignore[arg-type]
+        assert refused.value.__traceback__ is not None  # the frames, with the specs in them, are still held
+        assert not [path for path in (tmp_path / "yard.db-artifacts").rglob("*") if path.is_file()]
 
 
 def test_a_function_is_told_the_rate_of_the_rows_that_this_call_has_done() -> None:

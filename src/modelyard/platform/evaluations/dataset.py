@@ -1,7 +1,7 @@
 """From what a caller passes to the specs of runs, with their rows stored: checked, counted, never whole in memory."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,9 @@ from modelyard.platform.runtime import Runtime
 RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str | os.PathLike[str]
 """Any rows; the version of a dataset, or the reference of one; or the path of a JSON Lines file."""
 
+RunSpecs = Generator[RunSpec, None, None]
+"""Specs that are made one by one. Closing it removes the rows of those that were not taken."""
+
 _ROWS = (
     "mappings, one for each row; a version of a dataset, or its reference, such as "
     "weave:///<entity>/<project>/object/<name>; or the path of a JSON Lines file"
@@ -44,7 +47,7 @@ def build_specs(
     scorers: Scorers | None,
     options: Mapping[str, Any],
     portable: bool = False,
-) -> Iterator[RunSpec]:
+) -> RunSpecs:
     """Build the spec of a run of each model. Everything is checked when the first is taken.
 
     Without `rows`, the evaluation must be published: its version then gives the rows, and by default scorers and
@@ -65,7 +68,7 @@ def build_specs(
     return _with_dataset(runtime, principal, specs, rows)
 
 
-def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpec], rows: RowData) -> Iterator[RunSpec]:
+def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpec], rows: RowData) -> RunSpecs:
     """Add the rows to the specs, stored once for each, because a run removes its rows when it ends."""
     if isinstance(rows, str) and "://" in rows:
         rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
@@ -94,7 +97,7 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
         yield from read_rows(file)
 
 
-def _spooled(runtime: Runtime, specs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> Iterator[RunSpec]:
+def _spooled(runtime: Runtime, specs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> RunSpecs:
     count = 0
 
     def lines() -> Iterator[bytes]:

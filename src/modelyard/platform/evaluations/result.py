@@ -188,16 +188,22 @@ Progress = bool | Show
 """Whether to show a bar; or a function that receives how many rows are done, of how many, and numbers by name."""
 
 
+def check_progress(progress: Progress) -> Progress:
+    """Return what shows progress. Raises `InvalidInput` for another value."""
+    if not isinstance(progress, bool) and not callable(progress):
+        raise InvalidInput.at("progress", msg="must be True for a bar, or a function of done, total and numbers")
+    return progress
+
+
 @contextmanager
 def reporting(progress: Progress, run: EvaluationRun) -> Iterator[ProgressReporter]:
-    """Show the progress of a run as long as the context lasts. Raises `InvalidInput`, ImportError."""
-    if isinstance(progress, bool):
-        with _bar(run) if progress else nullcontext() as show:
-            yield ProgressReporter(show)
-    elif callable(progress):
-        yield ProgressReporter(progress)
-    else:
-        raise InvalidInput.at("progress", msg="must be True for a bar, or a function of done, total and numbers")
+    """Show the progress of a run as long as the context lasts. Raises `InvalidInput`."""
+    shown = check_progress(progress)
+    if not isinstance(shown, bool):
+        yield ProgressReporter(shown)
+        return
+    with _bar(run) if shown else nullcontext() as show:
+        yield ProgressReporter(show)
 
 
 @contextmanager

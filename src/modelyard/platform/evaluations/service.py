@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, Unpack
 
@@ -111,9 +112,9 @@ class Evaluations:
 
         Rows are read once. Raises as `run` does.
         """
-        progress = options.pop("progress", False)
-        specs = self._specs(evaluation, models, rows, scorers, options)
-        return [self._run_here(spec, progress) for spec in specs]
+        progress = result.check_progress(options.pop("progress", False))
+        with closing(self._specs(evaluation, models, rows, scorers, options)) as specs:
+            return [self._run_here(spec, progress) for spec in specs]
 
     async def arun(
         self,
@@ -138,11 +139,12 @@ class Evaluations:
         **options: Unpack[RunOptions],
     ) -> list[EvaluationResult]:
         """Evaluate several models from a task, like `run_each` and `arun`."""
-        progress, gone, loop = options.pop("progress", False), threading.Event(), asyncio.get_running_loop()
+        progress = result.check_progress(options.pop("progress", False))
+        gone, loop = threading.Event(), asyncio.get_running_loop()
 
         def work() -> list[EvaluationResult]:
-            specs = self._specs(evaluation, models, rows, scorers, options)
-            return [self._run_here(spec, progress, loop, gone.is_set) for spec in specs]
+            with closing(self._specs(evaluation, models, rows, scorers, options)) as specs:
+                return [self._run_here(spec, progress, loop, gone.is_set) for spec in specs]
 
         return await self._runtime.threads.backends.of(self._principal.entity).run(work, gone.set)
 
