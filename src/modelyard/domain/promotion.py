@@ -44,7 +44,8 @@ class NotWorse:
     The newest completed runs of both on an `evaluation` are compared. It is given by its name in the model's project
     ("quiz", or "quiz:v0" for one version), its reference or its published version. Instead, `runs` gives the ids of
     the two runs: `{"baseline": ..., "candidate": ...}`. All metrics count, or the one that is named. The candidate may
-    be worse by `margin`, at a `confidence`. An alias that points to nothing yet meets every requirement.
+    be worse by `margin`, at a `confidence`. `lower_is_better` names metrics of which lower values are better.
+    An alias that points to nothing yet meets every requirement.
 
     Raises `InvalidInput` unless there is either an evaluation or runs.
     """
@@ -54,6 +55,7 @@ class NotWorse:
     metric: str | None = None
     margin: float = 0.0
     confidence: float = CONFIDENCE
+    lower_is_better: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if (self.evaluation is None) is (self.runs is None):

@@ -24,6 +24,7 @@ class Histogram:
     title: str
     distribution: Distribution
     differences: bool = False
+    lower_is_better: bool = False
 
     @property
     def svg(self) -> str:
@@ -57,7 +58,7 @@ class Histogram:
             return COLOURS[0]
         if abs(centre) < self.distribution.step / 2:
             return NEUTRAL
-        return COLOURS[2] if centre > 0 else COLOURS[1]
+        return COLOURS[2] if (centre > 0) is not self.lower_is_better else COLOURS[1]
 
     def _axis(self, across: Scale) -> Iterator[str]:
         bottom = HEIGHT - BOTTOM

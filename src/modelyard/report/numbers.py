@@ -105,6 +105,11 @@ def left_out_text(one: MetricComparison) -> str:
     return f"rows without a value: {', '.join(counts)}" if counts else ""
 
 
+def direction_text(lower_is_better: bool) -> str:
+    """Return what follows the name of a metric of which lower values are better."""
+    return ", lower is better" if lower_is_better else ""
+
+
 def seconds_text(seconds: float) -> str:
     """Format a duration in a suitable unit."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict
 from modelyard.domain.evaluation.metrics import ScoredPrediction
@@ -253,7 +254,7 @@ def test_metrics_of_one_run_texts_and_other_kinds_are_not_compared_and_say_why()
         "mixed": "it is binary in the baseline and continuous in the candidate",
         "new": "only the candidate has values of it",
         "old": "only the baseline has values of it",
-        "text": "it is no number",
+        "text": "it is not a number",
     }
     with pytest.raises(InvalidInput, match="only the baseline has values of it"):
         found.metric("old")
@@ -279,3 +280,51 @@ def test_the_distribution_is_that_of_the_differences() -> None:
     assert found.distribution is not None
     bars = dict(zip(found.distribution.centres, found.distribution.counts, strict=True))
     assert {centre: count for centre, count in bars.items() if count} == pytest.approx({-1: 1, 0: 2, 1: 1})
+
+
+# ---- direction
+
+
+@given(st.lists(st.tuples(st.integers(2, 9), st.integers(2, 9)), min_size=1, max_size=30))
+def test_where_lower_is_better_the_comparison_is_that_of_the_negated_values(pairs: list[tuple[int, int]]) -> None:
+    before, after = [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
+    lower = compared(before, after, lower_is_better=["exact"])
+    negated = compared([-a for a in before], [-b for b in after])
+    assert (lower.verdict, lower.corrected) == (negated.verdict, negated.corrected)
+    assert (lower.paired.wins, lower.paired.losses) == (negated.paired.wins, negated.paired.losses)
+    assert lower.paired.difference == -(negated.paired.difference or 0.0)
+    assert bool(lower.worse_by(0.5)) is bool(negated.worse_by(0.5))
+    changes = [[(note.inputs, note.baseline, note.candidate) for note in which] for which in (lower.worst, lower.best)]
+    assert changes == [
+        [(note.inputs, -(note.baseline or 0), -(note.candidate or 0)) for note in which]
+        for which in (negated.worst, negated.best)
+    ]
+
+
+def test_a_metric_of_which_lower_is_better_is_named_by_itself_its_scorer_or_its_version() -> None:
+    before, after = (
+        [{"words": float(n), "ok": 1.0} for n in range(10)],
+        [{"words": n / 2, "ok": 1.0} for n in range(10)],
+    )
+    for name in ("exact", "exact.words", "acme/red/exact:v1.words"):
+        found = compare(listed(before), listed(after), lower_is_better=name)
+        assert found.metric("exact.words").verdict is Verdict.BETTER
+    assert compare(listed(before), listed(after)).metric("exact.words").verdict is Verdict.WORSE
+    for one in (
+        lambda **options: compare(listed(before), listed(after), **options),
+        lambda **o: aggregate(listed(after), **o),
+    ):
+        with pytest.raises(InvalidInput, match=r"'word' must be one of the metrics: exact\.ok, exact\.words"):
+            one(lower_is_better=["word"])
+
+
+def test_where_lower_is_better_a_missing_value_counts_as_the_highest() -> None:
+    candidate = [1.0, 2.0, None, None]
+    found = compared([7.0, 7.0, 5.0, 5.0], candidate, lower_is_better=["exact"])
+    assert found.all_rows.difference == (1 + 2 + 7 + 7 - 24) / 4
+    assert [note.baseline for note in found.lost] == [5.0, 5.0]
+    (summary,) = aggregate(listed(candidate), lower_is_better="exact").metrics
+    assert (summary.mean, summary.pessimistic) == (1.5, 7 / 4)
+    assert [note.value for note in summary.worst] == [2.0, 1.0]
+    (toxic,) = aggregate(listed([True, False, None, None]), lower_is_better="exact").metrics
+    assert toxic.pessimistic == 0.75

@@ -35,10 +35,12 @@ def test_options_are_taken_and_wrong_ones_are_named_all_at_once(ask: Any, platfo
     run = judged_runs.add(platform, judged_runs.questions([1.0, 2.0]))
     body = {"baseline": run.id, "candidate": run.id}
     assert ask("POST", COMPARE, {**body, "reducer": "max", "confidence": 0.9}).json["confidence"] == 0.9
+    lower = ask("POST", COMPARE, {**body, "lower_is_better": ["exact"]}).json["metrics"]
+    assert [metric["lower_is_better"] for metric in lower] == [True]
     wrong = ask("POST", COMPARE, {"baseline": 1, "candidate": run.id, "reducer": "mode"})
     assert wrong.status == 422
     assert [problem["loc"] for problem in wrong.json["detail"]] == [["body", "baseline"], ["body", "reducer"]]
-    for name, value in (("confidence", 2), ("cluster_by", "document")):
+    for name, value in (("confidence", 2), ("cluster_by", "document"), ("lower_is_better", ["exatc"])):
         answer = ask("POST", COMPARE, {**body, name: value})
         assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body", name])
 

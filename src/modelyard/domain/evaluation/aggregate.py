@@ -15,6 +15,8 @@ from modelyard.domain.evaluation.metrics import (
     Reading,
     RunRow,
     ScoredPrediction,
+    check_lower_is_better,
+    is_lower_better,
     metric_names,
     rows,
     shortened,
@@ -39,8 +41,6 @@ MAX_TEXTS = 1000
 MAX_LABEL = 200
 KEEP = 100
 OTHERS = "(others)"
-POLICY = "a missing value counts as 0 (false), or as the lowest value where that is below 0"
-"""What the pessimistic mean does with trials that have no value."""
 
 
 # ---- what comes out ----------------------------------------------------------------------------------------------
@@ -72,8 +72,8 @@ class MetricSummary:
     `numbers` are over the rows that have a value, trials reduced first, bools as 0 and 1; None where no row has one.
     `interval` is that of their mean: Wilson's for bools (also of a rate of trials, `pairing.clustered_rate`), else
     Student's. `pessimistic` is the mean over all rows, by
-    `POLICY`. `texts` counts answers that are text, the most frequent first; `reasons` why trials are unscored. `worst`
-    are the rows with the lowest values, the lowest first.
+    `ReportOptions.policy`. `texts` counts answers that are text, the most frequent first; `reasons` why trials are
+    unscored. `worst` are the rows with the worst values, the worst first.
     """
 
     metric: Metric
@@ -90,6 +90,7 @@ class MetricSummary:
     reasons: Mapping[str, int] = EMPTY
     distribution: Distribution | None = None
     worst: tuple[RowNote, ...] = ()
+    lower_is_better: bool = False
 
     @property
     def trials(self) -> int:
@@ -122,7 +123,6 @@ class Aggregate:
     failures: tuple[RowNote, ...] = ()
     possibly_repeated: int = 0
     omitted: int = 0
-    policy: str = POLICY
 
     @property
     def cost(self) -> Decimal | None:
@@ -142,6 +142,7 @@ def aggregate(scored: Iterable[ScoredPrediction], *, keep: int = KEEP, **options
     found = _Aggregation(ReportOptions(**options), keep)
     for row in rows(scored):
         found.add(row)
+    check_lower_is_better(found.options.lower_is_better, found.leaves)
     return Aggregate(
         found.rows,
         found.trials,
@@ -166,6 +167,7 @@ class _Leaf:
 
     reduce: Reducer
     keep: int
+    lower_is_better: bool
     columns: dict[MetricKind, MetricColumn] = attrs.field(factory=dict)
     worst: dict[MetricKind, NSmallest[tuple[RunRow, float]]] = attrs.field(factory=dict)
     texts: Counter[str] = attrs.field(factory=Counter)
@@ -174,9 +176,10 @@ class _Leaf:
     def take(self, number: int, row: RunRow, kind: MetricKind, values: Sequence[float]) -> None:
         """Take the numbers of one kind that the trials of a row have."""
         if kind not in self.columns:
-            self.columns[kind], self.worst[kind] = MetricColumn(self.reduce), NSmallest(self.keep)
+            column = MetricColumn(self.reduce, self.lower_is_better)
+            self.columns[kind], self.worst[kind] = column, NSmallest(self.keep)
         value = self.columns[kind].put(number, values, len(row.trials) - len(values))
-        self.worst[kind].offer(value, (row, value))
+        self.worst[kind].offer(-value if self.lower_is_better else value, (row, value))
 
     def take_text(self, text: str) -> None:
         """Count a string; once there are many different ones, a new one is counted among the others."""
@@ -244,7 +247,12 @@ class _Aggregation:
     def _leaf(self, metric: Metric) -> _Leaf | None:
         found = self.leaves.get(metric)
         if found is None and len(self.leaves) < MAX_METRICS:
-            found = self.leaves[metric] = _Leaf(self.options.reduce, self.keep)
+            found = self._new_leaf(metric)
+        return found
+
+    def _new_leaf(self, metric: Metric) -> _Leaf:
+        lower = is_lower_better(metric, self.options.lower_is_better)
+        found = self.leaves[metric] = _Leaf(self.options.reduce, self.keep, lower)
         return found
 
     def _note_errors(self, row: RunRow, errors: Sequence[str]) -> None:
@@ -259,7 +267,7 @@ class _Aggregation:
         """Each metric. Raises nothing: a metric without a value has no numbers."""
         self._drop_empty()
         for scorer in self.scorer_errors.keys() - {metric.scorer for metric in self.leaves}:
-            self.leaves[Metric(scorer)] = _Leaf(self.options.reduce, self.keep)
+            self._new_leaf(Metric(scorer))
         names = metric_names(self.leaves)
         ordered = sorted(self.leaves, key=lambda metric: names[metric])
         return tuple(self._summary(metric, names[metric]) for metric in ordered)
@@ -306,6 +314,7 @@ class _Aggregation:
             pessimistic=math.fsum(column.pessimistic(column.worst)) / self.rows,
             distribution=Distribution.of(values),
             worst=tuple(RowNote.of(row, float(value)) for row, value in leaf.worst[kind].items),
+            lower_is_better=leaf.lower_is_better,
         )
 
 

@@ -21,6 +21,8 @@ from modelyard.domain.evaluation.metrics import (
     MetricKind,
     RunRow,
     ScoredPrediction,
+    check_lower_is_better,
+    is_lower_better,
     merged,
     metric_names,
     rows,
@@ -47,6 +49,7 @@ def compare(
     pairing = _Pairing(ReportOptions(**options), keep)
     for one, other in merged(rows(baseline), rows(candidate)):
         pairing.add(one, other)
+    check_lower_is_better(pairing.options.lower_is_better, (*pairing.seen[0], *pairing.seen[1]))
     compared, uncompared = pairing.compared()
     return Comparison(
         pairing.rows,
@@ -86,6 +89,7 @@ class _Both:
     worst: NSmallest[_Difference]
     best: NSmallest[_Difference]
     lost: NSmallest[tuple[Pair, float]]
+    lower_is_better: bool
 
     @property
     def complete(self) -> bool:
@@ -100,10 +104,10 @@ class _Both:
         before = self._put(0, number, pair[0], values[0])
         after = self._put(1, number, pair[1], values[1])
         if before is not None and after is None:
-            self.lost.offer(-before, (pair, float(before)))
+            self.lost.offer(before if self.lower_is_better else -before, (pair, float(before)))
         if before is None or after is None or before == after:
             return
-        side = self.worst if after < before else self.best
+        side = self.best if (after < before) is self.lower_is_better else self.worst
         side.offer(-abs(after - before), (pair, float(before), float(after)))
 
 
@@ -146,8 +150,9 @@ class _Pairing:
 
     def _both(self, key: tuple[Metric, MetricKind]) -> _Both:
         if key not in self.both:
-            columns = (MetricColumn(self.options.reduce), MetricColumn(self.options.reduce))
-            self.both[key] = _Both(columns, NSmallest(self.keep), NSmallest(self.keep), NSmallest(self.keep))
+            lower, keep = is_lower_better(key[0], self.options.lower_is_better), self.keep
+            columns = (MetricColumn(self.options.reduce, lower), MetricColumn(self.options.reduce, lower))
+            self.both[key] = _Both(columns, NSmallest(keep), NSmallest(keep), NSmallest(keep), lower)
         return self.both[key]
 
     def _note_failures(self, pair: Pair) -> None:
@@ -189,7 +194,7 @@ class _Pairing:
             return ONLY_BASELINE if metric in self.seen[0] else ONLY_CANDIDATE
         one, other = (kind.get(metric) for kind in kinds)
         if one is None or other is None:
-            return "it is no number"
+            return "it is not a number"
         return None if one is other else f"it is {one} in the baseline and {other} in the candidate"
 
     def _comparison(self, metric: Metric, name: str, kind: MetricKind) -> MetricComparison:
@@ -201,7 +206,7 @@ class _Pairing:
         there = [at for at in range(self.rows) if at not in missing[0] and at not in missing[1]]
         before, after = [one[at] for at in there], [other[at] for at in there]
         differences = [b - a for a, b in zip(before, after, strict=True)]
-        found = self._paired(before, after, there)
+        found = self._paired(before, after, there, both.lower_is_better)
         return MetricComparison(
             metric,
             name,
@@ -220,16 +225,18 @@ class _Pairing:
             lost=tuple(
                 RowDifference.of(pair, before, detail=_why_lost(pair[1], metric)) for pair, before in both.lost.items
             ),
+            lower_is_better=both.lower_is_better,
         )
 
     def _everywhere(self, both: _Both) -> Paired:
-        worst = min(column.worst for column in both.columns)
+        worst = (max if both.lower_is_better else min)(column.worst for column in both.columns)
         one, other = (column.pessimistic(worst) for column in both.columns)
-        return self._paired(one, other, range(self.rows))
+        return self._paired(one, other, range(self.rows), both.lower_is_better)
 
-    def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int]) -> Paired:
+    def _paired(self, one: Sequence[float], other: Sequence[float], at: Sequence[int], lower: bool) -> Paired:
         clusters = [self.clusters[row] for row in at] if self.clusters else []
-        return paired_values(list(zip(one, other, strict=True)), clusters, self.options.confidence)
+        found = paired_values(list(zip(one, other, strict=True)), clusters, self.options.confidence)
+        return attrs.evolve(found, wins=found.losses, losses=found.wins) if lower else found
 
 
 def _why_lost(row: RunRow, metric: Metric) -> str:

@@ -64,10 +64,10 @@ class MetricComparison:
     candidate is better; `baseline` and `candidate` are the means over these rows. Its `p` is that of the exact McNemar
     test where all values are 0 or 1, else of the paired t-test; `corrected` is the same, corrected by Holm for the
     number of metrics. `all_rows` is over all rows of both runs, where a missing value counts as the worst
-    (`aggregate.POLICY`, over both runs). `only_baseline`, `only_candidate` and `neither` count the rows that `paired`
-    leaves out. `rows_needed` is how many rows would show a difference of this size, four times out of five. `worst`
-    are the rows on which the candidate loses most, `best` those on which it wins most, `lost` those of which only the
-    baseline has a value, the highest first.
+    (`ReportOptions.policy`, over both runs). `only_baseline`, `only_candidate` and `neither` count the rows that
+    `paired` leaves out. `rows_needed` is how many rows would show a difference of this size, four times out of five.
+    `worst` are the rows on which the candidate loses most, `best` those on which it wins most, `lost` those of which
+    only the baseline has a value, the best first.
     """
 
     metric: Metric
@@ -87,6 +87,7 @@ class MetricComparison:
     worst: tuple[RowDifference, ...] = ()
     best: tuple[RowDifference, ...] = ()
     lost: tuple[RowDifference, ...] = ()
+    lower_is_better: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -98,11 +99,11 @@ class MetricComparison:
             return Verdict.NOT_COMPARED
         if not shown(self.paired, self.corrected):
             return Verdict.NO_DIFFERENCE
-        better = self.paired.difference > 0
+        higher = self.paired.difference > 0
         everywhere = self.all_rows.difference or 0.0
-        if shown(self.all_rows, self.corrected_all_rows) and (everywhere < 0 if better else everywhere > 0):
+        if shown(self.all_rows, self.corrected_all_rows) and (everywhere < 0 if higher else everywhere > 0):
             return Verdict.UNCLEAR
-        return Verdict.BETTER if better else Verdict.WORSE
+        return Verdict.BETTER if higher is not self.lower_is_better else Verdict.WORSE
 
     def worse_by(self, margin: float) -> Paired | None:
         """Return what shows that the candidate is worse by more than `margin`; None when nothing does.
@@ -111,7 +112,9 @@ class MetricComparison:
         worst.
         """
         for found, p in ((self.paired, self.corrected), (self.all_rows, self.corrected_all_rows)):
-            if shown(found, p) and found.interval is not None and found.interval.high < -margin:
+            if not shown(found, p) or found.interval is None:
+                continue
+            if found.interval.low > margin if self.lower_is_better else found.interval.high < -margin:
                 return found
         return None
 

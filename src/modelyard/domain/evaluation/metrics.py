@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain, groupby
@@ -67,6 +67,21 @@ def _long_name(metric: Metric) -> str:
     ref = ObjectRef.parse(metric.scorer)
     named = metric.scorer if ref is None else f"{ref.entity}/{ref.project}/{ref.name}:{ref.version or 'latest'}"
     return ".".join((named, *metric.path))
+
+
+def is_lower_better(metric: Metric, names: Collection[str]) -> bool:
+    """Return whether a metric is among these names: its own, its long one, or that of its scorer."""
+    name = _scorer_name(metric.scorer)
+    return not {name, ".".join((name, *metric.path)), _long_name(metric)}.isdisjoint(names)
+
+
+def check_lower_is_better(names: Collection[str], metrics: Iterable[Metric]) -> None:
+    """Raise `InvalidInput` for a name that is not that of a metric or of its scorer."""
+    known = metric_names(metrics)
+    for name in names if known else ():
+        if not any(is_lower_better(metric, [name]) for metric in known):
+            msg = f"{name!r} must be one of the metrics: {', '.join(sorted(known.values()))}"
+            raise InvalidInput.at("lower_is_better", msg=msg)
 
 
 # ---- one trial ---------------------------------------------------------------------------------------------------
@@ -258,6 +273,7 @@ class MetricColumn:
     """
 
     reduce: Reducer
+    lower_is_better: bool = False
     values: "array[float]" = attrs.field(factory=lambda: array("d"))
     incomplete: dict[int, tuple[Sequence[float], int]] = attrs.field(factory=dict)
     trials: int = 0
@@ -284,7 +300,12 @@ class MetricColumn:
 
     @property
     def worst(self) -> float:
-        """What a missing value counts as when all trials count: 0 (False), or the lowest one where that is below."""
+        """What a missing value counts as when all trials count: 0 (False), or the lowest one where that is below.
+
+        Where lower is better, it counts as 1 (True), or as the highest one where that is above.
+        """
+        if self.lower_is_better:
+            return max((value for value in self.values if value > 1), default=1.0)
         return min((value for value in self.values if value < 0), default=0.0)
 
     def pessimistic(self, worst: float) -> "array[float]":

@@ -35,6 +35,7 @@ def compare_runs(call: RouteCall) -> Flow[Response]:
                 reducer=body.reducer,
                 cluster_by=body.cluster_by,
                 confidence=body.confidence,
+                lower_is_better=body.lower_is_better,
                 **namespace,
             )
         return json_response(show_comparison(report.comparison))

@@ -7,6 +7,7 @@ import attrs
 
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.prediction import Source
+from modelyard.formats.constraints import Length
 from modelyard.http.message import answering, each
 
 
@@ -15,7 +16,7 @@ class ComparisonRequest:
     """The body that compares two runs, by their ids.
 
     `reducer` makes one value of the trials of a row, `cluster_by` names an input that rows which go together have in
-    common, and `confidence` is that of the intervals.
+    common, `confidence` is that of the intervals, and `lower_is_better` names metrics of which lower values are better.
     """
 
     baseline: str
@@ -23,6 +24,7 @@ class ComparisonRequest:
     reducer: Literal["mean", "median", "min", "max"] = "mean"
     cluster_by: str | None = None
     confidence: float = 0.95
+    lower_is_better: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 200))
 
 
 @attrs.frozen
@@ -59,6 +61,7 @@ class MetricComparisonObject:
     only_candidate: int
     neither: int
     rows_needed: int | None
+    lower_is_better: bool
 
 
 @attrs.frozen

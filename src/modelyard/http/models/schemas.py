@@ -62,13 +62,14 @@ class Requirement:
     metric: str | None = None
     margin: float = attrs.field(default=0.0, validator=Within(0))
     confidence: float = attrs.field(default=CONFIDENCE, validator=Within(0.5, 0.9999))
+    lower_is_better: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 200))
 
     def not_worse(self) -> NotWorse:
         """Return the requirement as a value of the domain. Raises `InvalidInput`."""
         runs: PromotionRuns | None = None
         if self.runs is not None:
             runs = {"baseline": self.runs.baseline, "candidate": self.runs.candidate}
-        return NotWorse(self.evaluation, runs, self.metric, self.margin, self.confidence)
+        return NotWorse(self.evaluation, runs, self.metric, self.margin, self.confidence, self.lower_is_better)
 
 
 @attrs.frozen

@@ -275,7 +275,8 @@ class Evaluations:
 
         The trials of a row are reduced first, by `reducer`: "mean", "median", "min" or "max". `cluster_by` names an
         input that related rows share, such as the text that several questions are about: standard errors and intervals
-        then allow for it. `confidence` is that of the intervals. Raises `NotFound`, `InvalidInput`.
+        then allow for it. `confidence` is that of the intervals. `lower_is_better` names metrics, or scorers, of which
+        lower values are better. Raises `NotFound`, `InvalidInput`.
         """
         return compare.report_of(self._runtime, self._run(run, project, entity), **options)
 
@@ -290,7 +291,8 @@ class Evaluations:
     ) -> ComparisonReport:
         """Compare a candidate with a baseline, row by row: whether it is shown to be better or worse, by each metric.
 
-        Higher is better. Options are those of `report`. Raises `NotFound`, `InvalidInput`.
+        Higher is better, but for the metrics in `lower_is_better`. Options are those of `report`. Raises `NotFound`,
+        `InvalidInput`.
         """
         before, after = (self._run(run, project, entity) for run in (baseline, candidate))
         return compare.compare_runs(self._runtime, before, after, **options)

@@ -54,7 +54,9 @@ def promotion_evidence(
     else:
         pair = _named(runtime, principal, require.runs, model, (step, current))
     candidate, baseline = pair
-    report = compare_runs(runtime, baseline, candidate, confidence=require.confidence)
+    report = compare_runs(
+        runtime, baseline, candidate, confidence=require.confidence, lower_is_better=require.lower_is_better
+    )
     check = report.comparison.check_not_worse(require.metric, require.margin)
     if check.not_compared:
         why = "; ".join(check.not_compared)

@@ -23,6 +23,7 @@ from modelyard.report.numbers import (
     confidence_text,
     count_text,
     difference_text,
+    direction_text,
     left_out_text,
     mean_text,
     p_text,
@@ -133,7 +134,7 @@ def _remarks(one: MetricComparison) -> Iterator[str]:
 def _cells(one: MetricComparison) -> tuple[object, ...]:
     pairs = one.paired
     return (
-        one.name,
+        f"{one.name}{direction_text(one.lower_is_better)}",
         mean_text(one.baseline, one.kind),
         mean_text(one.candidate, one.kind),
         difference_text(pairs.difference, one.kind),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from modelyard.domain.evaluation.aggregate import POLICY
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, RowDifference, Verdict
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
@@ -15,6 +14,7 @@ from modelyard.report.numbers import (
     confidence_text,
     count_text,
     difference_text,
+    direction_text,
     left_out_text,
     mean_text,
     p_text,
@@ -84,7 +84,7 @@ def _note(found: Comparison) -> str:
     return (
         "Rows are paired, and the numbers are over those that have a value in both runs. A difference is shown where "
         "the interval leaves out 0 and p agrees: McNemar's exact test for 0 and 1, else the paired t-test"
-        f"{several}{clusters_text(found.options.cluster_by)}. Over all rows, {POLICY}."
+        f"{several}{clusters_text(found.options.cluster_by)}. Over all rows, {found.options.policy}."
     )
 
 
@@ -93,7 +93,7 @@ def _metric_cells(one: MetricComparison) -> list[object]:
     split = " / ".join(map(count_text, (pairs.wins, pairs.ties, pairs.losses)))
     parts = share_strip((pairs.wins, pairs.ties, pairs.losses), (BETTER, NEUTRAL, WORSE))
     return [
-        joined([one.name, tag("small", f"{count_text(pairs.count)} rows")]),
+        joined([one.name, tag("small", f"{count_text(pairs.count)} rows{direction_text(one.lower_is_better)}")]),
         mean_text(one.baseline, one.kind),
         mean_text(one.candidate, one.kind),
         tag("b", difference_text(pairs.difference, one.kind)),
@@ -122,7 +122,7 @@ def _verdict(one: MetricComparison) -> Html:
 
 def _histogram(one: MetricComparison) -> str:
     assert one.distribution is not None
-    return Histogram(one.name, one.distribution, differences=True).svg
+    return Histogram(one.name, one.distribution, differences=True, lower_is_better=one.lower_is_better).svg
 
 
 def _uncompared(found: Comparison) -> Html:

@@ -15,6 +15,7 @@ from modelyard.report.numbers import (
     clusters_text,
     confidence_text,
     count_text,
+    direction_text,
     interval_text,
     mean_text,
     money_text,
@@ -101,7 +102,7 @@ def _cells(one: MetricSummary) -> tuple[object, ...]:
     counts = (one.scored, one.unscored, one.scorer_errors, one.model_errors)
     mean = " / ".join(f"{text} {count}" for text, count in list(one.texts.items())[:3]) or mean_text(one.mean, one.kind)
     return (
-        one.name,
+        f"{one.name}{direction_text(one.lower_is_better)}",
         mean,
         interval_text(one.interval, one.kind),
         mean_text(one.pessimistic, one.kind),
@@ -111,7 +112,7 @@ def _cells(one: MetricSummary) -> tuple[object, ...]:
 
 def _notes(found: Aggregate) -> Iterator[str]:
     """Yield what the columns mean."""
-    yield f"all trials: {found.policy}"
+    yield f"all trials: {found.options.policy}"
     if found.trials != found.rows:
         yield f"trials of a row reduced by {found.options.reducer}"
     if found.options.cluster_by is not None:

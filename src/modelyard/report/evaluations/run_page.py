@@ -12,6 +12,7 @@ from modelyard.report.numbers import (
     clusters_text,
     confidence_text,
     count_text,
+    direction_text,
     interval_text,
     mean_text,
     money_text,
@@ -78,12 +79,12 @@ def _metrics(found: Aggregate) -> Html:
     reduced = f" Trials of a row were reduced first: {found.options.reducer}." if found.trials != found.rows else ""
     omitted = f" {count_text(found.omitted)} scores of further metrics are left out." if found.omitted else ""
     together = clusters_text(found.options.cluster_by)
-    note = f"The mean is over what is scored{together}; over all trials, {found.policy}.{reduced}{omitted}"
+    note = f"The mean is over what is scored{together}; over all trials, {found.options.policy}.{reduced}{omitted}"
     return joined([table(columns, map(_metric_cells, found.metrics)), tag("p", note, kind="quiet")])
 
 
 def _metric_cells(one: MetricSummary) -> list[object]:
-    kind = tag("small", "no value" if one.kind is None else one.kind.value)
+    kind = tag("small", "no value" if one.kind is None else f"{one.kind.value}{direction_text(one.lower_is_better)}")
     deviation = None if one.numbers is None or one.kind is MetricKind.BINARY else one.numbers.deviation
     counts = (one.scored, one.unscored, one.scorer_errors, one.model_errors)
     return [
