@@ -6,6 +6,7 @@ from modelyard.domain.evaluation.comparison import MetricComparison
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.statistics import Interval
+from modelyard.domain.evaluation.summary import Aggregate
 from modelyard.report.table import printable
 
 NONE = "–"
@@ -103,6 +104,11 @@ def left_out_text(one: MetricComparison) -> str:
     lacking = {"baseline": one.only_candidate, "candidate": one.only_baseline, "both": one.neither}
     counts = [f"{count_text(count)} in {'the ' * (name != 'both')}{name}" for name, count in lacking.items() if count]
     return f"rows without a value: {', '.join(counts)}" if counts else ""
+
+
+def equal_rows_text(found: Aggregate) -> str:
+    """Return how many rows of the data are counted as trials of an equal one."""
+    return f"{count_text(found.equal_rows)} further rows are equal to one of these, and count as trials of it"
 
 
 def direction_text(lower_is_better: bool) -> str:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import metrics as metrics_
-from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
+from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, aggregate
 from modelyard.domain.evaluation.metrics import (
     Metric,
     MetricKind,
@@ -25,6 +25,7 @@ from modelyard.domain.evaluation.metrics import (
     rows,
 )
 from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
 from modelyard.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
@@ -61,6 +62,12 @@ def only(found: Aggregate) -> MetricSummary:
 
 
 # ---- counts
+
+
+def test_equal_rows_are_counted_as_trials_and_the_report_counts_them() -> None:
+    rows = [(0, 0), (0, 1), (0, 0), (0, 1), (1, 0), (1, 1), (0, 0)]
+    found = aggregate(run_of((prediction({"n": n}, trial), [score(1.0)]) for n, trial in rows))
+    assert (found.rows, found.trials, found.equal_rows) == (2, 7, 2)
 
 
 values = st.one_of(

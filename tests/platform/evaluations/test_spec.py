@@ -76,10 +76,31 @@ def test_rows_may_lie_in_a_file_of_json_lines(platform: Platform, tmp_path: Path
     path.write_text("\n".join(map(json.dumps, ROWS * 2)))
     assert len(platform.evaluations.run("e", "echo", kind(path), project="p").rows) == 2
     path.write_text("{}\n5\n")
-    with pytest.raises(InvalidInput, match=r"line\.2: must be a JSON object"):
+    with pytest.raises(InvalidInput, match=r"rows\.jsonl\.line\.2: must be a JSON object"):
         platform.evaluations.run("e", "echo", kind(path), project="p")
     with pytest.raises(InvalidInput, match="rows: 'questions' is not a file; rows must be mappings"):
         platform.evaluations.run("e", "echo", kind("questions"), project="p")
+
+
+def test_rows_may_be_a_table_in_a_file_that_ends_in_csv(platform: Platform, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('\ufeffprompt,expected\n"say, ""yes""","say, ""yes"""\n\nsay no,5\n', encoding="utf-8")
+    result = platform.evaluations.run("e", "echo", path, project="p")
+    assert [row.row for row in result.rows] == [
+        {"prompt": 'say, "yes"', "expected": 'say, "yes"'},
+        {"prompt": "say no", "expected": "5"},
+    ]
+    assert result.score == 0.5
+    for wrong, said in (
+        (b"a,b\n1,2\n1,2,3\n", r"rows\.csv\.line\.3: has 3 cells, and the first line has 2"),
+        (b"a,a\n1,2\n", r"line\.1: must name each column once"),
+        (b'a,b\n1,"2\n', r"is not valid CSV: unexpected end of data"),
+        (b"a,b\n1,\xff\n", r"is not valid CSV: 'utf-8' codec"),
+        (b"", "rows: there are none"),
+    ):
+        path.write_bytes(wrong)
+        with pytest.raises(InvalidInput, match=said):
+            platform.evaluations.run("e", "echo", str(path), project="p")
 
 
 def test_only_the_host_may_name_a_file(platform: Platform, tmp_path: Path) -> None:

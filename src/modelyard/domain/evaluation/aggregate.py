@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Unpack
 
 import attrs
@@ -13,6 +12,7 @@ from modelyard.domain.evaluation.metrics import (
     MetricColumn,
     MetricKind,
     Reading,
+    Reducer,
     RunRow,
     ScoredPrediction,
     check_lower_is_better,
@@ -21,9 +21,8 @@ from modelyard.domain.evaluation.metrics import (
     rows,
     shortened,
 )
-from modelyard.domain.evaluation.options import Reducer, ReportKeywords, ReportOptions
 from modelyard.domain.evaluation.run import Outcome
-from modelyard.domain.evaluation.running_totals import NSmallest
+from modelyard.domain.evaluation.running_totals import NSmallest, UsageSummary
 from modelyard.domain.evaluation.statistics import (
     Distribution,
     Interval,
@@ -33,101 +32,13 @@ from modelyard.domain.evaluation.statistics import (
     student,
     wilson,
 )
-from modelyard.domain.evaluation.usage_summary import Latency, RoleUsage, UsageSummary, total_cost
-from modelyard.domain.record import EMPTY
+from modelyard.domain.evaluation.summary import Aggregate, MetricSummary, ReportKeywords, ReportOptions, RowNote
 
 MAX_METRICS = 200
 MAX_TEXTS = 1000
 MAX_LABEL = 200
 KEEP = 100
 OTHERS = "(others)"
-
-
-# ---- what comes out ----------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class RowNote:
-    """A row to look at, its inputs and the first trial's output shortened.
-
-    `value` is the row's value of a metric; `detail` tells what went wrong.
-    """
-
-    digest: str
-    inputs: str
-    output: str
-    value: float | None = None
-    detail: str = ""
-
-    @classmethod
-    def of(cls, row: RunRow, value: float | None = None, detail: str = "") -> "RowNote":
-        """Return a note on a row."""
-        return cls(row.digest, shortened(row.inputs), shortened(row.output), value, detail)
-
-
-@attrs.frozen
-class MetricSummary:
-    """One metric of a run: `scored + unscored + scorer_errors + model_errors = trials`.
-
-    `numbers` are over the rows that have a value, trials reduced first, bools as 0 and 1; None where no row has one.
-    `interval` is that of their mean: Wilson's for bools (also of a rate of trials, `pairing.clustered_rate`), else
-    Student's. `pessimistic` is the mean over all rows, by
-    `ReportOptions.policy`. `texts` counts answers that are text, the most frequent first; `reasons` why trials are
-    unscored. `worst` are the rows with the worst values, the worst first.
-    """
-
-    metric: Metric
-    name: str
-    kind: MetricKind | None
-    scored: int
-    unscored: int
-    scorer_errors: int
-    model_errors: int
-    numbers: Numbers | None = None
-    interval: Interval | None = None
-    pessimistic: float | None = None
-    texts: Mapping[str, int] = EMPTY
-    reasons: Mapping[str, int] = EMPTY
-    distribution: Distribution | None = None
-    worst: tuple[RowNote, ...] = ()
-    lower_is_better: bool = False
-
-    @property
-    def trials(self) -> int:
-        """All trials."""
-        return self.scored + self.unscored + self.scorer_errors + self.model_errors
-
-    @property
-    def mean(self) -> float | None:
-        """The headline: the mean over the rows that have a value, of bools the rate; None when no row has one."""
-        return None if self.numbers is None else self.numbers.mean
-
-
-@attrs.frozen
-class Aggregate:
-    """A run in numbers.
-
-    `failed` is how many rows there are on which the model or a scorer failed, and `failures` the first of them.
-    `possibly_repeated` counts calls that a kill may have caused to be made twice, `omitted` what was said of more than
-    `MAX_METRICS` metrics.
-    """
-
-    rows: int
-    trials: int
-    model_errors: int
-    options: ReportOptions
-    metrics: tuple[MetricSummary, ...]
-    latency: Latency | None
-    usage: tuple[RoleUsage, ...]
-    failed: int = 0
-    failures: tuple[RowNote, ...] = ()
-    possibly_repeated: int = 0
-    omitted: int = 0
-
-    @property
-    def cost(self) -> Decimal | None:
-        """USD that this run cost, its judges with it and what it inherited left out; None when nothing was reported."""
-        return total_cost(self.usage)
 
 
 # ---- the function ------------------------------------------------------------------------------------------------
@@ -155,6 +66,7 @@ def aggregate(scored: Iterable[ScoredPrediction], *, keep: int = KEEP, **options
         tuple(found.failures),
         found.possibly_repeated,
         found.omitted,
+        found.equal_rows,
     )
 
 
@@ -205,6 +117,7 @@ class _Aggregation:
     failed: int = 0
     possibly_repeated: int = 0
     omitted: int = 0
+    equal_rows: int = 0
     leaves: dict[Metric, _Leaf] = attrs.field(factory=dict)
     scorer_errors: Counter[str] = attrs.field(factory=Counter)
     failures: list[RowNote] = attrs.field(factory=list)
@@ -214,6 +127,7 @@ class _Aggregation:
     def add(self, row: RunRow) -> None:
         """Count a row."""
         self.trials += len(row.trials)
+        self.equal_rows += row.copies
         if self.options.cluster_by is not None:
             self.clusters.append(row.cluster(self.options.cluster_by))
         for prediction, scores in row.trials:

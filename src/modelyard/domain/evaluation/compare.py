@@ -28,10 +28,10 @@ from modelyard.domain.evaluation.metrics import (
     rows,
     shortened,
 )
-from modelyard.domain.evaluation.options import ReportKeywords, ReportOptions
 from modelyard.domain.evaluation.paired_tests import holm_of_some, paired_values, rows_needed
 from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Distribution, Paired
+from modelyard.domain.evaluation.summary import ReportKeywords, ReportOptions
 
 
 def compare(

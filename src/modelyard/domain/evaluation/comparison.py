@@ -10,9 +10,9 @@ from modelyard.domain.evaluation.metrics import (
     RunRow,
     shortened,
 )
-from modelyard.domain.evaluation.options import ReportOptions
 from modelyard.domain.evaluation.paired_tests import shown
 from modelyard.domain.evaluation.statistics import Distribution, Paired
+from modelyard.domain.evaluation.summary import ReportOptions
 from modelyard.errors import InvalidInput
 
 ONLY_BASELINE = "only the baseline has values of it"

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain, groupby
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.evaluation.options import Reducer
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.evaluation.references import ObjectRef, same_scheme
 from modelyard.domain.evaluation.run import Outcome
@@ -27,6 +26,9 @@ FullScoredPrediction = tuple[Prediction, Sequence[Score]]
 """A prediction and its scores, as whole records."""
 
 Path = tuple[str, ...]
+
+Reducer = Callable[[Sequence[float]], float]
+"""Makes one value of the trials of a row."""
 
 
 # ---- what is measured --------------------------------------------------------------------------------------------
@@ -196,6 +198,12 @@ class RunRow:
     def output(self) -> Any:
         """The output of the first trial; None where the model failed."""
         return self.trials[0][0].output.get("value")
+
+    @property
+    def copies(self) -> int:
+        """How many further rows were equal to it: how often the number of its first trial comes again."""
+        first = self.trials[0][0].trial
+        return sum(1 for prediction, _ in self.trials if prediction.trial == first) - 1
 
     @property
     def failures(self) -> list[str]:

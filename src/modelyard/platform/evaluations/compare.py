@@ -5,11 +5,11 @@ from typing import Unpack, get_args
 
 import attrs
 
-from modelyard.domain.evaluation.aggregate import MetricSummary, aggregate
+from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.comparison import is_number
-from modelyard.domain.evaluation.options import ReportKeywords
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.summary import MetricSummary, ReportKeywords
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.runtime import Runtime

@@ -1,5 +1,6 @@
 """From what a caller passes to the specs of runs, with their rows stored: checked, counted, never whole in memory."""
 
+import csv
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,14 +28,14 @@ from modelyard.platform.paging import named_place
 from modelyard.platform.runtime import Runtime
 
 RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str | os.PathLike[str]
-"""Any rows; the version of a dataset, or the reference of one; or the path of a JSON Lines file."""
+"""Any rows; the version of a dataset, or the reference of one; or the path of a file, CSV or JSON Lines."""
 
 RunSpecs = Generator[RunSpec, None, None]
 """Specs that are made one by one. Closing it removes the rows of those that were not taken."""
 
 _ROWS = (
     "mappings, one for each row; a version of a dataset, or its reference, such as "
-    "weave:///<entity>/<project>/object/<name>; or the path of a JSON Lines file"
+    "weave:///<entity>/<project>/object/<name>; or the path of a JSON Lines file, or of a table that ends in .csv"
 )
 
 
@@ -93,8 +94,31 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
         raise InvalidInput.at("rows", msg="only the host may name a file; publish a dataset, and give its reference")
     if not os.path.isfile(path):
         raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file; rows must be {_ROWS}")
-    with open(path, "rb") as file:
-        yield from read_rows(file)
+    try:
+        if os.fspath(path).endswith(".csv"):
+            yield from _csv_rows(path)
+        else:
+            with open(path, "rb") as file:
+                yield from read_rows(file)
+    except InvalidInput as wrong:
+        raise wrong.below(os.fspath(path)) from None
+
+
+def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
+    """Yield the rows of a table in UTF-8, whose first line has the names of the columns. All values are strings."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, strict=True)
+        try:
+            names = next(lines, [])
+            if len(set(names)) < len(names):
+                raise InvalidInput.at("line", 1, msg="must name each column once")
+            for cells in filter(None, lines):
+                if len(cells) != len(names):
+                    msg = f"has {len(cells)} cells, and the first line has {len(names)}"
+                    raise InvalidInput.at("line", lines.line_num, msg=msg)
+                yield dict(zip(names, cells, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidInput.at("line", lines.line_num + 1, msg=f"is not valid CSV: {error}") from None
 
 
 def _spooled(runtime: Runtime, specs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> RunSpecs:

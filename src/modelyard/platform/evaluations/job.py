@@ -19,8 +19,8 @@ from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
-from modelyard.domain.evaluation.run_summary import run_summary
 from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
+from modelyard.domain.evaluation.summary import run_summary
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Gain, Job, JobKind, JobProgress, NewEvent

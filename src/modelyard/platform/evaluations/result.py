@@ -16,6 +16,7 @@ from modelyard.errors import InvalidInput, JobFailed, NotFound
 from modelyard.platform.evaluations.compare import report_of
 from modelyard.platform.evaluations.resume import find_job
 from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.spec import EvaluationOptions
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.jobs.events import iter_events
 from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
@@ -186,6 +187,12 @@ def _jobs_from(run_id: str, after: str | None, snapshot: Snapshot) -> list[Job]:
 
 Progress = bool | Show
 """Whether to show a bar; or a function that receives how many rows are done, of how many, and numbers by name."""
+
+
+class RunOptions(EvaluationOptions, total=False):
+    """The options of an evaluation in this process, which can show its `progress`."""
+
+    progress: Progress
 
 
 def check_progress(progress: Progress) -> Progress:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Unpack
 
 from modelyard.domain.evaluation.objects import OneObject
-from modelyard.domain.evaluation.options import ReportKeywords
 from modelyard.domain.evaluation.results import QueryOptions, ResultQuery
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.summary import ReportKeywords
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput
@@ -21,7 +21,7 @@ from modelyard.platform.evaluations.job import add_run, resume_here, run_here
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.query import Results, query_results
-from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress
+from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress, RunOptions
 from modelyard.platform.evaluations.resume import requeue
 from modelyard.platform.evaluations.runs import Runs, find_run
 from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
@@ -32,12 +32,6 @@ from modelyard.platform.runtime import Runtime
 from modelyard.report.evaluations.comparison import ComparisonReport
 from modelyard.report.evaluations.export import Format
 from modelyard.report.evaluations.run import RunReport
-
-
-class RunOptions(EvaluationOptions, total=False):
-    """The options of an evaluation in this process, which can show its `progress`."""
-
-    progress: Progress
 
 
 class Evaluations:
@@ -86,10 +80,10 @@ class Evaluations:
         A row has `messages` (or `prompt`, a string) and any fields that the scorers read, such as `expected`. `model`
         is a name that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the
         row. A trained model is pinned to its checkpoint of this moment. `rows` are mappings, a version of a dataset, or
-        the path of a JSON Lines file. They are read once and stored before the first call. Without them, dataset,
-        scorers and trials are those of the published evaluation, and the run is pinned to its version of this moment.
-        An evaluation is given by its name ("quiz", "quiz:v0"), by a reference, or as the version that `objects.publish`
-        returned. `scorers` are "exact_match" by default.
+        the path of a file: CSV where it ends in .csv, else JSON Lines. They are read once and stored before the first
+        call. Without them, dataset, scorers and trials are those of the published evaluation, and the run is pinned to
+        its version of this moment. An evaluation is given by its name ("quiz", "quiz:v0"), by a reference, or as the
+        version that `objects.publish` returned. `scorers` are "exact_match" by default.
 
         `options` are those of `chat.complete`, of `EvaluationOptions` and of `WorkOptions`, and `progress`: True for a
         bar, or a function that receives how many rows are done, of how many, and numbers by name. A row on which the

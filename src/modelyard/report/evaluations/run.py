@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
 from modelyard.errors import InvalidInput
 from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
 from modelyard.report.evaluations.run_page import run_content
@@ -16,6 +16,7 @@ from modelyard.report.numbers import (
     confidence_text,
     count_text,
     direction_text,
+    equal_rows_text,
     interval_text,
     mean_text,
     money_text,
@@ -83,6 +84,8 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
     yield f"{printable(run.model)} on {printable(run.evaluation)}"
     counts = (found.rows, found.trials, found.failed)
     yield "{} rows, {} trials, {} rows with errors".format(*map(count_text, counts))
+    if found.equal_rows:
+        yield equal_rows_text(found)
     if found.metrics:
         yield ""
         yield text_table(_headers(found), [_cells(summary) for summary in found.metrics], right=_headers(found)[1:])

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, RowNote
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.summary import Aggregate, MetricSummary, RowNote
 from modelyard.report.histogram import Histogram
 from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
 from modelyard.report.inline_chart import PLAIN, interval_strip
@@ -13,6 +13,7 @@ from modelyard.report.numbers import (
     confidence_text,
     count_text,
     direction_text,
+    equal_rows_text,
     interval_text,
     mean_text,
     money_text,
@@ -58,7 +59,8 @@ def _facts(run: EvaluationRun, found: Aggregate) -> Html:
 def _rows(found: Aggregate) -> str:
     trials = f", {count_text(found.trials)} trials" if found.trials != found.rows else ""
     failed = f", {count_text(found.failed)} with errors" if found.failed else ""
-    return f"{count_text(found.rows)}{trials}{failed}"
+    equal = f"; {equal_rows_text(found)}" if found.equal_rows else ""
+    return f"{count_text(found.rows)}{trials}{failed}{equal}"
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------
