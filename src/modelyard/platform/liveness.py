@@ -46,6 +46,11 @@ class LivenessMonitor:
             self._groups[group] = {**others, **seen}
             return {key: max(0.0, now - seen[key].since) for key in heartbeats}
 
+    def idle(self, group: str, key: str, now: float) -> float:
+        """Return how many seconds a heartbeat of the group had not changed when it was given last; 0 if unknown."""
+        seen = self._groups.get(group, {}).get(key)
+        return 0.0 if seen is None else max(0.0, now - seen.since)
+
 
 def _observed(seen: _Seen | None, heartbeat: Hashable, now: float) -> _Seen:
     since = now if seen is None or seen.heartbeat != heartbeat else seen.since

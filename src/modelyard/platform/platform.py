@@ -226,7 +226,7 @@ class Platform:
         missing, as in a copy that was made without them.
 
         If there are any, it waits `grace` seconds to distinguish them from artifacts whose record is not yet written.
-        If a running job recorded nothing in that time, it removes nothing; call it again later.
+        A running job that has shown no sign of life in that time is taken from its worker first.
         """
         self._require_host()
         return sweep_service.collect_orphans(self._runtime, grace)

@@ -159,6 +159,20 @@ def test_a_job_of_a_process_that_is_dead_on_this_machine_is_taken_at_once(
     assert yard.job(hold.job.id).status is JobStatus.QUEUED
 
 
+def test_who_waits_for_a_job_whose_worker_is_silent_is_told_once_what_for(
+    yard: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = yard.sft(ROWS)
+    yard.abandon(2)
+    events = job.events()
+    next(events)
+    assert caplog.text == ""
+    assert [event.type for event in events][-1] == "training_ended"
+    told = f"job {job.id}: waiting up to 30 s for the lease of a worker that stopped responding"
+    assert caplog.messages.count(told) == 1
+    assert yard.clock.monotonic() < 2 * yard.runtime.settings.lease
+
+
 def test_every_job_that_is_held_is_watched_however_many_there_are(yard: Any) -> None:
     now, runner = yard.clock.now(), yard.runner()
     names = [f"job-{number:04}" for number in range(10 * PAGE + 1)]

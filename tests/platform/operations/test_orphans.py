@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from modelyard import Settings, open_platform
-from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.job import Job, JobKind, JobStatus, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.upload import Upload
 from modelyard.errors import Forbidden
@@ -129,13 +129,69 @@ def test_the_saved_state_of_a_running_job_stays(yard: Any) -> None:
     assert before <= yard.files()
 
 
-def test_while_a_running_job_records_nothing_everything_stays(yard: Any) -> None:
+def test_a_job_that_is_silent_but_beats_keeps_its_files_and_nothing_else_does(yard: Any) -> None:
     yard.sft(10)
-    yard.abandon(2)
+    runner = yard.runner()
+    hold = yard.claim(runner)
+    steps = runner.steps(hold)
+    next(steps)
     orphan(yard)
+    hold.loose.append(orphan(yard))
     before = yard.files()
-    assert swept(yard) == 0
-    assert yard.files() == before
+    assert swept(yard, runner.beat) == 1
+    assert set(hold.loose) < yard.files() < before
+    for _ in steps:
+        pass
+    assert yard.job(hold.job.id).status == "succeeded"
+
+
+def test_a_job_that_has_not_beaten_is_fenced_off_before_its_files_go(yard: Any) -> None:
+    job = yard.sft(10)
+    steps = yard.abandon(2)
+    orphan(yard)
+    assert swept(yard) == 1
+    assert job.status == "queued"
+    assert list(steps) == []
+    assert job.result().step == 1
+
+
+def test_a_job_that_beats_again_at_the_last_moment_holds_the_sweep_up(yard: Any) -> None:
+    yard.sft(10)
+    runner = yard.runner()
+    yard.claim(runner)
+    orphan(yard)
+    clock, transact = Meanwhile(yard.clock), yard.runtime.store.transact
+
+    class Late:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(yard.runtime.store, name)
+
+        def transact(self, step: Any, durable: bool = True) -> Any:
+            runner.beat()
+            return transact(step, durable)
+
+    runtime = attrs.evolve(yard.runtime, clock=clock, store=Late())
+    assert collect_orphans(runtime) == OrphanReport(0)
+    assert collect_orphans(attrs.evolve(yard.runtime, clock=Meanwhile(yard.clock, runner.beat))).removed == 1
+
+
+def test_records_are_read_a_page_at_a_time(yard: Any) -> None:
+    for number in range(3):
+        yard.sft(2, f"m{number}").wait()
+    orphan(yard)
+    reads = []
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(yard.runtime.store, name)
+
+        def read(self, query: Any) -> Any:
+            reads.append(found := yard.runtime.store.read(query))
+            return found
+
+    clock = Meanwhile(yard.clock)
+    assert collect_orphans(attrs.evolve(yard.runtime, clock=clock, store=Counting())).removed == 1
+    assert len(reads) == 2 * (len(NAMING) + len(QueueState) + 1)
 
 
 @pytest.mark.parametrize("how", ["taken away", "given back", "cancelled and ended"])
@@ -161,7 +217,7 @@ def test_the_first_file_of_a_checkpoint_stays_while_its_second_is_still_written(
 
     def slowly() -> Iterator[bytes]:
         orphan(yard)
-        swept_meanwhile.append(swept(yard))
+        swept_meanwhile.append(swept(yard, runner.beat))
         yield b"second"
 
     class TwoFiles:
@@ -174,10 +230,12 @@ def test_the_first_file_of_a_checkpoint_stays_while_its_second_is_still_written(
             yield Trained({"first": [b"first"], "second": slowly()}, {})
 
     yard.runtime = attrs.evolve(yard.runtime, trainers=(TwoFiles(),))
-    checkpoint = yard.sft(2).result()
-    assert swept_meanwhile == [0]
+    job, runner = yard.sft(2), yard.runner()
+    runner.run(yard.claim(runner))
+    checkpoint = job.result()
+    assert swept_meanwhile == [1]
     assert {file["artifact"] for file in checkpoint.files.values()} <= yard.files()
-    assert swept(yard) == 1
+    assert swept(yard) == 0
 
 
 def test_what_an_ended_job_left_behind_goes(yard: Any) -> None:

@@ -17,6 +17,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress, JobStatus
 from modelyard.domain.record import EMPTY
 from modelyard.errors import Conflict, InvalidInput, Problem
+from modelyard.lazy import log
 from modelyard.platform.evaluations.row import check_signature
 from modelyard.platform.evaluations.rows import RemainingRows, RowKey
 from modelyard.platform.evaluations.runs import check_idle, find_run
@@ -139,10 +140,14 @@ def engine_job(snapshot: Snapshot, run_id: str) -> Job:
 
 def abandoned_job(runtime: Runtime, principal: Principal, run_id: str, runner: Runner) -> Job:
     """Return the last job of a run once no owner works on it. Raises `Conflict` when one is seen to."""
-    first = None
+    first, reported = None, False
     while (job := find_job(runtime, principal, run_id)).status is JobStatus.RUNNING:
         progress = runtime.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
         mark = (progress.epoch, progress.beat, progress.step)
+        if mark == first and not reported:
+            text = "evaluation run %s: waiting up to %g s for the lease of a worker that may have stopped responding"
+            log.warning(text, run_id, runtime.settings.lease)
+            reported = True
         first = first or mark
         if mark != first:
             raise Conflict(_at_work(run_id))

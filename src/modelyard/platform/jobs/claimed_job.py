@@ -15,7 +15,7 @@ class ClaimedJob:
     """A job that this worker has claimed, and its progress as its last write has seen it.
 
     `moved_at` is when its run began or last wrote anything, by the monotonic clock; None before it begins. A `hung` one
-    was given back because that was too long ago.
+    was given back because that was too long ago. `loose` are the artifacts that it has stored and no record names yet.
     Every write is refused once the claim is lost.
     """
 
@@ -27,6 +27,7 @@ class ClaimedJob:
         self.cancel_seen: float | None = None
         self.moved_at: float | None = None
         self.hung = False
+        self.loose: list[str] = []
 
     def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:
         """Run a fenced step that answers the job's progress. Raises `LeaseLost`."""

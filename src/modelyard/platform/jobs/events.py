@@ -69,6 +69,7 @@ def record(
         progress.suspect,
         0 if new else progress.losses,
         0 if new else progress.faults,
+        progress.loose,
     )
     tx.replace(progress)
     return progress

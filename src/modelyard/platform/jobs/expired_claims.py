@@ -18,6 +18,9 @@ from modelyard.protocols import Tx
 PAGE = 100
 """How many claimed jobs are looked at by each call."""
 
+JOBS = "jobs"
+"""The group of their heartbeats."""
+
 LEASES_TO_REMEMBER = 100
 """For how many leases a job that was not looked at is remembered: longer than it takes to look at all."""
 
@@ -34,10 +37,10 @@ class ExpiredClaims:
         page, lease = self._next_page(), self.runtime.settings.lease
         marks = {progress.job_id: (progress.epoch, progress.beat) for progress in page}
         now, remembered = self.runtime.clock.monotonic(), LEASES_TO_REMEMBER * lease
-        still, dead = self.runtime.liveness.idle_seconds("jobs", marks, now, remembered), cache(died_here)
+        still, dead = self.runtime.liveness.idle_seconds(JOBS, marks, now, remembered), cache(died_here)
         for progress in page:
             if claim_of(progress) not in mine and (still[progress.job_id] >= lease or dead(progress.process)):
-                self._expire(progress)
+                self.take(progress)
 
     def _next_page(self) -> list[JobProgress]:
         page = self.runtime.store.read(
@@ -46,13 +49,15 @@ class ExpiredClaims:
         self._after = cursor_at(JobProgress, "by_held", page[-1]) if len(page) == PAGE else None
         return page
 
-    def _expire(self, seen: JobProgress) -> None:
+    def take(self, seen: JobProgress) -> Job | None:
+        """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
         event_id, now = self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
         job = self.runtime.store.transact(lambda tx: expire(tx, self.runtime.job_types, seen, event_id, now, most))
         if job is not None:
             self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
             announce(self.runtime, job)
+        return job
 
 
 def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:

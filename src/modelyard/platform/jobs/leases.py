@@ -1,6 +1,6 @@
 """Claims of jobs: who may run which, and whether a claim still holds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import attrs
@@ -81,6 +81,7 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
         process=claimant.process,
         alone=claimant.alone or progress.suspect,
         gain=Gain.NOTHING,
+        loose=(),
     )
     job = attrs.evolve(
         job,
@@ -115,9 +116,9 @@ def require_claim(tx: Tx, claim: Claim) -> Job:
     return tx.get(Job, fenced(tx, claim).job_id)
 
 
-def heartbeat(tx: Tx, claim: Claim, now: datetime) -> JobProgress:
-    """Show that the worker lives."""
+def heartbeat(tx: Tx, claim: Claim, now: datetime, loose: Sequence[str] = ()) -> JobProgress:
+    """Show that the worker lives, and which artifacts it has stored that no other record names yet."""
     progress = fenced(tx, claim)
-    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now))
+    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now), loose=tuple(loose))
     tx.replace(progress)
     return progress

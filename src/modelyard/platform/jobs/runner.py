@@ -1,7 +1,7 @@
 """Claiming jobs and running them in the calling thread; heartbeats; reclaiming the jobs of dead workers."""
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 
@@ -211,7 +211,8 @@ class Runner:
         for claimed in self.claimed_jobs:
             self._give_back_hung(claimed)
         claims, now = {claimed.claim: claimed for claimed in self.claimed_jobs}, self.runtime.clock.now()
-        for progress in self.runtime.store.transact(lambda tx: _beats(tx, tuple(claims), now), durable=False):
+        loose = {token: tuple(claimed.loose) for token, claimed in claims.items()}
+        for progress in self.runtime.store.transact(lambda tx: _beats(tx, loose, now), durable=False):
             claimed = claims[claim_of(progress)]
             if progress.cancelled_by and self._ignores_cancellation(claimed):
                 self._settle(claimed, requeue)
@@ -258,12 +259,12 @@ class Runner:
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs})
 
 
-def _beats(tx: Tx, claims: tuple[Claim, ...], now: datetime) -> list[JobProgress]:
+def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[JobProgress]:
     """Record a heartbeat of the jobs that are still claimed, and return their progress."""
     alive = []
-    for token in claims:
+    for token, names in loose.items():
         try:
-            alive.append(heartbeat(tx, token, now))
+            alive.append(heartbeat(tx, token, now, names))
         except LeaseLost:
             continue
     return alive

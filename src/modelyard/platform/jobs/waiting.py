@@ -3,16 +3,21 @@
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing
 
-from modelyard.domain.job import Job
+from modelyard.domain.job import Job, JobStatus
 from modelyard.domain.training import TrainingEvent
+from modelyard.lazy import log
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.expired_claims import JOBS
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.runtime import Runtime
 from modelyard.threads import TenantThreads
 
 FIRST_PAUSE = 0.005
 """Seconds before the second poll; each later pause is twice as long, up to `Settings.poll`."""
+
+SILENCE = 0.5
+"""After which part of its lease a worker without a heartbeat is reported: it beats several times in a lease."""
 
 
 def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[float, None, None]:
@@ -22,7 +27,7 @@ def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[float, 
     that. Closing it gives a job that it runs back to the queue.
     """
     runner, first = Runner(runtime), min(FIRST_PAUSE, runtime.settings.poll)
-    pause = 0.0
+    pause, reported = 0.0, False
     while True:
         job = look()
         if job.ended:
@@ -30,6 +35,7 @@ def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[float, 
             return
         yield pause
         claimed = _next_of_lane(runtime, runner, job.lane)
+        reported = _report_silence(runtime, job, reported)
         if claimed is None:
             pause = min(2 * pause, runtime.settings.poll) or first
         else:
@@ -37,6 +43,15 @@ def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[float, 
                 for _ in runner.steps(claimed):
                     yield 0.0
             pause = 0.0
+
+
+def _report_silence(runtime: Runtime, job: Job, reported: bool) -> bool:
+    """Log once what is waited for where the worker of a job has stopped responding. Returns whether it has."""
+    lease, now = runtime.settings.lease, runtime.clock.monotonic()
+    silent = job.status is JobStatus.RUNNING and runtime.liveness.idle(JOBS, job.id, now) >= SILENCE * lease
+    if silent and not reported:
+        log.warning("job %s: waiting up to %g s for the lease of a worker that stopped responding", job.id, lease)
+    return silent
 
 
 def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | None:

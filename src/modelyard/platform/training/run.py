@@ -121,7 +121,7 @@ class _Run:
         self.runtime, self.claimed, self.start = claimed.runtime, claimed, start
         self.ended = False
         self._started = False
-        self._loose: list[str] = []
+        self._loose = claimed.loose
         self._saved = start.job.resume
         resume = _intact(self.runtime, self._saved)
         self._last_step = start.job.resume_step if resume else 0
@@ -165,7 +165,7 @@ class _Run:
             raise TrainingError(f"the trainer saved step {item.number} after {self._last_step}; correct the trainer")
         files, now = self._put(item.files), self.runtime.clock.now()
         self.claimed.write(lambda tx: save_resume(tx, self.claimed.claim, item.number, files, now))
-        self._loose = [file["artifact"] for file in self._saved.values()]
+        self._loose[:] = [file["artifact"] for file in self._saved.values()]
         self._saved = files
         self.remove_loose_files()
 
@@ -188,7 +188,7 @@ class _Run:
         self.claimed.job, gone = self.runtime.store.transact(step)
         self.ended = True
         if self.claimed.job.status is JobStatus.SUCCEEDED:
-            self._loose = list(artifacts_of(gone))
+            self._loose[:] = artifacts_of(gone)
         announce(self.runtime, self.claimed.job)
 
     def _put(self, files: Mapping[str, Iterable[bytes]]) -> Files:

@@ -119,12 +119,19 @@ def _losses_of_jobs(database: Database) -> None:
     database.table("workers").add_column("process", str, not_null_default="")
 
 
+def _loose_artifacts(database: Database) -> None:
+    """Let running jobs name the artifacts that no other record names yet."""
+    if database["job_progress"].exists():
+        database.table("job_progress").add_column("loose", str, not_null_default="[]")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("0002_rows_of_scores", _rows_of_scores),
     Migration("0003_values_by_row", _values_by_row),
     Migration("0004_needs_of_jobs", _needs_of_jobs),
     Migration("0005_owners_and_rates", _owners_and_rates),
     Migration("0006_losses_of_jobs", _losses_of_jobs),
+    Migration("0007_loose_artifacts", _loose_artifacts),
 )
 """Every change since `INITIAL`, oldest first."""
 
