@@ -72,7 +72,7 @@ def any_of(hint: Any, depth: int = 0) -> st.SearchStrategy[Any]:
         return st.just(()) if item.is_empty else st.lists(item, max_size=2).map(tuple)
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         return st.dictionaries(any_of(args[0], depth), any_of(args[1], depth), max_size=2).map(frozen_mapping)
-    if origin in (Callable, type):
+    if hint is type or origin in (Callable, type):
         return st.just(Decimal)
     if args and origin is not typing.Literal:
         return st.one_of([any_of(part, depth) for part in args])

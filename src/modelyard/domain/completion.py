@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.logprobs import TokenLogprob
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Problem
 
 
@@ -316,6 +316,7 @@ class StoredCompletion:
     answer: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
     metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
     price: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    seq: int = sequence_field()
 
 
 RECORDS = (
@@ -324,8 +325,9 @@ RECORDS = (
         "stored_completions",
         ("id",),
         indexes={
-            "by_entity": Index(("entity",), ("created_at",)),
-            "by_project": Index(("entity", "project"), ("created_at",)),
+            "by_entity": Index(("entity",)),
+            "by_project": Index(("entity", "project")),
         },
+        sequence="seq",
     ),
 )

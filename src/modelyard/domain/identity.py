@@ -5,7 +5,7 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.record import Index, Record
+from modelyard.domain.record import Index, Record, sequence_field
 from modelyard.errors import Forbidden, InvalidInput, Problem
 
 NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,128}")
@@ -117,6 +117,7 @@ class ApiKey:
     revoked_at: datetime | None = None
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
+    seq: int = sequence_field()
 
     def alive(self, now: datetime) -> bool:
         """Return whether the key is neither revoked nor expired."""
@@ -151,6 +152,7 @@ RECORDS = (
         "api_keys",
         ("id",),
         unique={"digest": ("digest",)},
-        indexes={"by_entity": Index(("entity",), ("created_at",)), "all": Index((), ("created_at",))},
+        indexes={"by_entity": Index(("entity",)), "all": Index(())},
+        sequence="seq",
     ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict, InvalidInput
 
 
@@ -110,6 +110,7 @@ class Job:
     resume_step: int = 0
     handle: str = ""
     base_model: str = ""
+    seq: int = sequence_field()
 
     @property
     def needs(self) -> Needs:
@@ -309,16 +310,17 @@ RECORDS = (
         unique={"idempotency": ("entity", "project", "idempotency_key")},
         indexes={
             "all": Index(()),
-            "by_place": Index(("place",), ("created_at",)),
-            "needs": Index(("place",), ("kind", "base_model", "created_at")),
-            "by_needs": Index(("place", "kind", "base_model"), ("created_at",)),
-            "by_lane": Index(("lane", "place"), ("created_at",)),
-            "of_lane": Index(("lane",), ("created_at",)),
-            "by_entity": Index(("entity",), ("created_at",)),
-            "by_project": Index(("entity", "project"), ("created_at",)),
-            "by_status": Index(("entity", "status"), ("created_at",)),
-            "by_fingerprint": Index(("fingerprint",), ("created_at",)),
+            "by_place": Index(("place",)),
+            "needs": Index(("place",), ("kind", "base_model")),
+            "by_needs": Index(("place", "kind", "base_model")),
+            "by_lane": Index(("lane", "place")),
+            "of_lane": Index(("lane",)),
+            "by_entity": Index(("entity",)),
+            "by_project": Index(("entity", "project")),
+            "by_status": Index(("entity", "status")),
+            "by_fingerprint": Index(("fingerprint",)),
         },
+        sequence="seq",
     ),
     Record(JobProgress, "job_progress", ("job_id",), indexes={"by_held": Index(("held",))}),
     Record(

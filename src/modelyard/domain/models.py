@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import Index, Record, frozen_mapping, sequence_field
 
 
 @attrs.frozen
@@ -24,6 +24,7 @@ class Model:
     created_at: datetime
     run_id: str | None = None
     last_step: int = 0
+    seq: int = sequence_field()
 
 
 @attrs.frozen
@@ -52,7 +53,7 @@ class Checkpoint:
 class Tombstone:
     """What is left of a deleted model or checkpoint: its place in listings, so that a cursor continues from it.
 
-    `parent` is the model of a checkpoint, "" for a model.
+    `parent` is the model of a checkpoint, "" for a model. `seq` is that of the model, 0 for a checkpoint.
     """
 
     id: str
@@ -61,6 +62,7 @@ class Tombstone:
     parent: str
     step: int
     created_at: datetime
+    seq: int = 0
 
 
 @attrs.frozen
@@ -79,6 +81,7 @@ class TrajectoryLog:
     reward: float | None
     metrics: Mapping[str, float] = attrs.field(converter=frozen_mapping)
     created_at: datetime
+    seq: int = sequence_field()
 
 
 # ---- how a model is named in a completion --------------------------------------------------------------------------
@@ -125,9 +128,10 @@ RECORDS = (
         unique={"name": ("entity", "project", "name")},
         indexes={
             "all": Index(()),
-            "by_entity": Index(("entity",), ("created_at",)),
-            "by_project": Index(("entity", "project"), ("created_at",)),
+            "by_entity": Index(("entity",)),
+            "by_project": Index(("entity", "project")),
         },
+        sequence="seq",
     ),
     Record(
         Checkpoint,
@@ -152,9 +156,10 @@ RECORDS = (
         ("id",),
         indexes={
             "all": Index(()),
-            "by_model": Index(("model_id",), ("created_at",)),
-            "by_split": Index(("model_id", "split"), ("created_at",)),
-            "by_entity": Index(("entity",), ("created_at",)),
+            "by_model": Index(("model_id",)),
+            "by_split": Index(("model_id", "split")),
+            "by_entity": Index(("entity",)),
         },
+        sequence="seq",
     ),
 )

@@ -33,12 +33,20 @@ def truncate_for_storage(text: str) -> str:
     return text[:_LONGEST_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
+def sequence_field() -> int:
+    """Declare the field that holds a record's number in the order of appearance; see `Record`.
+
+    It is no part of the record's value: records that differ in it alone are equal.
+    """
+    return attrs.field(default=0, eq=False, repr=False)
+
+
 @attrs.frozen
 class Index:
     """A listing order: records with equal values of `where`, sorted by `order`.
 
-    The record's key is appended to `order`, so every cursor has one place and none depends on an insertion order. A
-    store may keep the fields of `also` in the index, so that a `select` of indexed fields need not read the records.
+    What makes the order total is appended to it: the record's sequence if it has one, else its key. A store may keep
+    the fields of `also` in the index, so that a `select` of indexed fields need not read the records.
     """
 
     where: tuple[str, ...]
@@ -50,6 +58,10 @@ class Index:
 class Record:
     """A kind of record: its class, table, primary key, unique keys and indexes. Column names are checked at import.
 
+    `sequence` names the last field of the class, an integer that the store sets when it adds a record: a number greater
+    than that of every record of the class that any reader can have seen, and never used again. So a reader who
+    continues after the last record that it has seen misses none. `replace` keeps the number.
+
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
@@ -58,9 +70,13 @@ class Record:
     key: tuple[str, ...]
     unique: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     indexes: Mapping[str, Index] = attrs.field(factory=dict)
+    sequence: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        names = {f.name for f in attrs.fields(self.cls)}
+        fields = attrs.fields(self.cls)
+        names = {f.name for f in fields}
+        if self.sequence is not None and self.sequence != fields[-1].name:
+            raise TypeError(f"the sequence of {self.cls.__name__} must be its last field, {fields[-1].name!r}")
         used = [*self.key]
         for columns in self.unique.values():
             used += columns
@@ -73,10 +89,10 @@ class Record:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")
 
     def order_of(self, index: str) -> tuple[str, ...]:
-        """Return the columns of a cursor into `index`: its order, followed by the rest of the key."""
+        """Return the columns of a cursor into `index`: its order, and what makes it total."""
         declared = self.indexes[index]
         rest = tuple(k for k in self.key if k not in declared.order and k not in declared.where)
-        return declared.order + rest
+        return declared.order + ((self.sequence,) if rest and self.sequence else rest)
 
     def cursor(self, index: str, record: Any) -> tuple[Any, ...]:
         """Return what `page(..., after=)` takes to continue after `record`."""

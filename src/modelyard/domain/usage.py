@@ -9,7 +9,7 @@ import attrs
 
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
-from modelyard.domain.record import Index, Record
+from modelyard.domain.record import Index, Record, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 """The context for arithmetic on money, in any thread: a result that would be rounded raises `Inexact`.
@@ -62,6 +62,7 @@ class LedgerEntry:
     estimated: bool
     cost: Decimal
     created_at: datetime
+    seq: int = sequence_field()
 
 
 @attrs.frozen
@@ -240,7 +241,8 @@ RECORDS = (
         LedgerEntry,
         "ledger",
         ("id",),
-        indexes={"by_entity": Index(("entity",), ("created_at",))},
+        indexes={"all": Index(()), "by_entity": Index(("entity",)), "by_time": Index(("entity",), ("created_at",))},
+        sequence="seq",
     ),
     Record(
         UsageTotal,

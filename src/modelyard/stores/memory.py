@@ -181,7 +181,7 @@ class _MemoryTx(_MemorySnapshot):
         if key in table.rows:
             raise RecordConflict(f"{type(record).__name__} {key} exists")
         table.refuse_taken(record, key)
-        self._put(table, key, None, record)
+        self._put(table, key, None, table.appeared(record))
 
     def replace(self, record: object) -> None:
         table = self._tables[type(record)]
@@ -191,7 +191,7 @@ class _MemoryTx(_MemorySnapshot):
         if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
         table.refuse_taken(record, key)
-        self._put(table, key, old, record)
+        self._put(table, key, old, table.appeared(record, old))
 
     def remove(self, cls: type[Any], *key: object) -> None:
         table, old = self._tables[cls], self.get(cls, *key)

@@ -113,6 +113,7 @@ class Table:
         columns = self._columns = columns_of(record)
         self._cls = record.cls
         self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
+        self._sequence, self._last = record.sequence, 0
         self.key: Projection = Projection([columns[name] for name in record.key])
         self.rows: dict[Key, Any] = {}
         self.unique: dict[str, _Unique] = {
@@ -132,6 +133,17 @@ class Table:
         values = self._kept.raw(record)
         kept = self._kept.accept(values)
         return record if kept is values else self._cls(*kept)
+
+    def appeared(self, record: Any, old: Any = None) -> Any:
+        """Return the record with its number in the order of appearance: that of `old`, or the next one."""
+        if self._sequence is None:
+            return record
+        if old is None:
+            self._last += 1
+        number = self._last if old is None else getattr(old, self._sequence)
+        if getattr(record, self._sequence) == number:
+            return record
+        return self._cls(*self._kept.raw(record)[:-1], number)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         """Return a function that reads these columns of a record. Raises `KeyError`."""

@@ -301,13 +301,13 @@ def test_a_run_is_not_found_in_another_project_than_its_own(world: World) -> Non
 # ---- listing ----
 
 
-def test_runs_are_listed_in_the_order_in_which_they_started_then_by_id(world: World) -> None:
+def test_runs_are_listed_in_the_order_in_which_they_came_also_when_the_clock_goes_back(world: World) -> None:
     first = world.create()
     same_moment = [world.runs().create(EVALUATION, MODEL, project="red") for _ in range(3)]
     world.clock.jump(-86_400)
     earlier = world.runs().create(EVALUATION, MODEL, project="red")
     world.create("blue")
-    assert list(world.runs().list(project="red")) == [earlier, first, *same_moment]
+    assert list(world.runs().list(project="red")) == [first, *same_moment, earlier]
 
 
 def test_filters_keep_what_has_one_of_the_given_values_in_each(world: World) -> None:

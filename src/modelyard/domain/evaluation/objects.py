@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.references import ObjectRef, RefKind
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 
 LATEST = "latest"
 _INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
@@ -50,6 +50,7 @@ class ObjectVersion:
     rows_artifact: str | None = None
     table_digest: str | None = None
     deleted_at: datetime | None = None
+    seq: int = sequence_field()
 
     @property
     def ref(self) -> ObjectRef:
@@ -106,9 +107,10 @@ RECORDS = (
             "all": Index(()),
             "by_object": Index(("entity", "project", "kind", "object_id"), ("index",)),
             "by_digest": Index(("entity", "project", "kind", "object_id", "digest"), ("index",)),
-            "by_kind": Index(("entity", "project", "kind"), ("created_at",)),
-            "by_entity": Index(("entity",), ("created_at",)),
-            "by_table": Index(("entity", "project", "table_digest"), ("created_at",)),
+            "by_kind": Index(("entity", "project", "kind")),
+            "by_entity": Index(("entity",)),
+            "by_table": Index(("entity", "project", "table_digest")),
         },
+        sequence="seq",
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict
 
 
@@ -62,6 +62,7 @@ class Prediction:
     copied_from: str | None = None
     user_id: str | None = None
     span: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    seq: int = sequence_field()
 
     def finished(self, output: Mapping[str, Any], at: datetime) -> "Prediction":
         """Return this prediction, finished, with `output` unless that is empty, and its latency.
@@ -106,6 +107,7 @@ class Score:
     user_id: str | None = None
     row_digest: str = ""
     trial: int = 0
+    seq: int = sequence_field()
 
 
 # ---- views -------------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class ScoreView(NamedTuple):
     row_digest: str
     trial: int
     prediction_id: str
-    created_at: datetime
+    seq: int
     scorer: str
     value: Mapping[str, Any]
     error: str | None
@@ -166,27 +168,30 @@ RECORDS = (
         ("id",),
         unique={"place": ("run_id", "index", "trial")},
         indexes={
-            "by_project": Index(("entity", "project"), ("started_at",)),
-            "by_run": Index(("run_id",), ("started_at",)),
+            "by_project": Index(("entity", "project")),
+            "by_run": Index(("run_id",)),
+            "by_index": Index(("run_id",), ("index", "trial")),
             "open_first": Index(("run_id",), ("finished_at",)),
-            "by_row": Index(("run_id",), ("row_digest", "trial"), also=("error",)),
-            "by_entity": Index(("entity",), ("project", "started_at")),
+            "by_row": Index(("run_id",), ("row_digest", "trial", "id"), also=("error",)),
+            "by_entity": Index(("entity",), ("project",)),
         },
+        sequence="seq",
     ),
     Record(
         Score,
         "scores",
         ("id",),
         indexes={
-            "by_project": Index(("entity", "project"), ("created_at",)),
-            "by_run": Index(("run_id",), ("created_at",)),
+            "by_project": Index(("entity", "project")),
+            "by_run": Index(("run_id",)),
             "by_row": Index(
                 ("run_id",),
-                ("row_digest", "trial", "prediction_id"),
-                also=("created_at", "scorer", "value", "error"),
+                ("row_digest", "trial", "prediction_id", "id"),
+                also=("scorer", "value", "error"),
             ),
-            "by_prediction": Index(("run_id", "row_digest", "trial", "prediction_id")),
-            "by_entity": Index(("entity",), ("project", "created_at")),
+            "by_prediction": Index(("run_id", "row_digest", "trial", "prediction_id"), ("id",)),
+            "by_entity": Index(("entity",), ("project",)),
         },
+        sequence="seq",
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import canonical_json
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import InvalidInput, RunAlreadyFinished
 
 MAX_REASON = 2000
@@ -62,6 +62,7 @@ class EvaluationRun:
     source_evaluation_run_id: str | None = None
     source_known: bool | None = None
     reason: str | None = None
+    seq: int = sequence_field()
 
     @property
     def status(self) -> str:
@@ -161,10 +162,11 @@ RECORDS = (
         "evaluation_runs",
         ("id",),
         indexes={
-            "by_entity": Index(("entity",), ("started_at",)),
-            "by_project": Index(("entity", "project"), ("started_at",)),
-            "by_source": Index(("source_evaluation_run_id",), ("started_at",)),
-            "by_model": Index(("model",), ("started_at",)),
+            "by_entity": Index(("entity",)),
+            "by_project": Index(("entity", "project")),
+            "by_source": Index(("source_evaluation_run_id",)),
+            "by_model": Index(("model",)),
         },
+        sequence="seq",
     ),
 )

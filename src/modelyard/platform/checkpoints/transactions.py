@@ -15,7 +15,7 @@ from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import cancel, first_in_lane, later
+from modelyard.platform.jobs.queue import cancel, first_in_lane
 from modelyard.platform.listing import BATCH, Cursor
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.protocols import Snapshot, Tx
@@ -33,8 +33,6 @@ def create(tx: Tx, model: Model, checkpoint_id: str, return_existing: bool) -> M
     existing = tx.find(Model, "name", model.entity, model.project, model.name)
     if existing is not None:
         return _agreeing(existing, model, return_existing)
-    newest = tx.page(Model, "by_entity", model.entity, limit=1, descending=True)
-    model = attrs.evolve(model, created_at=later(model.created_at, newest))
     tx.add(model)
     tx.add(Checkpoint(checkpoint_id, model.id, model.entity, model.project, 0, model.created_at, digest({})))
     return model
@@ -53,14 +51,6 @@ def _agreeing(existing: Model, requested: Model, return_existing: bool) -> Model
             "set return_existing to use it, or choose another name"
         )
     return existing
-
-
-def add_log(tx: Tx, model: Model, log: TrajectoryLog) -> TrajectoryLog:
-    """Store a log of a model, after those before it."""
-    newest = tx.page(TrajectoryLog, "by_model", model.id, limit=1, descending=True)
-    log = attrs.evolve(log, created_at=later(log.created_at, newest))
-    tx.add(log)
-    return log
 
 
 # ---- deleting ----------------------------------------------------------------------------------------------------
@@ -105,7 +95,7 @@ def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> DeletedPart:
     if get_or_none(tx, Retention, model.id) is not None:
         tx.remove(Retention, model.id)
     tx.remove(Model, model.id)
-    tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at))
+    tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at, model.seq))
     return DeletedPart(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
 
 

@@ -33,13 +33,13 @@ _FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 
 
 class Rows:
-    """The rows of a run in the order in which they were begun, or those that `keep` accepts; read in batches."""
+    """The rows of a run in the order of its dataset, or those that `keep` accepts; read in batches."""
 
     def __init__(self, runtime: Runtime, run: EvaluationRun, keep: Callable[[RowResult], bool] = accept_all) -> None:
         self._runtime, self._run, self._keep = runtime, run, keep
 
     def __iter__(self) -> Iterator[RowResult]:
-        predictions = iter_index_live(self._runtime, Prediction, "by_run", self._run.id)
+        predictions = iter_index_live(self._runtime, Prediction, "by_index", self._run.id)
         while batch := list(islice(predictions, BATCH)):
             scores = self._runtime.store.read(partial(_scores, batch))
             rows = (_row(self._run, *pair) for pair in zip(batch, scores, strict=True))

@@ -155,7 +155,7 @@ def _scores(read: _ReadPage, snapshot: Snapshot, run_id: str, found: Sequence[An
     return scores
 
 
-_made = attrgetter("created_at", "id")
+_made = attrgetter("seq")
 _place = attrgetter("row_digest", "trial", "prediction_id")
 
 

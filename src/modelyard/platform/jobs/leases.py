@@ -1,7 +1,7 @@
 """Claims of jobs: who may run which, and whether a claim still holds."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import attrs
 
@@ -18,8 +18,8 @@ from modelyard.errors import LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
-_LAST = datetime.max.replace(tzinfo=UTC)
-"""Later than any job."""
+_LAST = 2**63 - 1
+"""After every job in the order of appearance."""
 
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ def ready_needs(snapshot: Snapshot) -> list[Needs]:
     after: tuple[object, ...] | None = None
     while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
         found.append(page[0].needs)
-        after = (page[0].kind, page[0].base_model, _LAST, "")
+        after = (page[0].kind, page[0].base_model, _LAST)
     return found
 
 
@@ -41,7 +41,7 @@ def oldest_ready(snapshot: Snapshot, needs: Iterable[Needs]) -> Job | None:
         for one in needs
         for job in snapshot.page(Job, "by_needs", QueueState.READY, one.kind, one.base_model, limit=1)
     ]
-    return min(found, key=lambda job: (job.created_at, job.id), default=None)
+    return min(found, key=lambda job: job.seq, default=None)
 
 
 def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:

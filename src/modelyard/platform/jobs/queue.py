@@ -6,8 +6,8 @@ together, and every write of a worker is refused once its claim is worthless. Wh
 heartbeat, reads and writes the small `JobProgress` and not the job: the fence, `seq` and progress are one record.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -32,7 +32,6 @@ from modelyard.platform.jobs.leases import fenced
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
-TICK = timedelta(microseconds=1)
 QUEUE_RETRY_AFTER = 60.0
 
 LOSSES_PER_CRASH = 10
@@ -50,26 +49,18 @@ _DRAWN = frozenset({"seed", "artifact"})
 def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
     """Put a new job at the end of its lane, unless it was `asked_before`: then that job is returned.
 
-    Jobs of an entity are listed in the order in which they came, so none is created before the one before it. Raises
-    `RateLimited` when the entity has `max_queued` jobs in the queue, `Conflict`.
+    Raises `RateLimited` when the entity has `max_queued` jobs in the queue, `Conflict`.
     """
     known = asked_before(tx, job)
     if known is not None:
         return known
     if tx.count(Job, "by_status", job.entity, JobStatus.QUEUED) >= max_queued:
         raise RateLimited(f"{max_queued} jobs wait already; cancel some, or wait for them to end", QUEUE_RETRY_AFTER)
-    previous = tx.page(Job, "by_entity", job.entity, limit=1, descending=True)
-    created_at = later(job.created_at, previous)
     place = QueueState.WAITING if first_in_lane(tx, job.lane) else QueueState.READY
-    job = attrs.evolve(job, created_at=created_at, place=place)
+    job = attrs.evolve(job, place=place)
     tx.add(job)
-    tx.add(JobProgress(job.id, created_at))
+    tx.add(JobProgress(job.id, job.created_at))
     return job
-
-
-def later(now: datetime, previous: Sequence[Any]) -> datetime:
-    """Return a time of creation after that of the newest record of a listing, so that no cursor skips a new one."""
-    return max(now, previous[0].created_at + TICK) if previous else now
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:

@@ -9,11 +9,10 @@ from modelyard.errors import NotFound
 from modelyard.formats.training_data import GROUPS, read_groups
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
-from modelyard.platform.checkpoints.transactions import add_log
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import GroupData, Means, rows_of, store_rows
-from modelyard.protocols import StoredArtifact
+from modelyard.protocols import StoredArtifact, Tx
 
 
 def store_log(
@@ -63,4 +62,10 @@ def _add(
         means.metrics,
         runtime.clock.now(),
     )
-    return runtime.store.transact(lambda tx: add_log(tx, named_model(tx, principal, model.id), log))
+
+    def step(tx: Tx) -> TrajectoryLog:
+        named_model(tx, principal, model.id)
+        tx.add(log)
+        return log
+
+    return runtime.store.transact(step)

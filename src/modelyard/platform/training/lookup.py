@@ -136,5 +136,5 @@ def _jobs_behind(runtime: Runtime, model_id: str) -> list[str]:
         lambda snapshot, after=after: snapshot.page(Job, "of_lane", model_id, after=after, limit=_PAGE)  # type: ignore[misc]
     ):
         found += [job.id for job in page if "checkpoint_id" in job.result]
-        after = (page[-1].created_at, page[-1].id)
+        after = cursor_at(Job, "of_lane", page[-1])
     return found

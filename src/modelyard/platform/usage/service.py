@@ -1,12 +1,11 @@
 """Usage, its cost, and what may be spent: the ledger, sums over it, and budgets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from heapq import merge
-from itertools import islice
-from typing import Any, TypeVar
+from itertools import takewhile
+from typing import TypeVar
 
 import attrs
 
@@ -24,8 +23,8 @@ from modelyard.domain.usage import (
     total_of,
 )
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RecordNotFound
-from modelyard.platform.listing import Cursor, Listing, in_batches
-from modelyard.platform.paging import cursor_at
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, index_listing, iter_index, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import budget_id, find_budget
 from modelyard.protocols import Snapshot, Tx
@@ -52,18 +51,14 @@ class Ledger:
     # ---- reading
 
     def list(self, *, entity: str | None = None, project: str | None = None) -> Listing[LedgerEntry]:
-        """List ledger rows, the oldest first: of one entity, or of all that the caller may see. Raises `Forbidden`."""
-        view, read = self._view(entity, project), self._runtime.store.read
+        """List ledger rows in the order in which they were booked: of one entity, or of all that the caller may see.
 
-        def batch(cursor: Cursor | None, size: int) -> Sequence[LedgerEntry]:
-            return read(lambda snapshot: [*islice(view.rows(snapshot, LedgerEntry, cursor, size), size)])
-
-        cursor_of = partial(cursor_at, LedgerEntry, "by_entity")
-        return Listing(
-            in_batches(batch, cursor_of),
-            lambda row_id: read(lambda snapshot: view.cursor(snapshot, row_id)),
-            threads=self._runtime.store_threads(""),
-        )
+        Raises `Forbidden`.
+        """
+        view = self._view(entity, project)
+        index, *where = listed_index(view.entity, None)
+        place = partial(view.place, index)
+        return index_listing(self._runtime, LedgerEntry, index, *where, place=place, keep=view.sees)
 
     def get(self, id: str) -> LedgerEntry:
         """Return the row of one completion, by the completion's id. Raises `NotFound`."""
@@ -147,11 +142,13 @@ class _View:
             return True
         return not row.project and row.key_id == self.principal.key_id
 
-    def rows(self, snapshot: Snapshot, cls: type[R], after: tuple[Any, ...] | None, size: int = _BATCH) -> Iterator[R]:
-        """Return the rows after a cursor, ordered by time, reading pages of `size`."""
-        streams = [_rows(snapshot, cls, entity, after, size) for entity in self._entities(snapshot)]
-        order = streams[0] if len(streams) == 1 else merge(*streams, key=partial(_RECORD[cls].cursor, "by_entity"))
-        return filter(self.sees, order)
+    def _rows(
+        self, snapshot: Snapshot, cls: type[R], index: str, after: Cursor | None, before: Callable[[R], bool]
+    ) -> Iterator[R]:
+        """Yield the rows of each entity, in the order of an index, from a cursor to the end of what is `before`."""
+        for entity in self._entities(snapshot):
+            found = iter_index(snapshot, cls, index, entity, after=after, size=_BATCH)
+            yield from filter(self.sees, takewhile(before, found))
 
     def _entities(self, snapshot: Snapshot) -> list[str]:
         """Return the entity, or every entity that has usage."""
@@ -175,10 +172,9 @@ class _View:
             raise NotFound("ledger entry", id)
         return row
 
-    def cursor(self, snapshot: Snapshot, id: str) -> tuple[Any, ...]:
+    def place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
         """Return the cursor of a row. Raises `NotFound`."""
-        row = self.row(snapshot, id)
-        return (row.created_at, row.id)
+        return cursor_at(LedgerEntry, index, self.row(snapshot, id))
 
     def totals(self, snapshot: Snapshot, period: "Period") -> Iterator[UsageTotal]:
         """Yield the totals of a period: stored ones for whole days, computed from rows for its first and last hours."""
@@ -193,24 +189,15 @@ class _View:
             yield from map(total_of, self._between(snapshot, _midnight(end), period.until))
 
     def _between(self, snapshot: Snapshot, since: datetime | None, until: datetime | None) -> Iterator[LedgerEntry]:
-        after = None if since is None else (since, "")
-        for row in self.rows(snapshot, LedgerEntry, after):
-            if until is not None and row.created_at >= until:
-                return
-            yield row
+        after = None if since is None else (since, 0)
+        return self._rows(snapshot, LedgerEntry, "by_time", after, lambda row: until is None or row.created_at < until)
 
     def _whole_days(self, snapshot: Snapshot, first: date | None, end: date | None) -> Iterator[UsageTotal]:
-        after = None if first is None else (first.isoformat(), "", "", "")
-        for total in self.rows(snapshot, UsageTotal, after):
-            if end is not None and total.day >= end.isoformat():
-                return
-            yield total
-
-
-def _rows(snapshot: Snapshot, cls: type[R], entity: str, after: tuple[Any, ...] | None, size: int) -> Iterator[R]:
-    while page := snapshot.page(cls, "by_entity", entity, after=after, limit=size):
-        yield from page
-        after = _RECORD[cls].cursor("by_entity", page[-1])
+        after, stop = (
+            None if first is None else (first.isoformat(), "", "", ""),
+            None if end is None else end.isoformat(),
+        )
+        return self._rows(snapshot, UsageTotal, "by_entity", after, lambda total: stop is None or total.day < stop)
 
 
 @attrs.frozen

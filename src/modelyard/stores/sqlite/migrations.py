@@ -11,7 +11,9 @@ from typing import Any
 import attrs
 from sqlite_utils import Database
 
+from modelyard.domain.record import KEY
 from modelyard.errors import StoreCorrupt, StoreTooNew
+from modelyard.stores.sqlite.appearance import create_sequences, number_records
 from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.rows import StatementPlan
 
@@ -132,6 +134,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0005_owners_and_rates", _owners_and_rates),
     Migration("0006_losses_of_jobs", _losses_of_jobs),
     Migration("0007_loose_artifacts", _loose_artifacts),
+    Migration("0008_order_of_appearance", number_records),
 )
 """Every change since `INITIAL`, oldest first."""
 
@@ -207,24 +210,31 @@ def _create(database: Database, plans: Iterable[StatementPlan]) -> None:
     database.create_table(
         "modelyard_migrations", {"number": int, "name": str}, pk="number", not_null={"name"}, strict=True
     )
+    create_sequences(database)
     for plan in plans:
         _create_table(database, plan)
 
 
 def _create_table(database: Database, plan: StatementPlan) -> None:
     record = plan.record
-    key = record.key if len(record.key) > 1 else record.key[0]
+    sequence = (record.sequence,) if record.sequence else ()
+    key = sequence or record.key
     types = {column.name: _PYTHON_TYPES[column.kind.sql] for column in plan.columns}
-    not_null = {column.name for column in plan.columns if not column.nullable}
-    table = database.create_table(record.table, types, pk=key, not_null=not_null, strict=True)
-    for name, columns in record.unique.items():
+    not_null = {column.name for column in plan.columns if not column.nullable} - {*sequence}
+    table = database.create_table(
+        record.table, types, pk=key if len(key) > 1 else key[0], not_null=not_null, strict=True
+    )
+    unique = {KEY: record.key, **record.unique} if sequence else record.unique
+    for name, columns in unique.items():
         table.create_index(columns, f"{record.table}_unique_{name}", unique=True)
-    ordered = {record.key, *record.unique.values()}
+    ordered = {key, *(columns + sequence for columns in unique.values())}  # an index ends with the integer key
     for name, index in record.indexes.items():
         columns = index.where + record.order_of(name)
         if not any(other[: len(columns)] == columns for other in ordered):
-            table.create_index(columns + index.also, f"{record.table}_by_{name.removeprefix('by_')}")
             ordered.add(columns)
+            if columns[-1:] == sequence and not index.also:
+                columns = columns[:-1]
+            table.create_index(columns + index.also, f"{record.table}_by_{name.removeprefix('by_')}")
 
 
 def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) -> None:

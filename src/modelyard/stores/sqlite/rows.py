@@ -13,6 +13,7 @@ import attrs
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Convert, Projection, columns_of
+from modelyard.stores.sqlite.appearance import next_number, retire_number
 
 Row = tuple[Any, ...]
 
@@ -147,14 +148,18 @@ class StatementPlan:
         names = list(columns)
         self.record = record
         self.columns: list[Column] = list(columns.values())
-        self._row = _dumping(self.columns)
-        self._positions = range(len(columns))
+        given = [name for name in names if name != record.sequence]
+        self._row = _dumping([columns[name] for name in given])
+        self._positions = range(len(given))
         self._loads = _loads(self.columns)
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
-        selected, marks = _quoted(names), ", ".join("?" * len(names))
+        selected, marks = _quoted(names), ", ".join("?" * len(given))
+        if record.sequence:
+            marks += f", {next_number(record.table, record.sequence)}"
         self.insert: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
+        self.retire: str | None = record.sequence and retire_number(record.table, record.sequence)
         self.key: Projection = _dumping(self._key)
         self.get: str = f'SELECT {selected} FROM "{self._table}" WHERE {_equal(self._key)}'
         self.delete: str = f'DELETE FROM "{self._table}" WHERE {_equal(self._key)}'
@@ -196,8 +201,9 @@ class StatementPlan:
         return self._updates[changed]
 
     def row_of(self, record: object) -> Row:
-        """Return the values that SQL binds for a record. Raises `TypeError` or `ValueError` for what cannot be
-        stored.
+        """Return the values that SQL binds for a new record, which has no number in its sequence yet.
+
+        Raises `TypeError` or `ValueError` for what cannot be stored.
         """
         return self._row.accept(self._row.raw(record))
 

@@ -161,6 +161,8 @@ class SqliteTx(SqliteSnapshot):
         rows = self._look_up(plan.get, plan.key, key)
         if not rows:
             raise RecordNotFound(f"no {cls.__name__} {key}")
+        if plan.retire:
+            self._write(plan.retire, rows[0][-1:])
         bound = plan.key_of(rows[0])
         self._write(plan.delete, bound)
         self._seen.pop((plan, bound), None)

@@ -18,6 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from modelyard.protocols import Store
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 from modelyard.testing.contracts.store_machine import StoreMachine, machine_on, machine_over
+from modelyard.testing.contracts.store_order import OrderLaws
 from modelyard.testing.contracts.store_records import RecordLaws
 from modelyard.testing.contracts.store_steps import StepLaws
 from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
@@ -34,7 +35,7 @@ _quick = settings(
 )
 
 
-class StoreContract(RecordLaws, StepLaws):
+class StoreContract(RecordLaws, StepLaws, OrderLaws):
     """The laws of `modelyard.protocols.Store`. The fixture `store` is opened with `CONTRACT_RECORDS` and empty."""
 
     def test_no_history_tells_it_from_a_dictionary(self, store: Store) -> None:

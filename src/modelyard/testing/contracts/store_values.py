@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from modelyard.domain.record import Index, Record, frozen_mapping
+from modelyard.domain.record import Index, Record, frozen_mapping, sequence_field
 
 
 class Colour(Enum):
@@ -68,6 +68,16 @@ class Counter:
     value: int = 0
 
 
+@attrs.frozen
+class Entry:
+    """Something in a log that readers follow: the store numbers it."""
+
+    id: str
+    topic: str = "a"
+    text: str = ""
+    seq: int = sequence_field()
+
+
 ITEM = Record(
     Item,
     "items",
@@ -85,6 +95,13 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
     Record(Specimen, "specimens", key=("id",), indexes={"by_colour": Index(("maybe_colour",), ("maybe_at", "colour"))}),
     ITEM,
     Record(Counter, "counters", key=("id",)),
+    Record(
+        Entry,
+        "entries",
+        key=("id",),
+        indexes={"all": Index(()), "by_topic": Index(("topic",)), "by_text": Index(("topic",), ("text",))},
+        sequence="seq",
+    ),
 )
 """The records that a store must be opened with for the contract and the machine."""
 
