@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from example_counts import PLAIN
-from modelyard import Platform
+from modelyard import Platform, open_platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.run import EvaluationRun
@@ -124,6 +124,22 @@ class JudgedRuns:
 @pytest.fixture
 def judged_runs() -> JudgedRuns:
     return JudgedRuns()
+
+
+@pytest.fixture(scope="session")
+def empty_yard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A SQLite file with all tables and no record."""
+    path = tmp_path_factory.mktemp("empty") / "yard.db"
+    open_platform(path).close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def yard_file(tmp_path: Path, empty_yard: bytes) -> Path:
+    """A new SQLite file that has its tables already: to create them takes ten times as long as to copy them."""
+    path = tmp_path / "yard.db"
+    path.write_bytes(empty_yard)
+    return path
 
 
 @pytest.fixture

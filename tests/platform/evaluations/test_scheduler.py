@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
+from modelyard import Platform, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.scripted.backend import ScriptedBackend
-from modelyard.clock import uuid7_ids
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
@@ -42,14 +42,10 @@ from modelyard.errors import (
     UnsupportedParameter,
 )
 from modelyard.executors.inline import InlineExecutor
-from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.service import Evaluations
-from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.jobs.worker import Worker
-from modelyard.platform.keys.service import Keys
-from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -90,10 +86,15 @@ class HurriedClock(ManualClock):
 class World:
     """A platform's parts, and what was kept in its store."""
 
-    runtime: Runtime
+    platform: Platform
+
+    @property
+    def runtime(self) -> Any:
+        """What the platform runs on: its store, and what functions of the package are called with."""
+        return self.platform._runtime
 
     def evaluations(self, principal: Principal | None = None) -> Evaluations:
-        return Evaluations(self.runtime, principal or host("acme"))
+        return (self.platform.acting_as(principal) if principal else self.platform).evaluations
 
     def run(self, rows: Any, model: Any = "echo", scorers: Any = "exact_match", **options: Any) -> EvaluationResult:
         result = self.evaluations().run("e", model, rows, scorers, project="red", **options)
@@ -113,26 +114,24 @@ class World:
         return self.runtime.store.read(lambda s: s.page(Job, "of_lane", run_id))
 
     def worker(self) -> Worker:
-        return Worker(self.runtime, InlineExecutor())
+        return self.platform.worker(executor=InlineExecutor())
 
     def files(self) -> list[str]:
         return list(self.runtime.artifacts.names())
 
 
 def world_on(store: Store | None = None, backend: Any = None, clock: ManualClock | None = None) -> World:
-    runtime = Runtime(
-        store or MemoryStore(RECORDS),
-        MemoryArtifacts(_numbered_bytes()),
-        backend or EchoBackend(),
-        (),
-        clock or HurriedClock(),
-        uuid7_ids(),
-        lambda n: bytes(n),
-        None,
-        Settings(),
-        job_types=JOB_TYPES,
+    return World(
+        open_platform(
+            entity="acme",
+            store=store or MemoryStore(RECORDS),
+            artifacts=MemoryArtifacts(_numbered_bytes()),
+            backend=backend or EchoBackend(),
+            trainers=(),
+            clock=clock or HurriedClock(),
+            randomness=bytes,
+        )
     )
-    return World(runtime)
 
 
 def _numbered_bytes() -> Callable[[int], bytes]:
@@ -141,10 +140,10 @@ def _numbered_bytes() -> Callable[[int], bytes]:
 
 
 @pytest.fixture(params=["memory", "sqlite", "run twice"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[World]:
     store: Store = MemoryStore(RECORDS)
     if request.param == "sqlite":
-        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+        store = SqliteStore(yard_file, RECORDS, durability="process")
     yield world_on(RunTwiceStore(store) if request.param == "run twice" else store)
     store.close()
 
@@ -299,7 +298,7 @@ def test_a_trained_model_is_held_at_its_checkpoint_and_run_and_predictions_say_w
 
 
 def test_an_entry_of_the_catalogue_is_named_by_its_reference_unless_that_stands_for_another_thing(world: World) -> None:
-    catalogue = Catalogue(world.runtime, host("acme"))
+    catalogue = world.platform.catalogue
     for name in ("Lab/Parrot", "lab_twin", "Lab/twin"):
         catalogue.register(attrs.evolve(catalogue.get("echo"), id=name), answers_as="echo")
     own = world.run(ROWS, "Lab/Parrot").run.model
@@ -729,7 +728,7 @@ def test_a_run_that_somebody_works_on_is_not_taken_from_them() -> None:
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         (run,) = world.listed()
         if not refused:
-            clock = world.runtime.clock
+            clock = world.platform.clock
             assert isinstance(clock, HurriedClock)
             beating = attrs.evolve(world.runtime, clock=_Beating(world))
             with pytest.raises(Conflict) as error:
@@ -869,9 +868,9 @@ def _then_deaf(shown: Any, store: Any) -> Any:
 def lose_owner(world: World) -> None:
     worker = world.worker()
     worker.run_next()
-    clock = world.runtime.clock
+    clock = world.platform.clock
     assert isinstance(clock, ManualClock)
-    clock.advance(world.runtime.settings.lease)
+    clock.advance(world.platform.settings.lease)
     worker.run_until_idle()
 
 
@@ -900,9 +899,9 @@ def test_a_run_that_needs_functions_fails_as_interrupted_when_its_owner_is_gone_
 
 def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease(world: World) -> None:
     run = abandon(world, 4, scorers=half)
-    begun = world.runtime.clock.monotonic()
+    begun = world.platform.clock.monotonic()
     result = world.evaluations().resume(run.id, scorers=half)
-    assert world.runtime.clock.monotonic() - begun >= world.runtime.settings.lease
+    assert world.platform.clock.monotonic() - begun >= world.platform.settings.lease
     assert (len(result.rows), result.score) == (10, 0.5)
 
 
@@ -1057,9 +1056,9 @@ def test_functions_cannot_be_submitted_to_workers(world: World) -> None:
 
 
 def test_a_job_of_a_key_that_was_revoked_is_not_done(world: World) -> None:
-    key = Keys(world.runtime, host()).create("acme", ["red"]).key
+    key = world.platform.keys.create("acme", ["red"]).key
     run = world.evaluations(key.principal()).submit("e", "echo", ROWS, project="red")
-    Keys(world.runtime, host()).revoke(key.id)
+    world.platform.keys.revoke(key.id)
     world.worker().run_until_idle()
     failed = world.evaluations().runs.get(run.id)
     assert failed.state is RunState.FAILED

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import pytest
@@ -11,18 +11,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from modelyard import open_platform
+from modelyard import Platform, open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.clock import uuid7_ids
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
-from modelyard.domain.identity import Principal, Scope, host
+from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RunAlreadyFinished
 from modelyard.platform.evaluations.runs import Runs
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.listing import Listing
-from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.runtime import Settings
 from modelyard.protocols import Backend, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -39,12 +38,16 @@ RED = Principal("red", "acme", Scope("acme", frozenset({"red"})))
 class World:
     """A store, a clock, and the evaluations as somebody sees them."""
 
-    runtime: Runtime
+    platform: Platform
     clock: ManualClock
 
     def evaluations(self, principal: Principal | None = None, mode: str | None = None) -> Evaluations:
-        runtime = self.runtime if mode is None else attrs.evolve(self.runtime, settings=Settings(reference_mode=mode))
-        return Evaluations(runtime, principal or host("acme"))
+        platform = self.platform if mode is None else opened(self.store, self.clock, reference_mode=mode)
+        return (platform.acting_as(principal) if principal else platform).evaluations
+
+    @property
+    def store(self) -> Store:
+        return self.platform._runtime.store
 
     def runs(self, principal: Principal | None = None, mode: str | None = None) -> Runs:
         return self.evaluations(principal, mode).runs
@@ -56,27 +59,21 @@ class World:
         return self.runs().create(project=project, **given)
 
 
+def opened(store: Store, clock: ManualClock, backend: Backend | None = None, **settings: Any) -> Platform:
+    backend = backend or EchoBackend()
+    return open_platform(store=store, entity="acme", backend=backend, clock=clock, settings=Settings(**settings))
+
+
 def world_on(store: Store, backend: Backend | None = None) -> World:
-    clock, none = ManualClock(START), cast("Any", None)
-    runtime = Runtime(
-        store,
-        none,
-        backend or EchoBackend(),
-        (),
-        clock,
-        uuid7_ids(),
-        lambda n: bytes(n),
-        None,
-        Settings(),
-    )
-    return World(runtime, clock)
+    clock = ManualClock(START)
+    return World(opened(store, clock, backend), clock)
 
 
 @pytest.fixture(params=["memory", "sqlite", "run twice"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[World]:
     store: Store = MemoryStore(RECORDS)
     if request.param == "sqlite":
-        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+        store = SqliteStore(yard_file, RECORDS, durability="process")
     yield world_on(RunTwiceStore(store) if request.param == "run twice" else store)
     store.close()
 
@@ -158,7 +155,7 @@ def trained(world: World, entity: str = "acme", project: str = "red", name: str 
         for number in (0, 1):
             tx.add(Checkpoint(f"{model.id}-{number}", model.id, entity, project, number, START, "digest"))
 
-    world.runtime.store.transact(step)
+    world.store.transact(step)
     return model
 
 
@@ -338,14 +335,14 @@ def test_a_long_listing_is_read_a_batch_at_a_time_and_misses_nothing_that_is_add
     world = world_on(MemoryStore(RECORDS))
     made = [world.create() for _ in range(450)]
     pages = 0
-    read = world.runtime.store.read
+    read = world.store.read
 
     def counted(query: Any) -> Any:
         nonlocal pages
         pages += 1
         return read(query)
 
-    world.runtime.store.read = counted  # type: ignore[method-assign]
+    world.store.read = counted  # type: ignore[method-assign]
     listing = iter(world.runs().list(project="red"))
     assert pages == 0
     seen = [next(listing) for _ in range(10)]

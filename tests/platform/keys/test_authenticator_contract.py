@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,8 +19,8 @@ from modelyard.testing.clock import ManualClock
 
 class TestKeysThatAreRevoked(AuthenticatorContract):
     @pytest.fixture(params=["memory", "sqlite"])
-    def authenticator(self, request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Authenticator]:
-        path = tmp_path / "yard.db" if request.param == "sqlite" else None
+    def authenticator(self, request: pytest.FixtureRequest, yard_file: Path) -> Iterator[Authenticator]:
+        path = yard_file if request.param == "sqlite" else None
         with open_platform(path, durability="process") as platform:
             yield platform.keys
 

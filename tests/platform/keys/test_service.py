@@ -4,17 +4,16 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import pytest
 
-from modelyard.clock import uuid7_ids
-from modelyard.domain.identity import ApiKey, Limits, NewKey, Principal, Scope, host
+from modelyard import Platform, open_platform
+from modelyard.domain.identity import ApiKey, Limits, NewKey, Principal, Scope
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput, ModelyardError, NotFound, StoreClosed, Unauthenticated
 from modelyard.platform.keys.service import Keys, secret_digest
-from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -28,28 +27,24 @@ DAY = timedelta(days=1)
 class World:
     """A store, a clock, and the keys as somebody sees them."""
 
-    runtime: Runtime
+    platform: Platform
     clock: ManualClock
 
     def keys(self, principal: Principal | None = None) -> Keys:
-        return Keys(self.runtime, principal or host("acme"))
+        return (self.platform.acting_as(principal) if principal else self.platform).keys
 
 
 def world_on(store: Store) -> World:
-    clock = ManualClock(START)
-    counter = iter(range(1, 10_000))
-    none = cast("Any", None)
-    runtime = Runtime(store, none, none, (), clock, uuid7_ids(), lambda n: next(counter).to_bytes(n), None, Settings())
-    return World(runtime, clock)
+    clock, counter = ManualClock(START), iter(range(1, 10_000))
+    made = open_platform(store=store, entity="acme", clock=clock, randomness=lambda n: next(counter).to_bytes(n))
+    return World(made, clock)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[World]:
     store: Store
-    if request.param == "memory":
-        store = MemoryStore(RECORDS)
-    else:
-        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+    in_memory = request.param == "memory"
+    store = MemoryStore(RECORDS) if in_memory else SqliteStore(yard_file, RECORDS, durability="process")
     yield world_on(store)
     store.close()
 
@@ -246,7 +241,7 @@ def every_use_of(world: World, new: NewKey) -> Iterator[str]:
     """Use a key in every way there is; yields every text that a person or a log could come to see."""
     keys = world.keys()
     principal = keys.authenticate(new.secret)
-    yield from map(repr, (new, new.key, principal, keys.get(new.key.id), keys.list(), world.runtime))
+    yield from map(repr, (new, new.key, principal, keys.get(new.key.id), keys.list(), world.platform._runtime))
     yield from (str(new), f"{new}", str(attrs.asdict(new.key)))
     acts: list[Callable[[], object]] = [
         lambda: keys.authenticate(new.secret[:-1]),
@@ -285,6 +280,6 @@ def test_a_secret_stays_in_no_file_log_representation_or_error(
 
 def test_the_store_keeps_a_digest_and_the_shown_prefix_only(world: World) -> None:
     new = world.keys().create()
-    kept = world.runtime.store.read(lambda snapshot: snapshot.get(ApiKey, new.key.id))
+    kept = world.platform._runtime.store.read(lambda snapshot: snapshot.get(ApiKey, new.key.id))
     assert kept.digest == secret_digest(new.secret)
     assert not any(new.secret[12:] in str(value) for value in attrs.astuple(kept))
