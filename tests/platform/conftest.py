@@ -21,12 +21,11 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.executors.inline import InlineExecutor
-from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.models.service import Models
-from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.runtime import Settings
 from modelyard.platform.training.handle import JobHandle
 from modelyard.platform.training.service import Training
 from modelyard.protocols import Randomness, SavedState, Started, Step, Store, TrainContext, Trained, TrainItem
@@ -126,7 +125,8 @@ def numbered_bytes() -> Randomness:
 class Yard:
     """What a platform is made of, as the host sees it."""
 
-    runtime: Runtime
+    runtime: Any
+    """What its platform runs on; a test may put another trainer, store or clock into it."""
     trainer: HashTrainer
     clock: ManualClock
     seen: list[object]
@@ -138,7 +138,8 @@ class Yard:
     @classmethod
     def build(cls, store: Store | None = None, **settings: Any) -> "Yard":
         trainer, clock, seen = HashTrainer(), ManualClock(), []
-        runtime = Runtime(
+        platform = open_platform(
+            entity="acme",
             store=store or MemoryStore(RECORDS),
             artifacts=MemoryArtifacts(numbered_bytes()),
             backend=EchoBackend((BASE, "echo")),
@@ -147,10 +148,9 @@ class Yard:
             ids=numbered_ids(),
             randomness=lambda size: bytes(size),
             observer=seen.append,
-            job_types=JOB_TYPES,
             settings=Settings(**{"poll": 1.0, **settings}),
         )
-        return cls(runtime, trainer, clock, seen)
+        return cls(platform._runtime, trainer, clock, seen)
 
     @property
     def models(self) -> Models:
@@ -235,9 +235,9 @@ def yard(request: pytest.FixtureRequest) -> Iterator[Yard]:
 
 
 @pytest.fixture
-def yard_on_disk(tmp_path: Path) -> Iterator[Yard]:
+def yard_on_disk(yard_file: Path) -> Iterator[Yard]:
     """A yard in a SQLite file."""
-    store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+    store = SqliteStore(yard_file, RECORDS, durability="process")
     built = Yard.build(store)
     yield built
     for steps in built.abandoned:
@@ -261,11 +261,11 @@ def undisturbed() -> str:
 
 
 @pytest.fixture(params=["memory", "sqlite", "run twice"])
-def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Platform]:
+def platform(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[Platform]:
     """A platform on each of our stores, and on one that runs every step twice."""
     store: Any = MemoryStore(RECORDS)
     if request.param == "sqlite":
-        store = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+        store = SqliteStore(yard_file, RECORDS, durability="process")
     clock = ManualClock()
     with open_platform(store=RunTwiceStore(store) if request.param == "run twice" else store, clock=clock) as opened:
         yield opened

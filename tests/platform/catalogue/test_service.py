@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard import open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.clock import SystemClock
@@ -23,7 +24,6 @@ from modelyard.domain.schema import RECORDS
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -34,9 +34,11 @@ HOST = host("acme")
 READER = Principal("reader", "acme", Scope("acme"), "key-1")
 
 
-def make(backend: Any = None, store: Store | None = None) -> Runtime:
+def make(backend: Any = None, store: Store | None = None) -> Any:
+    """What a platform with this backend runs on."""
     ids = count(1)
-    return Runtime(
+    platform = open_platform(
+        entity="acme",
         store=store or RunTwiceStore(MemoryStore(RECORDS)),
         artifacts=MemoryArtifacts(lambda size: hashlib.shake_128(str(next(ids)).encode()).digest(size)),
         backend=backend or EchoBackend(("echo", "base")),
@@ -44,25 +46,24 @@ def make(backend: Any = None, store: Store | None = None) -> Runtime:
         clock=SystemClock(),
         ids=lambda: f"id-{next(ids):06}",
         randomness=bytes,
-        observer=None,
-        settings=Settings(),
     )
+    return platform._runtime
 
 
 @pytest.fixture
-def runtime() -> Runtime:
+def runtime() -> Any:
     return make()
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[Store]:
-    store = SqliteStore(str(tmp_path / "yard.db"), RECORDS)
+def sqlite(yard_file: Path) -> Iterator[Store]:
+    store = SqliteStore(yard_file, RECORDS)
     yield store
     store.close()
 
 
 @pytest.fixture
-def catalogue(runtime: Runtime) -> Catalogue:
+def catalogue(runtime: Any) -> Catalogue:
     return Catalogue(runtime, HOST)
 
 
@@ -118,7 +119,7 @@ def test_an_entry_whose_model_is_offered_no_more_is_neither_listed_nor_answered(
         catalogue.get("alias")
 
 
-def test_what_is_listed_always_answers(runtime: Runtime) -> None:
+def test_what_is_listed_always_answers(runtime: Any) -> None:
     catalogue = Catalogue(runtime, HOST)
     catalogue.register(like(catalogue.get("echo"), id="acme/books/m:step1"), answers_as="echo")
     catalogue.register(like(catalogue.get("echo"), id="a" * 255), answers_as="echo")
@@ -205,7 +206,7 @@ def test_the_version_changes_when_the_backend_offers_something_else() -> None:
 # ---- who may change it -------------------------------------------------------------------------------------------
 
 
-def test_only_the_host_changes_the_catalogue(runtime: Runtime) -> None:
+def test_only_the_host_changes_the_catalogue(runtime: Any) -> None:
     reader = Catalogue(runtime, READER)
     with pytest.raises(Forbidden):
         reader.register(reader.get("echo"))
@@ -242,7 +243,7 @@ def test_an_unknown_name_is_not_found_and_never_a_fault(
 # ---- names of trained models -------------------------------------------------------------------------------------
 
 
-def train(runtime: Runtime, *steps: int, entity: str = "acme", project: str = "p", base: str = "base") -> Model:
+def train(runtime: Any, *steps: int, entity: str = "acme", project: str = "p", base: str = "base") -> Model:
     """A model with checkpoints of these steps."""
     model = Model(runtime.ids(), entity, project, "m", base, NOW)
     stored = runtime.artifacts.put([b"weights"])
@@ -266,7 +267,7 @@ def train(runtime: Runtime, *steps: int, entity: str = "acme", project: str = "p
         ("modelyard:///acme/p/m:step12", 12),
     ],
 )
-def test_a_name_means_the_latest_checkpoint_or_the_step_that_it_names(runtime: Runtime, name: str, step: int) -> None:
+def test_a_name_means_the_latest_checkpoint_or_the_step_that_it_names(runtime: Any, name: str, step: int) -> None:
     train(runtime, 0, 2, 12)
     found = resolve(runtime, name, READER)
     assert found.base_model == "base"
@@ -276,7 +277,7 @@ def test_a_name_means_the_latest_checkpoint_or_the_step_that_it_names(runtime: R
 
 
 @pytest.mark.parametrize("name", ["acme/p/m:step3", "acme/p/m:best", "acme/p/other", "acme/q/m"])
-def test_an_unknown_step_alias_or_model_is_not_found(runtime: Runtime, name: str) -> None:
+def test_an_unknown_step_alias_or_model_is_not_found(runtime: Any, name: str) -> None:
     train(runtime, 0, 2)
     with pytest.raises(ModelNotFound):
         resolve(runtime, name, READER)
@@ -284,14 +285,14 @@ def test_an_unknown_step_alias_or_model_is_not_found(runtime: Runtime, name: str
 
 @pytest.mark.parametrize("steps", [(), (0,)])
 @pytest.mark.parametrize("name", ["acme/p/m", "acme/p/m:step0"])
-def test_before_the_first_job_the_base_model_answers(runtime: Runtime, steps: tuple[int, ...], name: str) -> None:
+def test_before_the_first_job_the_base_model_answers(runtime: Any, steps: tuple[int, ...], name: str) -> None:
     train(runtime, *steps)
     found = resolve(runtime, name, READER)
     assert found.base_model == "base"
     assert found.checkpoint is None or not found.checkpoint.files
 
 
-def test_a_checkpoint_s_files_are_opened_by_their_names_alone(runtime: Runtime) -> None:
+def test_a_checkpoint_s_files_are_opened_by_their_names_alone(runtime: Any) -> None:
     train(runtime, 1)
     open_file = resolve(runtime, "acme/p/m", READER).open_file
     assert open_file is not None
@@ -301,13 +302,13 @@ def test_a_checkpoint_s_files_are_opened_by_their_names_alone(runtime: Runtime) 
         open_file("../w.bin")
 
 
-def test_a_model_whose_base_is_offered_no_more_is_not_found(runtime: Runtime) -> None:
+def test_a_model_whose_base_is_offered_no_more_is_not_found(runtime: Any) -> None:
     train(runtime, 1, base="gone")
     with pytest.raises(ModelNotFound):
         resolve(runtime, "acme/p/m", READER)
 
 
-def test_a_registered_base_prices_its_checkpoints(runtime: Runtime) -> None:
+def test_a_registered_base_prices_its_checkpoints(runtime: Any) -> None:
     catalogue = Catalogue(runtime, HOST)
     catalogue.register(like(catalogue.get("base"), id="dear", pricing=Pricing(prompt=Decimal(1))), answers_as="base")
     train(runtime, 1, base="dear")
@@ -315,7 +316,7 @@ def test_a_registered_base_prices_its_checkpoints(runtime: Runtime) -> None:
     assert (found.base_model, found.entry.id) == ("base", "dear")
 
 
-def test_a_catalogue_id_comes_before_a_trained_model_of_that_name(runtime: Runtime) -> None:
+def test_a_catalogue_id_comes_before_a_trained_model_of_that_name(runtime: Any) -> None:
     train(runtime, 1)
     catalogue = Catalogue(runtime, HOST)
     catalogue.register(like(catalogue.get("echo"), id="acme/p/m"), answers_as="echo")
@@ -323,7 +324,7 @@ def test_a_catalogue_id_comes_before_a_trained_model_of_that_name(runtime: Runti
     assert resolve(runtime, "acme/p/m:step1", READER).checkpoint is not None
 
 
-def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_is_there(runtime: Runtime) -> None:
+def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_is_there(runtime: Any) -> None:
     train(runtime, 1, entity="rival")
     held = Principal("held", "acme", Scope("acme", frozenset({"q"})), "key-2")
     train(runtime, 1)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
+from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization
@@ -55,7 +56,6 @@ from modelyard.flow import iterate, run
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
@@ -144,19 +144,20 @@ def text(*pieces: str, reason: FinishReason = STOP) -> list[Delta]:
     return [*(Delta(piece, 1) for piece in pieces), Delta(finish_reason=reason)]
 
 
-def make(backend: Any, store: Store | None = None, observer: Any = None) -> Runtime:
+def make(backend: Any, store: Store | None = None, observer: Any = None) -> Any:
+    """What a platform with this backend runs on."""
     ids, seeds = count(1), count(1)
-    return Runtime(
+    platform = open_platform(
+        entity="acme",
         store=store or RunTwiceStore(MemoryStore(RECORDS)),
-        artifacts=None,  # type: ignore[arg-type]
         backend=backend,
         trainers=(),
         clock=ManualClock(),
         ids=lambda: f"id-{next(ids):06}",
         randomness=lambda size: next(seeds).to_bytes(size, "big"),
         observer=observer,
-        settings=Settings(),
     )
+    return platform._runtime
 
 
 def chat(backend: Any, principal: Principal = HOST, **others: Any) -> Chat:
@@ -226,8 +227,8 @@ def test_every_way_gives_the_same_answer_and_books_it_once(how: str, kind: Any) 
 
 @WAYS
 @BACKENDS
-def test_a_store_on_disk_changes_nothing(how: str, kind: Any, tmp_path: Path) -> None:
-    store = SqliteStore(str(tmp_path / "yard.db"), RECORDS)
+def test_a_store_on_disk_changes_nothing(how: str, kind: Any, yard_file: Path) -> None:
+    store = SqliteStore(yard_file, RECORDS)
     of = chat(kind(always(*text("one", " two"))), store=store)
     Ledger(of._runtime, HOST).set_budget(2)
     answer = ask(of, how, n=2, seed=7, project="books", store=True)

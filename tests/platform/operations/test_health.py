@@ -3,18 +3,17 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import attrs
 import pytest
 
-from modelyard.clock import uuid7_ids
-from modelyard.domain.identity import host
+from modelyard import open_platform
+from modelyard.backends.echo import EchoBackend
 from modelyard.domain.job import Job, JobKind, QueueState, WorkerRecord
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import StorageFull
 from modelyard.platform.operations.health import CheckResult, Health, SystemCheck
-from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import ArtifactStore, Clock, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
@@ -52,10 +51,10 @@ class Artifacts:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[Store]:
     opened: Store = MemoryStore(RECORDS)
     if request.param == "sqlite":
-        opened = SqliteStore(str(tmp_path / "yard.db"), RECORDS, durability="process")
+        opened = SqliteStore(yard_file, RECORDS, durability="process")
     yield opened
     opened.close()
 
@@ -68,18 +67,8 @@ def staffed(store: Store) -> Store:
 
 
 def health_of(store: Store, artifacts: Artifacts | None = None) -> Health:
-    runtime = Runtime(
-        store,
-        cast("ArtifactStore", artifacts or Artifacts()),
-        cast("Any", None),
-        (),
-        cast("Clock", Ticking()),
-        uuid7_ids(),
-        bytes,
-        None,
-        Settings(),
-    )
-    return Health(runtime, host())
+    clock, parts = cast("Clock", Ticking()), cast("ArtifactStore", artifacts or Artifacts())
+    return open_platform(store=store, artifacts=parts, clock=clock, backend=EchoBackend()).health
 
 
 def parts(check: SystemCheck) -> dict[str, CheckResult]:

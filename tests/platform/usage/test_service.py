@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
+from modelyard import Platform, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Usage
@@ -26,7 +27,6 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, UsageSum, cost
 from modelyard.errors import BackendError, BudgetExceeded, Forbidden, InvalidInput, NotFound, RateLimited
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage.booking import book, close_requests
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store
@@ -65,7 +65,7 @@ class Priced:
         yield Delta("b", 1, finish_reason=FinishReason.STOP)
 
 
-MADE: list[Runtime] = []
+MADE: list[Platform] = []
 
 
 @pytest.fixture(autouse=True)
@@ -73,26 +73,25 @@ def closed_at_the_end() -> Iterator[None]:
     """Nothing beats any longer than its test."""
     yield
     while MADE:
-        close_requests(MADE.pop())
+        close_requests(MADE.pop()._runtime)
 
 
-def make(backend: Any = None, store: Store | None = None, clock: ManualClock | None = None) -> Runtime:
+def make(backend: Any = None, store: Store | None = None, clock: ManualClock | None = None) -> Any:
+    """What a platform with this backend runs on."""
     ids = count(1)
     name = object()
     clock = clock or ManualClock()
-    runtime = Runtime(
+    platform = open_platform(
+        entity="acme",
         store=store or RunTwiceStore(MemoryStore(RECORDS, clock)),
-        artifacts=None,  # type: ignore[arg-type]
         backend=backend or Priced(),
         trainers=(),
         clock=clock,
         ids=lambda: f"{id(name)}-{next(ids):06}",
         randomness=bytes,
-        observer=None,
-        settings=Settings(),
     )
-    MADE.append(runtime)
-    return runtime
+    MADE.append(platform)
+    return platform._runtime
 
 
 def key(limits: Limits | None = None, name: str = "key-1", *projects: str) -> Principal:
@@ -100,19 +99,19 @@ def key(limits: Limits | None = None, name: str = "key-1", *projects: str) -> Pr
     return Principal("caller", "acme", scope, name, limits or Limits())
 
 
-def ask(runtime: Runtime, principal: Principal = HOST, **options: Any) -> Decimal:
+def ask(runtime: Any, principal: Principal = HOST, **options: Any) -> Decimal:
     """Ask once; the cost that was booked."""
     before = spent(runtime)
     Chat(runtime, principal).complete(**{**ASK, **options})
     return spent(runtime) - before
 
 
-def spent(runtime: Runtime) -> Decimal:
+def spent(runtime: Any) -> Decimal:
     (total,) = Ledger(runtime, HOST).total()
     return total.cost
 
 
-def held(runtime: Runtime) -> list[Admission]:
+def held(runtime: Any) -> list[Admission]:
     return runtime.store.read(lambda snapshot: snapshot.page(Admission, "by_entity", "acme"))
 
 
@@ -386,7 +385,7 @@ def test_both_the_entity_s_and_the_key_s_budget_bind_and_a_refusal_reserves_on_n
     assert [budget and budget.spent for budget in budgets] == [2 * REAL, REAL, None]
 
 
-def add_key(runtime: Runtime, name: str, entity: str = "acme") -> None:
+def add_key(runtime: Any, name: str, entity: str = "acme") -> None:
     runtime.store.transact(lambda tx: tx.add(ApiKey(name, "my_x", name, name, entity, (), START)))
 
 
