@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import checked_dumps, dumps, loads
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('[]{},:"\\\u2028'))
 VALUES = st.recursive(
@@ -27,7 +27,7 @@ def refusal(raw: bytes, **limits: int) -> str:
     with pytest.raises(InvalidInput) as caught:
         loads(raw, at=("body", 3), **limits)
     (problem,) = caught.value.problems
-    assert problem.loc == ("body", 3)
+    assert problem.loc[:2] == ("body", 3)
     return problem.msg
 
 
@@ -120,3 +120,28 @@ def test_output_is_ascii_without_nan_and_takes_read_only_mappings() -> None:
     assert dumps(MappingProxyType({"a": ("é", 1)})) == b'{"a":["\\u00e9",1]}'
     with pytest.raises(ValueError, match="JSON compliant"):
         dumps(math.nan)
+
+
+@pytest.mark.parametrize(
+    ("raw", "place"),
+    [
+        (b'{"seed": 18446744073709551616}', ("seed",)),
+        (b'{"a": [1, {"b": NaN}], "c": Infinity}', ("a", 1, "b")),
+        (b"[0, 1e999]", (1,)),
+        (b"-Infinity", ()),
+        (b'{"a": 1, "a": 18446744073709551616}', ()),
+    ],
+)
+def test_a_refused_number_is_refused_at_its_place(raw: bytes, place: tuple[str | int, ...]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        loads(raw, at=("body",))
+    assert refused.value.problems[0].loc == ("body", *place)
+
+
+def test_a_value_that_is_not_finite_is_refused_at_its_place() -> None:
+    with pytest.raises(InvalidInput, match=r"data\.0\.trajectories\.1\.reward: must be a finite number"):
+        checked_dumps({"trajectories": [{"reward": 1.0}, {"reward": math.nan}]}, at=("data", 0))
+    endless: list[object] = []
+    endless.append(endless)
+    with pytest.raises(InvalidInput, match="cannot be kept as JSON: Circular reference"):
+        checked_dumps(endless)

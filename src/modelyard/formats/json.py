@@ -8,7 +8,7 @@ proves it needless, so an ordinary body pays very little for all of them.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Never
 
 from modelyard.errors import InvalidInput
@@ -33,6 +33,10 @@ class _Refused(Exception):
     """The reason why a JSON text is refused."""
 
 
+class _RefusedNumber(_Refused):
+    """The reason why a number is refused, whose place is then looked for."""
+
+
 def loads(
     raw: bytes, *, at: tuple[str | int, ...] = (), max_depth: int = MAX_DEPTH, max_structure: int = MAX_STRUCTURE
 ) -> object:
@@ -47,6 +51,8 @@ def loads(
         _check_escapes(raw)
         decoder = _CAREFUL if len(raw) < _FEW or _has_suspicious_number(raw) else _PLAIN
         return decoder.decode(_text(raw))
+    except _RefusedNumber as error:
+        raise InvalidInput.at(*at, *_place_of_mark(raw), msg=str(error), type="json_invalid") from None
     except _Refused as error:
         raise InvalidInput.at(*at, msg=str(error), type="json_invalid") from None
     except json.JSONDecodeError as error:
@@ -120,24 +126,61 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(_: str) -> Never:
-    raise _Refused("has NaN or Infinity, which are no JSON; send null or a number")
+    raise _RefusedNumber("has NaN or Infinity, which are no JSON; send null or a number")
 
 
 def _float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise _Refused("has a number too large for a 64-bit float")
+        raise _RefusedNumber("has a number too large for a 64-bit float")
     return value
 
 
 def _int(text: str) -> int:
     if len(text) > 20 or int(text) not in INT64:
-        raise _Refused("has an integer beyond 64 bits")
+        raise _RefusedNumber("has an integer beyond 64 bits")
     return int(text)
+
+
+_MARK = object()
+"""What stands for a refused number while its place is looked for."""
+
+
+def _marked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except _Refused:
+            return _MARK
+
+    return parsed
+
+
+def _place_of_mark(raw: bytes) -> tuple[str | int, ...]:
+    """Return where the first refused number of a JSON text is; () if the text is refused for something else before."""
+    try:
+        return _place(_MARKING.decode(_text(raw)), lambda value: value is _MARK) or ()
+    except (_Refused, json.JSONDecodeError):
+        return ()
+
+
+def _place(value: object, wanted: Callable[[object], bool]) -> tuple[str | int, ...] | None:
+    """Return the steps to the first part of JSON data that is wanted, or None if there is none."""
+    if isinstance(value, Mapping):
+        steps: Iterable[tuple[Any, object]] = value.items()
+    elif isinstance(value, list | tuple):
+        steps = enumerate(value)
+    else:
+        return () if wanted(value) else None
+    found = ((step, _place(part, wanted)) for step, part in steps)
+    return next(((step, *rest) for step, rest in found if rest is not None), None)
 
 
 _PLAIN = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 _CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int)
+_MARKING = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_marked(_constant), parse_float=_marked(_float), parse_int=_marked(_int)
+)
 
 
 def _plain(value: object) -> dict[Any, Any]:
@@ -163,7 +206,12 @@ def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
         raw = dumps(value)
         _check_structure(raw, MAX_DEPTH, MAX_STRUCTURE)
         _check_escapes(raw)
-    except (_Refused, ValueError, TypeError, RecursionError) as error:
+    except ValueError as error:
+        circular = str(error).startswith("Circular")
+        place = None if circular else _place(value, lambda part: type(part) is float and not math.isfinite(part))
+        says = f"cannot be kept as JSON: {error}" if place is None else "must be a finite number"
+        raise InvalidInput.at(*at, *(place or ()), msg=says, type="json_invalid") from None
+    except (_Refused, TypeError, RecursionError) as error:
         raise InvalidInput.at(*at, msg=f"cannot be kept as JSON: {error}", type="json_invalid") from None
     if _has_suspicious_number(raw):
         loads(raw, at=at)

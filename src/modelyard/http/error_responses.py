@@ -210,6 +210,8 @@ def chat_body(failure: Exception, status: int) -> Mapping[str, Any]:
         # Clients look for how this one's message begins, so its place is left out.
         whole = isinstance(failure, errors.ContextLengthExceeded)
         message, param = first.msg if whole else sentence(failure.problems), place(first) or None
+        if whole and failure.code not in message:
+            message += f" ({failure.code})"  # one client looks for the code in the message
     data: Mapping[str, Any] = unstructure(ChatErrorBody(ChatError(message, type_, param, _code(failure))))
     return data
 

@@ -145,6 +145,7 @@ def test_a_prompt_that_does_not_fit_is_told_in_the_words_that_clients_look_for(c
     refused = client.chat("word " * 20_000, model="tabular-mini").json["error"]
     assert refused["code"] == "context_length_exceeded"
     assert refused["message"].startswith("This model's maximum context length is ")
+    assert "context_length_exceeded" in refused["message"]
 
 
 def test_every_wrong_field_is_in_the_message(client: Any) -> None:
