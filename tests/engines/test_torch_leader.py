@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from modelyard.engines.torch.serving.leader import LeaderElection, Waiter
+from polling import until
 
 ENOUGH = 60.0
 """Seconds after which a wait is taken for endless."""
@@ -89,8 +90,7 @@ def test_a_claim_goes_before_all_who_follow_and_the_lead_is_never_free_in_betwee
 
     thread = threading.Thread(target=claiming)
     thread.start()
-    while not lead.claimed:
-        thread.join(0)
+    until(lambda: lead.claimed)
     lead.hand_over()
     thread.join(ENOUGH)
     assert order == ["claimed, free: False, woken: []"]

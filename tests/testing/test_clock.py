@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard.testing.clock import ManualClock
+from polling import until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Start = Callable[[Callable[[], object]], threading.Thread]
@@ -327,8 +328,7 @@ def test_the_thread_that_made_the_clock_is_not_waited_for(caplog: pytest.LogCapt
     clock, event = ManualClock(patience=0.05), threading.Event()
 
     def pass_time() -> None:
-        while not clock._waiting:
-            pass
+        until(lambda: clock._waiting)
         clock.advance(5)
 
     mover = threading.Thread(target=pass_time)

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import io
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from modelyard.testing.clock import ManualClock
 from modelyard.testing.fake_vllm.adapters import mark_of
 from modelyard.testing.fake_vllm.misbehaviour import CutConnection, Gate, Hold, Refuse
 from modelyard.testing.fake_vllm.server import CHAT, LOAD_ADAPTER, MODELS, UNLOAD_ADAPTER, FakeVllm
+from polling import until
 
 BASE = "Qwen/Qwen3-8B"
 BACKEND = EchoBackend((BASE,))
@@ -447,10 +447,3 @@ def model_file(name: str) -> bytes:
 def served_once(adapters: LoraAdapters, model: ServedModel) -> str:
     with adapters.serving(model) as name:
         return name
-
-
-def until(condition) -> None:
-    """Give other threads the time to get there."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.001)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from modelyard.testing.clock import ManualClock
 from modelyard.testing.fake_vllm.adapters import mark_of
 from modelyard.testing.fake_vllm.misbehaviour import Gate, Hold, Refuse
 from modelyard.testing.fake_vllm.server import LOAD_ADAPTER, FakeVllm
+from polling import until
 
 BASE = "Qwen/Qwen3-8B"
 EXAMPLE = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
@@ -202,10 +202,3 @@ def test_what_was_deleted_is_unloaded_when_the_host_says_so(yard, tmp_path):
 def moved_on(clock: ManualClock, done) -> bool:
     clock.advance(0.1)
     return done()
-
-
-def until(condition) -> None:
-    """Give other threads the time to get there."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.001)

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.backend import BackendContract
 from modelyard.testing.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
 from modelyard.testing.fake_vllm.server import FakeVllm
+from polling import until
 from upstream_asking import (
     FREE,
     SECRET,
@@ -417,8 +417,7 @@ class TestManyAtOnce:
             first = threads.submit(ask, backend)
             gate.reached()
             second = threads.submit(ask_on_loop, backend)
-            while not backend._state.limiter._waiting:
-                time.sleep(0)
+            until(lambda: backend._state.limiter._waiting)
             with pytest.raises(Overloaded, match="gets 1 requests at once and 1 more wait"):
                 ask(backend)
             with pytest.raises(Overloaded):

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -19,6 +18,7 @@ from modelyard.stores.sqlite import group_commit as group
 from modelyard.stores.sqlite.migrations import MIGRATIONS, set_version
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Item
+from polling import until
 
 
 def adding(number: int) -> Callable[[Tx], int]:
@@ -31,11 +31,6 @@ def adding(number: int) -> Callable[[Tx], int]:
 
 def numbers(store: SqliteStore) -> list[int]:
     return [item.number for item in store.read(lambda s: s.page(Item, "by_shelf", "a", limit=10_000))]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0)
 
 
 class Crowd:
