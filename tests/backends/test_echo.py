@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends import fixed_text
+from modelyard.backends import echo
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Feature, Pricing, SamplingParameter
 from modelyard.domain.completion import (
@@ -50,9 +50,9 @@ def test_it_says_the_text_exactly(text: str, streamed: bool) -> None:
 
 @given(texts)
 def test_tokens_join_to_the_text_and_are_counted_without_cutting(text: str) -> None:
-    tokens = fixed_text.split_tokens(text)
+    tokens = echo.split_tokens(text)
     assert "".join(tokens) == text
-    assert len(tokens) == fixed_text.count(text)
+    assert len(tokens) == echo.count(text)
     assert all(tokens)
 
 
@@ -60,7 +60,7 @@ def test_tokens_join_to_the_text_and_are_counted_without_cutting(text: str) -> N
 def test_every_token_has_a_logprob_of_0_its_bytes_and_a_stable_id(text: str, streamed: bool) -> None:
     said = answer(text, streamed=streamed, logprobs=True, top_logprobs=3, return_token_ids=True)
     assert said.logprobs is not None
-    assert [token.token for token in said.logprobs] == fixed_text.split_tokens(text)
+    assert [token.token for token in said.logprobs] == echo.split_tokens(text)
     assert b"".join(bytes(token.bytes or ()) for token in said.logprobs) == text.encode("utf-8", "surrogatepass")
     assert {token.logprob for token in said.logprobs} <= {0.0}
     assert all([(top.token, top.logprob) for top in token.top] == [(token.token, 0.0)] for token in said.logprobs)
@@ -68,7 +68,7 @@ def test_every_token_has_a_logprob_of_0_its_bytes_and_a_stable_id(text: str, str
 
 
 def test_token_ids_are_the_same_in_every_process_and_release() -> None:
-    assert fixed_text.token_id(" hello") == 1180497166
+    assert echo.token_id(" hello") == 1180497166
 
 
 def test_nobody_looking_means_one_delta_and_streaming_means_one_a_token() -> None:

@@ -1,13 +1,46 @@
-"""A backend that repeats the last user message: a deterministic double that costs microseconds."""
+"""A backend that repeats the last user message, and how a text that is known beforehand is streamed as if sampled.
 
+A token begins at each space and each line break, so that words are counted as fast as characters are found. The text
+has probability 1: every log-probability is 0 and there are no alternatives. There is no end-of-turn token.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
+from zlib import crc32
 
-from modelyard.backends import fixed_text
+import attrs
+
 from modelyard.backends.entries import entry_for
 from modelyard.backends.json_schema import instances
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, Message, ResponseType, Role, ToolMode
+from modelyard.domain.completion import (
+    ANSWER_EXTRAS,
+    SAMPLING_PARAMETERS,
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    ResponseType,
+    Role,
+    ToolCall,
+    ToolCallDelta,
+    ToolMode,
+)
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import Capabilities, ServedModel
+
+_TOKEN = re.compile(r"[ \n]?[^ \n]+|[ \n]")
+
+CERTAIN = Capabilities(
+    parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
+    logprobs=True,
+    top_logprobs=20,
+    token_ids=True,
+    tools=True,
+    synthesises_structure=True,
+    guided=frozenset({"choice", "regex"}),
+)
+"""The capabilities of a text of probability 1: no sampling parameter changes it, so all are supported."""
 
 
 class EchoBackend:
@@ -29,7 +62,7 @@ class EchoBackend:
         pricing: Pricing = Pricing(),  # noqa: B008 - frozen
         context_length: int = 131_072,
     ) -> None:
-        self._entries = tuple(entry_for(model, fixed_text.CERTAIN, pricing, context_length) for model in models)
+        self._entries = tuple(entry_for(model, CERTAIN, pricing, context_length) for model in models)
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """Return one entry per model."""
@@ -37,27 +70,27 @@ class EchoBackend:
 
     def capabilities(self, model: str) -> Capabilities:
         """Return what a text of probability 1 trivially supports."""
-        return fixed_text.CERTAIN
+        return CERTAIN
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
         """Count the words of all messages."""
-        return fixed_text.count_prompt(request.messages)
+        return count_prompt(request.messages)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Repeat the last user message. Raises `InvalidInput` if no instance of a schema is found."""
         if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
             yield from _structured(request)
         else:
-            yield from fixed_text.stream_text(_last_user_text(request.messages), request)
+            yield from stream_text(_last_user_text(request.messages), request)
 
 
 def _structured(request: CompletionRequest) -> Iterator[Delta]:
     call = instances.forced_call(request)
     if call is not None:
-        yield from fixed_text.stream_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
+        yield from stream_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
         return
     text = instances.structured_text(request)
-    yield from fixed_text.stream_text(_last_user_text(request.messages) if text is None else text, request)
+    yield from stream_text(_last_user_text(request.messages) if text is None else text, request)
 
 
 def _last_user_text(messages: Sequence[Message]) -> str:
@@ -65,3 +98,111 @@ def _last_user_text(messages: Sequence[Message]) -> str:
         if message.role is Role.USER:
             return message.text
     return messages[-1].text
+
+
+# ---- a text as a stream of deltas ----------------------------------------------------------------------------------
+
+
+def split_tokens(text: str) -> list[str]:
+    """Split a text into tokens; joined they are the text."""
+    return _TOKEN.findall(text)
+
+
+def count(text: str) -> int:
+    """Return the number of tokens that `split_tokens` gives."""
+    breaks = text.count("\n") if "\n" in text else 0  # testing for one is much faster than counting
+    return text.count(" ") + breaks + (text != "" and text[0] not in " \n")
+
+
+def token_id(token: str) -> int:
+    """Return 32 bits that depend on the token alone, on every machine."""
+    return crc32(_encoded(token))
+
+
+def count_prompt(messages: Sequence[Message]) -> int:
+    """Count the tokens of the messages' texts."""
+    total = 0
+    for message in messages:
+        total += count(message.text)
+    return total
+
+
+def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
+    """Return the ids of the tokens that `count_prompt` counts."""
+    return tuple(token_id(token) for message in messages for token in split_tokens(message.text))
+
+
+def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
+    """Stream this content; as one piece, without splitting it, if no token details are requested."""
+    if not (request.streamed or request.logprobs or request.return_token_ids):
+        tokens = count(text)
+        if request.max_tokens is None or tokens <= request.max_tokens:
+            yield Delta(text, tokens, finish_reason=FinishReason.STOP)
+            return
+    yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
+
+
+def stream_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:
+    """Stream this message, content first, then its tool calls, cut at `request.max_tokens`."""
+    ending = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+    return _deltas(list(_pieces(message)), request, reason or ending)
+
+
+@attrs.frozen
+class _Piece:
+    """A token, and the part of a tool call that it is, unless it is content."""
+
+    word: str
+    call: ToolCallDelta | None = None
+
+
+def _pieces(message: Message) -> Iterator[_Piece]:
+    yield from map(_Piece, split_tokens(message.text))
+    for index, call in enumerate(message.tool_calls):
+        for piece in call_pieces(index, call):
+            yield _Piece(piece.arguments, piece)
+
+
+def call_pieces(index: int, call: ToolCall) -> Iterator[ToolCallDelta]:
+    """Split a tool call by the tokens of its arguments."""
+    first, *rest = split_tokens(call.arguments) or [""]
+    yield ToolCallDelta(index, call.id, call.name, first)
+    for word in rest:
+        yield ToolCallDelta(index, arguments=word)
+
+
+def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReason) -> Iterator[Delta]:
+    kept = pieces[: request.max_tokens]
+    ending = reason if len(kept) == len(pieces) else FinishReason.LENGTH
+    separately = request.streamed or any(piece.call for piece in kept)
+    groups = [[piece] for piece in kept] if separately else [kept]
+    last = len(groups) - 1
+    for at, group in enumerate(groups or [[]]):
+        yield Delta(
+            text="".join(piece.word for piece in group if piece.call is None),
+            tokens=len(group),
+            tool_call=group[0].call if group else None,
+            logprobs=logprobs([piece.word for piece in group], request),
+            token_ids=token_ids([piece.word for piece in group], request),
+            prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and at == 0 else (),
+            finish_reason=ending if at >= last else None,
+        )
+
+
+def logprobs(tokens: Sequence[str], request: CompletionRequest) -> tuple[TokenLogprob, ...]:
+    """Return the requested log-probabilities of certain tokens."""
+    return tuple(_certain(token, request.top_logprobs > 0) for token in tokens) if request.logprobs else ()
+
+
+def token_ids(tokens: Sequence[str], request: CompletionRequest) -> tuple[int, ...]:
+    """Return the ids of the tokens, if they are requested."""
+    return tuple(map(token_id, tokens)) if request.return_token_ids else ()
+
+
+def _certain(word: str, with_top: bool) -> TokenLogprob:
+    alone = TokenLogprob(word, 0.0, tuple(_encoded(word)), id=token_id(word))
+    return attrs.evolve(alone, top=(alone,)) if with_top else alone
+
+
+def _encoded(token: str) -> bytes:
+    return token.encode("utf-8", "surrogatepass")

@@ -216,3 +216,8 @@ def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
     if _has_suspicious_number(raw):
         loads(raw, at=at)
     return raw
+
+
+def without_nulls(row: Any) -> Any:
+    """Return a row without the members that are null: one that is required is missing then."""
+    return {name: value for name, value in row.items() if value is not None} if isinstance(row, dict) else row

@@ -15,12 +15,11 @@ import attrs
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import Example, Preference, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.messages import message_object
-from modelyard.formats.chat.recorded import RecordedMessage, RecordedTool, message_of, tool_of
+from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_object, message_of, tool_of
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure
-from modelyard.formats.json import checked_dumps, loads
-from modelyard.formats.trajectories import dump_group, group_of, read_answer, trajectory_of, without_nulls
+from modelyard.formats.json import checked_dumps, loads, without_nulls
+from modelyard.formats.trajectories import dump_group, group_of, read_answer, trajectory_of
 
 T = TypeVar("T")
 

@@ -14,11 +14,17 @@ from modelyard.domain.completion import FinishReason, Message, Role
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.messages import message_object
-from modelyard.formats.chat.recorded import RecordedMessage, RecordedTool, message_of, recorded_message, tool_of
+from modelyard.formats.chat.messages import (
+    RecordedMessage,
+    RecordedTool,
+    message_object,
+    message_of,
+    recorded_message,
+    tool_of,
+)
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import checked_dumps, without_nulls
 
 TOKEN_ID = "token_id:"  # noqa: S105 - how some servers spell a token by its id
 _REASONS = {reason.value: reason for reason in FinishReason} | {"function_call": FinishReason.TOOL_CALLS}
@@ -139,11 +145,6 @@ class _Group(_GroupEnd):
 
 
 # ---- read --------------------------------------------------------------------------------------------------------
-
-
-def without_nulls(row: Any) -> Any:
-    """Return a row without the members that are null: one that is required is missing then."""
-    return {name: value for name, value in row.items() if value is not None} if isinstance(row, dict) else row
 
 
 def group_of(value: Mapping[str, Any]) -> TrajectoryGroup:

@@ -1,10 +1,6 @@
-"""What every listing has in common: the parameters that page through it, and the shape of a page.
+"""What every listing has in common: the parameters that page through it, and the shape of a page."""
 
-`problems_at` locates problems in the request.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import attrs
@@ -72,21 +68,3 @@ def page_class(name: str, item: type[Answer], doc: str) -> type[PageObject]:
 
     members = {"__doc__": doc, "__annotations__": {"data": tuple[item, ...]}, "item": item}  # type: ignore[valid-type]
     return attrs.frozen(type(name, (PageObject,), members), field_transformer=in_order)
-
-
-@contextmanager
-def problems_at(*prefix: str, **moved: str) -> Iterator[None]:
-    """Locate the problems that a use case raises where the client put the values.
-
-    Locations get `prefix`, except that the argument named in `moved` is that member of the body.
-    """
-    try:
-        yield
-    except InvalidInput as wrong:
-        raise type(wrong)([attrs.evolve(one, loc=_moved(one.loc, prefix, moved)) for one in wrong.problems]) from None
-
-
-def _moved(loc: tuple[str | int, ...], prefix: tuple[str, ...], moved: Mapping[str, str]) -> tuple[str | int, ...]:
-    if loc and loc[0] in moved:
-        return ("body", moved[str(loc[0])], *loc[1:])
-    return loc if loc[:1] in (("body",), ("query",)) else (*prefix, *loc)

@@ -5,6 +5,7 @@ Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more.
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from io import BufferedReader, BytesIO, FileIO
 from operator import attrgetter
@@ -12,7 +13,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 
 import attrs
 
-from modelyard.errors import BodyTooLarge
+from modelyard.errors import BodyTooLarge, InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
 from modelyard.http.errors import BodyTimeout, MalformedRequest, UnsupportedMedia
@@ -144,6 +145,24 @@ class Answer:
     def of(cls, value: Any) -> Self:
         """Show a value."""
         return cast(Self, answer_from(cast("type[attrs.AttrsInstance]", cls), value))
+
+
+@contextmanager
+def problems_at(*prefix: str, **moved: str) -> Iterator[None]:
+    """Locate the problems that a use case raises where the client put the values.
+
+    Locations get `prefix`, except that the argument named in `moved` is that member of the body.
+    """
+    try:
+        yield
+    except InvalidInput as wrong:
+        raise type(wrong)([attrs.evolve(one, loc=_moved(one.loc, prefix, moved)) for one in wrong.problems]) from None
+
+
+def _moved(loc: tuple[str | int, ...], prefix: tuple[str, ...], moved: Mapping[str, str]) -> tuple[str | int, ...]:
+    if loc and loc[0] in moved:
+        return ("body", moved[str(loc[0])], *loc[1:])
+    return loc if loc[:1] in (("body",), ("query",)) else (*prefix, *loc)
 
 
 PATIENCE = 30.0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.backends.fixed_text import stream_message
+from modelyard.backends.echo import stream_message
 from modelyard.domain.completion import (
     Completion,
     CompletionRequest,

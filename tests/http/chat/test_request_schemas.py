@@ -19,10 +19,16 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.request import read_request
+from modelyard.formats.chat.plain import ParsedRequest, read_plain
+from modelyard.formats.chat.request import read_request as read_whole
 
 HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+
+
+def read_request(body: Any, *loc: str, details: bool = False) -> ParsedRequest:
+    """Read a body as the route does."""
+    return read_plain(body, details) or read_whole(body, *loc, details=details)
 
 
 def read(**members: Any) -> Any:

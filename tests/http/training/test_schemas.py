@@ -21,7 +21,7 @@ from modelyard.errors import InvalidInput, UnsupportedParameter
 from modelyard.formats.converter import structure, unstructure
 from modelyard.formats.training_data import read_groups
 from modelyard.formats.trajectories import group_of
-from modelyard.http.listing import problems_at
+from modelyard.http.message import problems_at
 from modelyard.http.models.schemas import ModelCreate, TrainableModel, TrainableModelPage
 from modelyard.http.training.schemas import (
     RLOptionsBody,

@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from modelyard.backends.echo import EchoBackend
-from modelyard.backends.fixed_text import CERTAIN
+from modelyard.backends.echo import CERTAIN, EchoBackend
 from modelyard.domain.completion import Delta, FinishReason, Usage
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.formats.safetensors import Tensor, write_tensors

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.backends import fixed_text
+from modelyard.backends import echo
 from modelyard.domain.completion import (
     Choice,
     Completion,
@@ -117,9 +117,9 @@ def items(answer: Answer, request: CompletionRequest) -> Iterable[Item]:
     Raises the exceptions that the answer contains, and `BackendError` for an object that is not an answer.
     """
     if isinstance(answer, str):
-        return fixed_text.stream_text(answer, request)
+        return echo.stream_text(answer, request)
     if isinstance(answer, Message):
-        return fixed_text.stream_message(answer, request)
+        return echo.stream_message(answer, request)
     if isinstance(answer, Completion):
         return _finished(answer.choices[0], request)
     if isinstance(answer, Choice):
@@ -145,7 +145,7 @@ def _finished(choice: Choice, request: CompletionRequest) -> Iterable[Delta]:
     """Return a choice with tokens of its own as one delta; stream the message of one without, word by word."""
     message, tokens = choice.message, len(choice.logprobs or choice.token_ids)
     if not tokens:
-        return fixed_text.stream_message(message, request, choice.finish_reason)
+        return echo.stream_message(message, request, choice.finish_reason)
     calls = [ToolCallDelta(at, call.id, call.name, call.arguments) for at, call in enumerate(message.tool_calls)]
     whole = Delta(
         message.text,
@@ -212,8 +212,8 @@ class _Piece:
             "" if self.call else "".join(self.tokens),
             len(self.tokens),
             tool_call=self.call,
-            logprobs=_logprobs(self.token, request) if self.token else fixed_text.logprobs(self.tokens, request),
-            token_ids=fixed_text.token_ids(self.tokens, request),
+            logprobs=_logprobs(self.token, request) if self.token else echo.logprobs(self.tokens, request),
+            token_ids=echo.token_ids(self.tokens, request),
         )
 
 
@@ -221,7 +221,7 @@ def _stream_parts(answer: Parts, request: CompletionRequest) -> Iterator[Item]:
     """Stream the parts in order, up to the request's token limit, then an empty delta with the finish reason."""
     left = math.inf if request.max_tokens is None else request.max_tokens
     ending = answer.finish or _ending(answer)
-    opening = fixed_text.prompt_ids(request.messages) if request.return_token_ids else ()
+    opening = echo.prompt_ids(request.messages) if request.return_token_ids else ()
     for part in _pieces(answer, request):
         if isinstance(part, Exception):
             raise part
@@ -247,12 +247,12 @@ def _pieces(answer: Parts, request: CompletionRequest) -> Iterator[_Piece | Paus
     calls = 0
     for part in answer.parts:
         if isinstance(part, str):
-            yield _Piece(fixed_text.split_tokens(part))
+            yield _Piece(echo.split_tokens(part))
         elif isinstance(part, Token):
             yield _Piece([part.text], token=part)
         elif isinstance(part, Called):
             made = ToolCall(_call_id(request, calls, part.name), part.name, part.arguments)
-            yield from (_Piece([piece.arguments], piece) for piece in fixed_text.call_pieces(calls, made))
+            yield from (_Piece([piece.arguments], piece) for piece in echo.call_pieces(calls, made))
             calls += 1
         elif isinstance(part, Pause | Exception):
             yield part
@@ -275,4 +275,4 @@ def _logprobs(token: Token, request: CompletionRequest) -> tuple[TokenLogprob, .
 
 
 def _entry(text: str, logprob: float) -> TokenLogprob:
-    return TokenLogprob(text, logprob, tuple(text.encode("utf-8", "surrogatepass")), id=fixed_text.token_id(text))
+    return TokenLogprob(text, logprob, tuple(text.encode("utf-8", "surrogatepass")), id=echo.token_id(text))

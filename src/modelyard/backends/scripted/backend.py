@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from modelyard.backends import fixed_text
+from modelyard.backends import echo
 from modelyard.backends.entries import entry_for
 from modelyard.backends.scripted.answers import Answer, Item, Pause, call, items, pause, say, token
 from modelyard.backends.scripted.rules import Rule, RuleBook, Script, on, rules_of
@@ -34,7 +34,7 @@ class ScriptedBackend:
         self.requests: list[CompletionRequest] = []
         self._rules = RuleBook(rules_of(answers))
         self._clock = clock
-        self._entries = tuple(entry_for(model, fixed_text.CERTAIN, Pricing(), 131_072) for model in models)
+        self._entries = tuple(entry_for(model, echo.CERTAIN, Pricing(), 131_072) for model in models)
 
     @property
     def blocking(self) -> bool:
@@ -62,12 +62,12 @@ class ScriptedBackend:
 
     def capabilities(self, model: str) -> Capabilities:
         """Return every capability: the script is responsible for its answers."""
-        return fixed_text.CERTAIN
+        return echo.CERTAIN
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
         """Count the words of all messages, or return what the next answer reports itself."""
         reported = self._rules.usage_to_come(request)
-        return fixed_text.count_prompt(request.messages) if reported is None else reported.prompt_tokens
+        return echo.count_prompt(request.messages) if reported is None else reported.prompt_tokens
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Stream the script's next answer."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Message, Part, Role, ToolCall
+from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.plain import plain_messages
 from modelyard.formats.constraints import Length
@@ -202,3 +202,71 @@ def part_object(part: Part) -> Mapping[str, Any]:
 def tool_call_object(call: ToolCall) -> dict[str, Any]:
     """Return the JSON of a complete tool call."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+# ---- in training data ------------------------------------------------------------------------------------------------
+#
+# Public data sets lack ids of calls, contents of turns and types of tools, and name functions as they like. A row is
+# read for what it has; the bounds of a request hold when the model answers.
+
+
+@attrs.frozen
+class RecordedFunction:
+    """A function that was called."""
+
+    name: str
+    arguments: str = ""
+
+
+@attrs.frozen
+class RecordedCall:
+    """A call that an assistant made."""
+
+    function: RecordedFunction
+    id: str = ""
+
+
+@attrs.frozen
+class RecordedMessage:
+    """A message of any role."""
+
+    role: Role
+    content: str | tuple[InputPart | RefusalPart, ...] | None = None
+    name: str | None = None
+    tool_calls: tuple[RecordedCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@attrs.frozen
+class RecordedDefinition:
+    """A function that could be called."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = attrs.field(factory=dict)
+    strict: bool = False
+
+
+@attrs.frozen
+class RecordedTool:
+    """A tool."""
+
+    function: RecordedDefinition
+    type: Literal["function"] = "function"
+
+
+def recorded_message(value: Any) -> Message:
+    """Read a message. Raises `InvalidInput`."""
+    return message_of(structure(RecordedMessage, value))
+
+
+def message_of(read: RecordedMessage) -> Message:
+    """Return the message that was recorded."""
+    calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in read.tool_calls]
+    return Message(read.role, read_content(read.content), read.name, tuple(calls), read.tool_call_id)
+
+
+def tool_of(read: RecordedTool) -> Tool:
+    """Return the tool that was recorded."""
+    function = read.function
+    return Tool(function.name, function.description, function.parameters, function.strict)

@@ -5,7 +5,9 @@ fraction of structuring them, and loads neither the converter nor the classes of
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
+
+import attrs
 
 from modelyard.domain.completion import SAMPLING_PARAMETERS, CompletionRequest, Message, Role, Sampling
 
@@ -33,6 +35,25 @@ _FLAGS = frozenset({"logprobs", "return_token_ids", "parallel_tool_calls", "stor
 _BARE = frozenset({"model", "messages", "stream"})
 _PLAIN = (_BARE | NUMBERS.keys() | _FLAGS) - {"min_tokens"}
 _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is not Role.TOOL}
+
+
+@attrs.define
+class ParsedRequest:
+    """A request, and what its answer is to show."""
+
+    request: CompletionRequest
+    with_logprobs: bool
+    with_ids: bool
+    with_usage: bool
+
+
+def read_plain(body: object, details: bool = False) -> ParsedRequest | None:
+    """Read a body as `request.read_request` does, if `plain_request` can."""
+    plain = plain_request(body)
+    if plain is None:
+        return None
+    with_logprobs = plain.logprobs or (details and cast("dict[str, Any]", body).get("logprobs") is not False)
+    return ParsedRequest(plain, with_logprobs, details or plain.return_token_ids, with_usage=False)
 
 
 def plain_request(body: Any) -> CompletionRequest | None:

@@ -20,7 +20,7 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.chat.messages import ChatMessage, message_object, read_messages
-from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, NUMBERS, number_fields, plain_request
+from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, NUMBERS, ParsedRequest, number_fields
 from modelyard.formats.chat.tools import (
     AllowedTools,
     FunctionTool,
@@ -156,27 +156,12 @@ _FLAT = frozenset({*_AS_GIVEN, *NUMBERS, *SAMPLING_PARAMETERS, *_EXTRAS})
 _FORMS = ("response_format", "structured_outputs", "guided_json", "guided_choice", "guided_regex")
 
 
-@attrs.define
-class ParsedRequest:
-    """A request, and what its answer is to show."""
-
-    request: CompletionRequest
-    with_logprobs: bool
-    with_ids: bool
-    with_usage: bool
-
-
 def read_request(body: object, *loc: str | int, details: bool = False) -> ParsedRequest:
     """Read the JSON of a request.
 
     With `details`, the answer shows log-probabilities unless they were declined, and token ids always. Raises
     `InvalidInput` naming every problem and every unknown parameter, each located below `loc`.
     """
-    plain = plain_request(body)
-    if plain is not None:
-        assert isinstance(body, dict)
-        with_logprobs = plain.logprobs or (details and body.get("logprobs") is not False)
-        return ParsedRequest(plain, with_logprobs, details or plain.return_token_ids, with_usage=False)
     parsed = structure(ChatRequest, body, *loc)
     assert isinstance(body, dict)
     try:

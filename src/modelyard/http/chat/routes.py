@@ -6,7 +6,8 @@ from functools import partial
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, Delta
 from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
-from modelyard.formats.chat.request import ChatRequest, ParsedRequest, read_request
+from modelyard.formats.chat.plain import ParsedRequest, read_plain
+from modelyard.formats.chat.request import ChatRequest, read_request
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.sse import DONE, event
 from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
@@ -25,7 +26,7 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
     """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform, clock = call.platform, call.platform.clock
     booked_on = attribution(call.headers, call.principal)
-    parsed = read_request(call.body, "body", details=training)
+    parsed = read_plain(call.body, training) or read_request(call.body, "body", details=training)
     completion = platform.chat._pipeline(parsed.request, booked_on, details=training)
     if parsed.request.streamed:
         yield from _streamed(completion, Events(parsed, clock))

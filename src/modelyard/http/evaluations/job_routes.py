@@ -26,8 +26,7 @@ from modelyard.http.evaluations.route import (
     evaluation_route,
     namespace_of,
 )
-from modelyard.http.listing import problems_at
-from modelyard.http.message import Response, json_response
+from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
 
 

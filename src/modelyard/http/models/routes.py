@@ -11,8 +11,8 @@ from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.formats.json_stream import CHUNK
-from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
-from modelyard.http.message import Response, json_response
+from modelyard.http.listing import NAMESPACE, PAGING, requested_page
+from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.models.schemas import (
     AliasPage,
     CheckpointFiles,

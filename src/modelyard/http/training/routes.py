@@ -7,8 +7,8 @@ from functools import partial
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
-from modelyard.http.listing import NAMESPACE, PAGING, problems_at, requested_page
-from modelyard.http.message import Response, json_response
+from modelyard.http.listing import NAMESPACE, PAGING, requested_page
+from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
 from modelyard.http.training.schemas import (
     DatasetObject,

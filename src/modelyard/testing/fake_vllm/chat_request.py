@@ -6,7 +6,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest
-from modelyard.formats.chat.request import ParsedRequest, read_request
+from modelyard.formats.chat.plain import ParsedRequest
+from modelyard.formats.chat.request import read_request
 from modelyard.testing.fake_vllm import shape
 from modelyard.testing.fake_vllm.schemas import Json
 from modelyard.testing.fake_vllm.shape import Refused

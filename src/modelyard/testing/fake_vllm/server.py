@@ -23,7 +23,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Message, Part, Role
 from modelyard.errors import CallerError, ModelyardError, Overloaded
-from modelyard.formats.chat.request import ParsedRequest
+from modelyard.formats.chat.plain import ParsedRequest
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 from modelyard.testing.clients.server import AsgiServer, asgi_server
 from modelyard.testing.fake_vllm import shape
