@@ -21,12 +21,9 @@ from modelyard.http.auth import CHALLENGES, Caller, CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
 from modelyard.http.error_responses import failed, report
-from modelyard.http.evaluations import comparison_routes as comparison
-from modelyard.http.evaluations import job_routes as evaluation_job
-from modelyard.http.evaluations import object_routes as evaluation_object
-from modelyard.http.evaluations import prediction_routes as prediction
-from modelyard.http.evaluations import result_routes as results
-from modelyard.http.evaluations import run_routes as evaluation
+from modelyard.http.evaluations import comparison, predictions, results, runs
+from modelyard.http.evaluations import jobs as evaluation_jobs
+from modelyard.http.evaluations import object_routes as objects
 from modelyard.http.health import routes as health
 from modelyard.http.message import (
     STREAMED,
@@ -69,8 +66,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 def routes() -> tuple[Route, ...]:
     """Return the routes of all interfaces."""
     trained = (*models.ROUTES, *training.ROUTES)
-    runs = (*evaluation.ROUTES, *results.ROUTES, *comparison.ROUTES)
-    judging = (*runs, *evaluation_job.ROUTES, *prediction.ROUTES, *evaluation_object.ROUTES)
+    judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
+    judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
     base = (*catalogue.ROUTES, *completion.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 

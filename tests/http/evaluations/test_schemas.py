@@ -18,7 +18,7 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import structure, unstructure
 from modelyard.http.evaluations.object_schemas import dataset_request, dataset_rows
 from modelyard.http.evaluations.route import ListingQuery, problems_in_request
-from modelyard.http.evaluations.run_schemas import (
+from modelyard.http.evaluations.runs import (
     EvaluationRunCreate,
     EvaluationRunFinish,
     EvaluationRunObject,

@@ -1,8 +1,9 @@
-"""Results of evaluation runs joined by row, as the clients of the evaluation interface know them."""
+"""Results of evaluation runs joined by row: what clients send and receive, and the route."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Literal
 
 import attrs
@@ -14,9 +15,13 @@ from modelyard.domain.evaluation.results_summary import RunSummary, tokens_of
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
-from modelyard.http.evaluations.filter_schemas import parse_query
-from modelyard.http.evaluations.prediction_schemas import GenaiSpanRef
-from modelyard.http.message import answering
+from modelyard.formats.converter import structure
+from modelyard.http.evaluations.filters import parse_query
+from modelyard.http.evaluations.predictions import GenaiSpanRef
+from modelyard.http.evaluations.route import FIRST_LINES, evaluation_route, namespace_of, problems_in_request
+from modelyard.http.message import JSON_HEADER, Response, answering, dump, json_response
+from modelyard.http.route import Body, Route, RouteCall
+from modelyard.platform.evaluations.query import Results
 
 # ---- what comes in -----------------------------------------------------------------------------------------------
 
@@ -244,3 +249,46 @@ def show_summary(summary: RunSummary, run: EvaluationRun, include_costs: bool) -
 def _usd(cost: Decimal | None) -> float | None:
     """Write a cost as a number, as the clients of this interface read it."""
     return None if cost is None else float(cost)
+
+
+# ---- routes
+
+
+def query_results(call: RouteCall) -> Response:
+    """Show the rows of runs, joined by their digests: filtered, sorted, in pages and summed up."""
+    namespace = namespace_of(call)
+    body = structure(EvalResultsQuery, call.body, "body")
+    runs, options = (*body.evaluation_call_ids, *body.evaluation_run_ids), query_options(body)
+    with problems_in_request():
+        results = call.platform.evaluations.results(runs, check_names=False, **namespace, **options)
+    shown = (show_row(row, results.names, body) for row in (results.rows if body.include_rows else ()))
+    first = tuple(islice(shown, FIRST_LINES))
+    whole = _whole(results, first if len(first) < FIRST_LINES else (), body)
+    if len(first) < FIRST_LINES:
+        return json_response(whole)
+    return Response(200, [JSON_HEADER], _stream(first, shown, dump(whole)))
+
+
+def _whole(results: Results, rows: tuple[EvalResultsRow, ...], body: EvalResultsQuery) -> EvalResults:
+    summary = None
+    if body.include_summary:
+        summaries = (show_summary(one, results.runs[one.run_id], body.include_costs) for one in results.summary)
+        summary = EvalResultsSummary(results.summary_rows, tuple(summaries))
+    missing = (f"there is no evaluation run {run_id!r} here" for run_id in results.missing)
+    return EvalResults(rows, results.total_rows, summary, (*missing, *map(str, results.unknown)))
+
+
+def _stream(first: tuple[EvalResultsRow, ...], others: Iterator[EvalResultsRow], whole: bytes) -> Iterator[bytes]:
+    """Write `whole`, which has no rows, piece by piece with these."""
+    begin, _, end = whole.partition(b"[]")
+    yield begin + b"[" + b",".join(map(dump, first))
+    while some := list(islice(others, FIRST_LINES)):
+        yield b"," + b",".join(map(dump, some))
+    yield b"]" + end
+
+
+ROUTES: tuple[Route, ...] = (
+    evaluation_route(
+        "POST", "/eval_results/query", query_results, body=Body.CONTROL, request=EvalResultsQuery, response=EvalResults
+    ),
+)

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from modelyard.compose import open_platform
-from modelyard.http.evaluations import result_routes as http
+from modelyard.http.evaluations import results as http
 from modelyard.platform.platform import Platform
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "evaluation"
