@@ -135,7 +135,7 @@ def test_too_many_that_wait_are_refused_and_take_no_place(folder: Path) -> None:
     three = [asked(prompt, 4) for prompt in prompts(3)]
     for one in three:
         engine.submit(one)
-    with pytest.raises(QueueFull, match="are waiting for this model"):
+    with pytest.raises(QueueFull, match="wait for this model"):
         engine.submit(asked([5], 4))
     engine.cancel(three[1])
     last = asked([6], 4)

@@ -47,7 +47,7 @@ def capabilities(tool_format: str) -> Capabilities:
     """Return the capabilities of a base model with this tool format; constrained output needs llguidance."""
     constrained = find_spec("llguidance") is not None
     return Capabilities(
-        parameters=frozenset(SAMPLING_PARAMETERS) - {"min_tokens", "ignore_eos", "stop_token_ids"},
+        parameters=frozenset(SAMPLING_PARAMETERS),
         logprobs=True,
         top_logprobs=20,
         token_ids=True,
@@ -56,6 +56,7 @@ def capabilities(tool_format: str) -> Capabilities:
         forced_tools=bool(tool_format) and constrained,
         json_mode=constrained,
         structured_outputs=constrained,
+        guided=frozenset({"choice", "regex"}) if constrained else frozenset(),
         trainable=True,
     )
 

@@ -78,11 +78,10 @@ class Engine:
                 "belongs to another model"
             )
         bound(sequence, self.rows.longest)
+        sequence.ends_at(self._end_tokens)
         with self._lock:
             if len(self._waiting) + len(self.rows.running) >= self._most:
-                raise QueueFull(
-                    f"{len(self._waiting)} requests are waiting for this model; send fewer at once, or later"
-                )
+                raise QueueFull(f"{len(self._waiting)} requests wait for this model; send fewer at once, or later")
             self._waiting.append(sequence)
 
     def wait(self, sequence: Sequence, seen: int) -> None:
@@ -324,7 +323,7 @@ class Engine:
 
     def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
         """Return why an answer ends after its last token, if it does."""
-        if sequence.answer[-1] in self._end_tokens or (complete and not self._end_tokens):
+        if sequence.answer[-1] in sequence.ends or (complete and not self._end_tokens & sequence.ends):
             return FinishReason.STOP
         if len(sequence.answer) < sequence.max_tokens:
             return None

@@ -1,12 +1,13 @@
-"""Constraints on an answer, token by token: any JSON object, a JSON schema, or one tool call (llguidance)."""
+"""Constraints on an answer, token by token: a JSON schema, a choice, a pattern, or one tool call (llguidance)."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolMode
+from modelyard.domain.completion import CompletionRequest, ResponseType, ToolMode
+from modelyard.engines.torch.serving.schema_support import SchemaAt, softened
 from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat.tool_calls import ToolFormat
@@ -46,35 +47,60 @@ class Grammars:
     def of(self, request: CompletionRequest, form: ToolFormat | None) -> Matcher | None:
         """Return the grammar of this request's answer, if any. Raises `InvalidInput` for an unsupported schema."""
         if request.tool_choice.mode is ToolMode.REQUIRED and form is not None:
-            named = [tool for tool in request.tools if request.tool_choice.name in (None, tool.name)]
-            return self._matcher(self._of_call(named, form), "tools")
-        kind = request.response_format.type
-        if kind is ResponseType.TEXT:
+            return self._of_calls(request, form)
+        wanted = request.response_format
+        if wanted.type is ResponseType.TEXT:
             return None
-        schema = request.response_format.schema if kind is ResponseType.JSON_SCHEMA else _OBJECT
-        return self._matcher(_of_schema(_plain(schema)), "response_format")
+        if wanted.type is ResponseType.CHOICE:
+            return self._of_text("choice", list(wanted.choices))
+        if wanted.type is ResponseType.REGEX:
+            return self._of_text("regex", wanted.pattern)
+        schema = wanted.schema if wanted.type is ResponseType.JSON_SCHEMA else _OBJECT
+        place = SchemaAt(("response_format", "json_schema", "schema"), schema)
+        return self._of_schemas([place], lambda texts: f"start: %json {texts[0]}\n")
 
-    def _matcher(self, grammar: str, loc: str) -> Matcher:
-        matcher = llguidance.LLMatcher(self._tokens, grammar)
+    def _of_text(self, kind: str, value: Any) -> Matcher:
+        matcher = llguidance.LLMatcher(self._tokens, llguidance.grammar_from(kind, value))
         if matcher.get_error():
-            raise InvalidInput.at(loc, msg=f"holds a schema that cannot be kept: {_fault(matcher.get_error())}")
+            raise InvalidInput.at("structured_outputs", kind, msg=f"cannot be kept: {_fault(matcher.get_error())}")
         return Matcher(matcher)
 
-    def _of_call(self, tools: Sequence[Tool], form: ToolFormat) -> str:
-        """Return the grammar of a call as the chat template writes it, with its markers as special tokens."""
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": tool.name}, form.arguments_key: _plain(tool.parameters) or _OBJECT},
-                "required": ["name", form.arguments_key],
-                "additionalProperties": False,
-            }
-            for tool in tools
-        ]
-        one: Mapping[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
-        wanted = {"type": "array", "items": one, "minItems": 1, "maxItems": 1} if form.listed else one
+    def _of_calls(self, request: CompletionRequest, form: ToolFormat) -> Matcher:
+        """Return the grammar of a call as the chat template writes it, with its markers as special tokens.
+
+        The parameters of each tool are a JSON schema of their own, so that `$ref` means a place in these.
+        """
+        choice = request.tool_choice.name
+        named = [(at, tool) for at, tool in enumerate(request.tools) if choice in (None, tool.name)]
+        places = [SchemaAt(("tools", at, "function", "parameters"), tool.parameters or _OBJECT) for at, tool in named]
+        names = [tool.name for _, tool in named]
+        return self._of_schemas(places, lambda texts: self._calls(names, texts, form))
+
+    def _calls(self, names: Sequence[str], schemas: Sequence[str], form: ToolFormat) -> str:
         opening = "" if form.name == "object" else self._mark(form.opening)
-        return f"start: {opening} call {self._mark(form.closing)}\ncall: %json {_json(wanted)}\n"
+        before, after = ("[", "]") if form.listed else ("", "")
+        rules = [
+            f"start: {opening} ({' | '.join(f'call_{at}' for at in range(len(names)))}) {self._mark(form.closing)}"
+        ]
+        for at, (name, schema) in enumerate(zip(names, schemas, strict=True)):
+            head = f'{before}{{"name":{json.dumps(name)},"{form.arguments_key}":'
+            rules.append(f"call_{at}: {json.dumps(head)} arguments_{at} {json.dumps('}' + after)}")
+            rules.append(f"arguments_{at}: %json {schema}")
+        return "\n".join([*rules, ""])
+
+    def _of_schemas(self, places: "list[SchemaAt]", grammar: Callable[[Sequence[str]], str]) -> Matcher:
+        """Return the grammar of these schemas, without annotations that llguidance does not know."""
+        while True:
+            matcher = llguidance.LLMatcher(self._tokens, grammar([_json(place.schema) for place in places]))
+            if not matcher.get_error():
+                return Matcher(matcher)
+            places = [self._without_annotations(place) for place in places]
+
+    def _without_annotations(self, place: "SchemaAt") -> "SchemaAt":
+        """Return a schema that can be kept by itself. Raises `InvalidInput` for one that cannot."""
+        while fault := llguidance.LLMatcher(self._tokens, f"start: %json {_json(place.schema)}\n").get_error():
+            place = softened(place, _fault(fault))
+        return place
 
     def _mark(self, text: str) -> str:
         if not text:
@@ -89,14 +115,6 @@ def _fault(error: str) -> str:
     return " ".join((found[1] if found else error).split())
 
 
-def _of_schema(schema: Mapping[str, Any]) -> str:
-    return f"start: %json {_json(schema)}\n"
-
-
 def _json(schema: Mapping[str, Any]) -> str:
     """Return JSON without white space between its parts: a weak model might continue with white space for ever."""
-    return json.dumps({**schema, "x-guidance": {"whitespace_flexible": False}})
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=dict))
+    return json.dumps({**schema, "x-guidance": {"whitespace_flexible": False}}, default=dict)

@@ -111,11 +111,11 @@ def _filters(sequence: Sequence) -> bool:
 def _adjusts(sequence: Sequence) -> bool:
     sampling = sequence.sampling
     penalties = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1
-    return bool(penalties or sampling.logit_bias or sequence.grammar)
+    return bool(penalties or sampling.logit_bias or sampling.min_tokens or sequence.grammar)
 
 
 def _adjust(scores: Tensor, sequence: Sequence) -> None:
-    """Apply logit bias and penalties in place, and NEVER where a grammar does not allow the token."""
+    """Apply logit bias and penalties in place, and NEVER where a token may not come next."""
     sampling, device = sequence.sampling, scores.device
     if sampling.repetition_penalty != 1:
         known = torch.tensor(sorted({*sequence.prompt, *sequence.answer}), device=device)
@@ -129,3 +129,13 @@ def _adjust(scores: Tensor, sequence: Sequence) -> None:
         allowed = torch.frombuffer(bytearray(sequence.grammar.allowed()), dtype=torch.uint8)[: len(scores)]
         scores[: len(allowed)].masked_fill_(allowed.to(device) == 0, NEVER)
         scores[len(allowed) :] = NEVER
+    if len(sequence.answer) < sampling.min_tokens and sequence.ends:
+        _forbid_ends(scores, sorted(sequence.ends))
+
+
+def _forbid_ends(scores: Tensor, ends: list[int]) -> None:
+    """Put NEVER where a token would end the answer too early, unless its grammar allows no other."""
+    own = scores[ends].clone()
+    scores[ends] = NEVER
+    if bool((scores <= NEVER).all()):
+        scores[ends] = own

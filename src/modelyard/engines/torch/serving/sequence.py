@@ -54,10 +54,11 @@ class SampledToken:
 class Sequence:
     """A prompt and the tokens that follow it.
 
-    `slot` is the adapter's place in the bank. `max_tokens` bounds the answer; `top_logprobs` is how many of the
-    likeliest tokens are reported. `sampled` grows; a reader, on any thread, remembers its position, and has all of it
-    once the state is `ENDED`. `cached` is how many of its tokens are in the cache, `read` whether all but the last
-    sampled one are. It is read `alone` if reading it in a batch has failed. `failure` is what went wrong.
+    `slot` is the adapter's place in the bank. `max_tokens` bounds the answer, and `ends` are the tokens that end it.
+    `top_logprobs` is how many of the likeliest tokens are reported. `sampled` grows; a reader, on any thread, remembers
+    its position, and has all of it once the state is `ENDED`. `cached` is how many of its tokens are in the cache,
+    `read` whether all but the last sampled one are. It is read `alone` if reading it in a batch has failed. `failure`
+    is what went wrong.
     """
 
     prompt: list[int]
@@ -66,6 +67,7 @@ class Sequence:
     slot: int = 0
     top_logprobs: int = 0
     grammar: Grammar | None = None
+    ends: frozenset[int] = frozenset()
     sampled: list[SampledToken] = attrs.field(factory=list)
     answer: list[int] = attrs.field(factory=list)
     state: SequenceState = SequenceState.WAITING
@@ -89,6 +91,11 @@ class Sequence:
     def tokens(self) -> list[int]:
         """The tokens of prompt and answer."""
         return [*self.prompt, *self.answer]
+
+    def ends_at(self, end_tokens: frozenset[int]) -> None:
+        """Set the tokens that end the answer: the model's, unless they are ignored, and those of the request."""
+        own = frozenset() if self.sampling.ignore_eos else end_tokens
+        self.ends = own.union(self.sampling.stop_token_ids)
 
     def shares_prefix_with(self, other: "Sequence") -> bool:
         """Return whether the other sequence can copy what is read of this one, because it continues in the same way."""
@@ -171,7 +178,7 @@ class ChoiceStream:
         first, fresh = self.emitted == 0, self.sequence.sampled[self.emitted : upto]
         self.emitted = upto
         self._ended = fresh[-1].reason is not None
-        text = self._decoder.decode(b"".join(self._bytes[one.token] for one in fresh), final=self._ended)
+        text = self._decoder.decode(b"".join(map(self._written, fresh)), final=self._ended)
         content, *calls = self._pieces(text)
         yield self._delta(content, fresh, first, last=not calls)
         for place, call in enumerate(calls, 1):
@@ -210,13 +217,18 @@ class ChoiceStream:
             finish_reason=self._reason(last),
         )
 
-    def _logprob(self, sampled: SampledToken) -> TokenLogprob:
-        top = tuple(self._entry(token, logprob) for token, logprob in sampled.top)
-        return self._entry(sampled.token, sampled.logprob, top)
+    def _written(self, sampled: SampledToken) -> bytes:
+        """Return the bytes of a token; one that ends the answer has none, as it is not content."""
+        ending = sampled.reason is FinishReason.STOP and sampled.token in self._request.sampling.stop_token_ids
+        return b"" if ending else self._bytes[sampled.token]
 
-    def _entry(self, token: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
-        raw = self._bytes[token]
-        return TokenLogprob(raw.decode(errors="replace"), logprob, tuple(raw), top, token)
+    def _logprob(self, sampled: SampledToken) -> TokenLogprob:
+        top = tuple(_entry(token, self._bytes[token], logprob) for token, logprob in sampled.top)
+        return _entry(sampled.token, self._written(sampled), sampled.logprob, top)
+
+
+def _entry(token: int, raw: bytes, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    return TokenLogprob(raw.decode(errors="replace"), logprob, tuple(raw), top, token)
 
 
 def _short(id: str) -> str:
