@@ -33,7 +33,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time", "datetime.now", "event.wait", "asyncio.sleep"},
         "the real clock itself, and ids where no clock is given",
     ),
-    "flow.py": ({"asyncio.wait"}, "waits for work without a limit"),
+    "threads.py": ({"asyncio.wait"}, "waits for work without a limit"),
     "backends/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
     "backends/upstream/adapters/calls.py": (
         {"asyncio.wait"},
@@ -64,7 +64,10 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"asyncio.timeout", "asyncio.sleep", "self._loop.call_at", "self._loop.time"},
         "the pace of a client on a server's socket is the event loop's to measure; sleep(0) is a turn",
     ),
-    "testing/clients/server.py": ({"thread.join"}, "a real server's thread ends in real time"),
+    "testing/clients/server.py": (
+        {"thread.join", "asyncio.wait_for", "asyncio.sleep"},
+        "a real server's thread ends, and its loop ticks, in real time; sleep(0) is a turn",
+    ),
     "testing/fake_vllm/misbehaviour.py": ({"self._arrivals.acquire"}, "a test waits for a real server's request"),
     "testing/fake_vllm/exchange.py": (
         {"asyncio.wait", "self._ended.wait"},

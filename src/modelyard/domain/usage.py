@@ -215,7 +215,7 @@ class RateLimit:
     key_id: str
     arrival: float
 
-    def wait(self, time: float, per_minute: int) -> float:
+    def delay(self, time: float, per_minute: int) -> float:
         """Return how many seconds after `time` a request may be made; zero or less means now."""
         return self._arrival(time, per_minute) - time - RATE_PERIOD + RATE_PERIOD / per_minute
 

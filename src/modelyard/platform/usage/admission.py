@@ -66,7 +66,7 @@ def _count_request(tx: Tx, key_id: str, per_minute: int) -> None:
     """Count a request against the rate of its key, in the store's time. Raises `RateLimited`."""
     kept, time = tx.find(RateLimit, KEY, key_id), tx.time
     used = RateLimit(key_id, time) if kept is None else kept
-    wait = used.wait(time, per_minute)
+    wait = used.delay(time, per_minute)
     if wait > _ROUNDING:
         raise RateLimited(f"this key may make {per_minute} requests a minute; try again in {wait:.1f} s", wait)
     (tx.add if kept is None else tx.replace)(used.after_request(time, per_minute))
