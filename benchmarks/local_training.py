@@ -185,7 +185,7 @@ def compared(found: dict[str, float], tokens: int) -> dict[str, float]:
 
 
 def imitation(folder: Path, learner: LocalLearner, data: Sequence[Example]) -> dict[str, float]:
-    rows = [row for example in data for row in learner.imitated(example, "all")]
+    rows = [row for example in data for row in learner.sft_turns(example, "all")]
     plain, objective = Plain(folder, rows), Objective(supervised_loss, linear=True)
     steps = {"ours": lambda: learner.step(rows, objective, 1e-4, 1)["loss"], "by hand": plain.imitate}
     found = in_turns(steps) if SFTTrainer is None else with_trl(folder, rows, steps)
@@ -193,7 +193,7 @@ def imitation(folder: Path, learner: LocalLearner, data: Sequence[Example]) -> d
 
 
 def reinforcement(folder: Path, learner: LocalLearner, data: Sequence[Example]) -> dict[str, float]:
-    rows = [row for example in data for row in learner.imitated(example, "all")]
+    rows = [row for example in data for row in learner.sft_turns(example, "all")]
     advantages = [(-1.0) ** number for number in range(len(rows))]
     plain = Plain(folder, rows)
     with torch.no_grad():

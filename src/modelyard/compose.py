@@ -21,7 +21,7 @@ from modelyard.engines.torch.training import trainer as local_training
 from modelyard.executors import thread
 from modelyard.lazy import deferred
 from modelyard.platform import job_types
-from modelyard.platform.platform import Lifetime, Platform, beside
+from modelyard.platform.platform import Lifetime, Platform, artifacts_folder
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage import booking
 from modelyard.protocols import (
@@ -122,7 +122,7 @@ def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power"
 def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness) -> ArtifactStore:
     if path is None:
         return deferred(lambda: memory.MemoryArtifacts(randomness))
-    return folder.FolderArtifacts(beside(path), randomness)
+    return folder.FolderArtifacts(artifacts_folder(path), randomness)
 
 
 def _tabular_backend() -> Backend:

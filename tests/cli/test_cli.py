@@ -67,6 +67,17 @@ def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
     assert "cancelled" in call("jobs", "watch", "--store", store, queued).stdout
 
 
+def test_a_job_is_named_by_the_model_that_it_trains_last(store: Path) -> None:
+    done, queued = (job["id"] for job in rows("jobs", "list", "--store", store))
+    assert json.loads(call("jobs", "show", "--store", store, "local/p/m", "--json").stdout)["id"] == queued
+    assert call("jobs", "cancel", "--store", store, "p/m").stdout == "p/m is cancelled\n"
+    assert "cancelled" in call("jobs", "watch", "--store", store, "p/m").stdout
+    with open_platform(store) as platform:
+        platform.models.create("untrained", project="p", base_model="tabular-mini")
+    assert "no training job yet" in call("jobs", "show", "--store", store, "p/untrained", status=1).output
+    assert "not found" in call("jobs", "show", "--store", store, "p/none", status=1).output
+
+
 def test_a_job_that_failed_tells_its_error_in_short_in_a_list_and_whole_where_it_is_shown(store: Path) -> None:
     with open_platform(store) as platform:
         example = Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))

@@ -52,7 +52,7 @@ def test_the_bytes_are_made_once_until_the_catalogue_changes(client_for: Any, mo
         platform.catalogue.register(attrs.evolve(platform.catalogue.get("echo"), id="parrot"), answers_as="echo")
         after = client.send("GET", PATH, key="")
         assert "parrot" in [entry["id"] for entry in after.json["data"]]
-        platform.catalogue.remove("parrot")
+        platform.catalogue.unregister("parrot")
         assert client.send("GET", PATH, key="").headers["etag"] == before[0] != after.headers["etag"]
 
 

@@ -182,7 +182,7 @@ def test_a_stored_completion_tells_what_answered_and_at_what_price(trained: Any)
     trained.models.promote("p/m", 1)
     made = chat.complete(model="acme/p/m:prod", messages="hello you", store=True, project="p")
     trained.models.promote("p/m", 2)
-    catalogue.remove("base-model")
+    catalogue.unregister("base-model")
     found = chat.lineage(made.id)
     assert (found.model, found.base_model, found.checkpoint_step) == ("acme/p/m", "base-model", 1)
     assert found.price == {"prompt": "0.01", "completion": "0.25"}

@@ -19,6 +19,7 @@ from modelyard.cli.terminal import (
 )
 from modelyard.domain.job import JobKind, JobStatus, JobSummary
 from modelyard.domain.training import TrainingEvent
+from modelyard.platform.platform import Platform
 
 _EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 
@@ -67,18 +68,28 @@ def _brief(job: JobSummary) -> JobSummary:
 
 @jobs.command("show")
 @store_option
-@click.argument("job_id")
+@click.argument("job")
 @json_option
-def show_job(store: Path, job_id: str, as_json: bool) -> None:
-    """Show one job; an evaluation also by the id of its run."""
+def show_job(store: Path, job: str, as_json: bool) -> None:
+    """Show JOB: the id of a job or of an evaluation run, or a model (project/name), whose last training job it is."""
     with opened(store) as platform:
-        found = platform.jobs.get(job_id)
+        found = _found(platform, job)
         face = found if found.kind in _EVALUATIONS else platform.training.get(found.id)
-        job = attrs.asdict(face, value_serializer=_plain)
+        fields = attrs.asdict(face, value_serializer=_plain)
     if as_json:
-        click.echo(json.dumps(job, default=str))
+        click.echo(json.dumps(fields, default=str))
     else:
-        show_fields(_flat(job))
+        show_fields(_flat(fields))
+
+
+def _found(platform: Platform, job: str) -> JobSummary:
+    """Find a job by its id, by the id of an evaluation run, or by the model that it trains."""
+    if "/" not in job:
+        return platform.jobs.get(job)
+    trained = platform.training.list(model=job, order="desc").page(1).items
+    if not trained:
+        raise click.ClickException(f"the model {job} has no training job yet")
+    return platform.jobs.get(trained[0].id)
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -96,19 +107,19 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
 
 @jobs.command("watch")
 @store_option
-@click.argument("job_id")
-def watch_job(store: Path, job_id: str) -> None:
-    """Follow a job until it ends; a worker elsewhere runs it, or else this command does."""
+@click.argument("job")
+def watch_job(store: Path, job: str) -> None:
+    """Follow JOB (named as for `jobs show`) until it ends; a worker elsewhere runs it, or else this command does."""
     with opened(store) as platform:
-        job = platform.jobs.get(job_id)
-        evaluates = job.kind in _EVALUATIONS
-        events = platform.evaluations.events(job.subject) if evaluates else platform.training.job(job.id).events()
-        with click.progressbar(length=1, label=job_id, item_show_func=lambda text: text) as bar:
+        found = _found(platform, job)
+        evaluates = found.kind in _EVALUATIONS
+        events = platform.evaluations.events(found.subject) if evaluates else platform.training.job(found.id).events()
+        with click.progressbar(length=1, label=job, item_show_func=lambda text: text) as bar:
             for event in events:
                 done, total = _how_far(event, bar.pos)
                 bar.length = total or bar.length
                 bar.update(done - bar.pos, _numbers_line(event.data))
-        ended = platform.jobs.get(job_id)
+        ended = platform.jobs.get(found.id)
     click.echo(f"{ended.status}" + (f": {ended.error_message}" if ended.error_message else ""))
 
 
@@ -130,9 +141,9 @@ def _numbers_line(data: Mapping[str, Any]) -> str:
 
 @jobs.command("cancel")
 @store_option
-@click.argument("job_id")
-def cancel_job(store: Path, job_id: str) -> None:
-    """Cancel a job; a running one stops at its next step or row."""
+@click.argument("job")
+def cancel_job(store: Path, job: str) -> None:
+    """Cancel JOB (named as for `jobs show`); a running one stops at its next step or row."""
     with opened(store) as platform:
-        job = platform.jobs.cancel(job_id)
-    click.echo(f"cancelling {job_id}" if job.status is JobStatus.RUNNING else f"{job_id} is {job.status}")
+        ended = platform.jobs.cancel(_found(platform, job).id)
+    click.echo(f"cancelling {job}" if ended.status is JobStatus.RUNNING else f"{job} is {ended.status}")

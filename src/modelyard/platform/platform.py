@@ -35,7 +35,7 @@ R = TypeVar("R")
 _id = attrgetter("id")
 
 
-def beside(path: str | os.PathLike[str]) -> str:
+def artifacts_folder(path: str | os.PathLike[str]) -> str:
     """Return the artifacts folder of a platform that is stored in the file `path`."""
     return f"{os.fspath(path)}-artifacts"
 
@@ -209,9 +209,9 @@ class Platform:
         self._require_host()
         if os.path.lexists(path):
             raise FileExistsError(f"{os.fspath(path)} exists; a backup never replaces a file")
-        self._runtime.artifacts.backup(beside(path))
+        self._runtime.artifacts.backup(artifacts_folder(path))
         self._runtime.store.backup(os.fspath(path))
-        self._runtime.artifacts.backup(beside(path))
+        self._runtime.artifacts.backup(artifacts_folder(path))
 
     def delete_entity(self, entity: str) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.

@@ -59,14 +59,14 @@ class Objective:
 class Learner(Protocol):
     """A model in training."""
 
-    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
+    def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
         """Return the assistant turns of an example. Raises `InvalidInput`."""
         ...
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> TrainableTurns:
         """Return the sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none.
 
-        All data are shown to this and to `imitated` before the first step: a learner refuses here what it can never
+        All data are shown to this and to `sft_turns` before the first step: a learner refuses here what it can never
         train. Raises `InvalidInput`, `TrainingError`.
         """
         ...

@@ -83,7 +83,7 @@ def _plan_sft(
     learner: Learner, config: SFTConfig, data: Iterable[Example], policies: Policies, resume_step: int
 ) -> Plan:
     def turns_of(example: Example) -> Sequence[Turn]:
-        return learner.imitated(example, config.assistant_turns)
+        return learner.sft_turns(example, config.assistant_turns)
 
     return _plan_batches(
         learner, config, data, turns_of, lambda turns: Objective(supervised_loss, linear=True), resume_step
@@ -113,7 +113,7 @@ def _plan_dpo(
 
 
 def _last_turn(learner: Learner, example: Example) -> Turn:
-    turns = learner.imitated(example, "last")
+    turns = learner.sft_turns(example, "last")
     if not turns:
         raise InvalidInput.at("messages", msg="have an answer without a token that could be trained")
     return turns[-1]

@@ -182,7 +182,7 @@ def test_a_row_that_cannot_be_told_apart_is_refused_before_the_first_step() -> N
     )
     two_turns = Example((*EXAMPLES[0].messages, *EXAMPLES[1].messages))
     with pytest.raises(InvalidInput, match=r"cannot be located.*assistant_turns='last'"):
-        learner.imitated(two_turns, "all")
+        learner.sft_turns(two_turns, "all")
 
 
 @pytest.mark.parametrize("tuning", Tuning)
@@ -195,7 +195,7 @@ def test_a_loss_that_is_no_number_fails_the_job_naming_the_step_and_what_to_try(
 
 def test_a_loss_that_is_no_number_fails_the_job_even_where_its_gradient_is_one() -> None:
     learner, _ = learner_of({})
-    rows = learner.imitated(EXAMPLES[0], "all")
+    rows = learner.sft_turns(EXAMPLES[0], "all")
     broken = Objective(lambda new: Loss(math.nan, tuple((0.0,) * len(row) for row in new), {}))
     with pytest.raises(TrainingError, match="diverged at step 7"):
         learner.step(rows, broken, 1e-3, 7)

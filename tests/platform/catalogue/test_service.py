@@ -105,7 +105,7 @@ def test_a_registered_entry_takes_the_place_of_the_backend_s_and_of_an_earlier_o
     catalogue.register(like(dear, name="Second"))
     assert catalogue.get("echo").name == "Second"
     assert [entry.id for entry in catalogue.list()] == ["base", "echo"]
-    catalogue.remove("echo")
+    catalogue.unregister("echo")
     assert catalogue.get("echo") == EchoBackend().entries()[0]
 
 
@@ -158,11 +158,11 @@ def test_the_list_is_what_registering_and_removing_left(steps: list[tuple[str, s
             catalogue.register(like(catalogue.get("echo"), id=name), answers_as=model)
             expected[name] = model
         elif name in expected:
-            catalogue.remove(name)
+            catalogue.unregister(name)
             del expected[name]
         else:
             with pytest.raises(ModelNotFound):
-                catalogue.remove(name)
+                catalogue.unregister(name)
             assert catalogue.version == before
             continue
         assert catalogue.version != before
@@ -179,7 +179,7 @@ def test_the_version_stays_while_nothing_changes_and_changes_with_the_list(catal
     seen.append(catalogue.version)
     catalogue.register(like(catalogue.get("echo"), id="a", name="Renamed"), answers_as="echo")
     seen.append(catalogue.version)
-    catalogue.remove("a")
+    catalogue.unregister("a")
     seen.append(catalogue.version)
     assert seen[0] == seen[1]
     assert len(set(seen)) == 4
@@ -211,7 +211,7 @@ def test_only_the_host_changes_the_catalogue(runtime: Any) -> None:
     with pytest.raises(Forbidden):
         reader.register(reader.get("echo"))
     with pytest.raises(Forbidden):
-        reader.remove("echo")
+        reader.unregister("echo")
     assert len(list(reader.list())) == 2
 
 

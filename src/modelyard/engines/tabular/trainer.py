@@ -48,7 +48,7 @@ class TabularLearner:
     def __init__(self, model: TabularModel) -> None:
         self._learner = WorkingCopy(model)
 
-    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[TabularTurn]:
+    def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[TabularTurn]:
         """Return the assistant turns of an example."""
         return example_turns(example, which)
 

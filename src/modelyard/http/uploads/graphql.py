@@ -63,7 +63,7 @@ def _run_files(_: RouteCall, variables: RunFilesVariables) -> Data:
 def _begin(call: RouteCall, variables: ArtifactCreateVariables) -> Data:
     wanted = variables.input
     return answer.begun(
-        call.platform.uploads.begin(wanted.projectName, wanted.artifactCollectionName, entity=wanted.entityName)
+        call.platform.uploads.begin(wanted.artifactCollectionName, project=wanted.projectName, entity=wanted.entityName)
     )
 
 
@@ -102,7 +102,9 @@ def _artifact(call: RouteCall, variables: ArtifactVariables) -> Data:
 
 
 def _named_artifact(call: RouteCall, variables: NamedArtifactVariables) -> Data:
-    return answer.named_artifact(call.platform.uploads.find(variables.project, variables.name, entity=variables.entity))
+    return answer.named_artifact(
+        call.platform.uploads.find(variables.name, project=variables.project, entity=variables.entity)
+    )
 
 
 # ---- by their names, or by their one field -------------------------------------------------------------------------

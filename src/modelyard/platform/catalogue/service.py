@@ -79,7 +79,7 @@ class Catalogue:
             raise InvalidInput.at("answers_as", msg=f"no backend offers a model {model!r}; name one that is offered")
         self._runtime.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
 
-    def remove(self, id: str) -> None:
+    def unregister(self, id: str) -> None:
         """Remove a registered entry. Only the host may call this. Raises `ModelNotFound`, `Forbidden`."""
         self._require_host()
         self._runtime.store.transact(lambda tx: _remove(tx, id))

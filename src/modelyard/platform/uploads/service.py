@@ -39,7 +39,7 @@ class Uploads:
 
     # ---- the calls of an upload, in their order
 
-    def begin(self, project: str, name: str, *, entity: str | None = None) -> Upload:
+    def begin(self, name: str, *, project: str, entity: str | None = None) -> Upload:
         """Announce the next version of a dataset. Some expired uploads are removed.
 
         Raises `InvalidInput`, `Forbidden`.
@@ -129,7 +129,7 @@ class Uploads:
         """Return the dataset of an upload, by the id of either, or None."""
         return self._runtime.store.read(lambda snapshot: self._dataset(snapshot, id))
 
-    def find(self, project: str, name: str, *, entity: str | None = None) -> Dataset | None:
+    def find(self, name: str, *, project: str, entity: str | None = None) -> Dataset | None:
         """Return a dataset by `<name>:v<N>` or `<name>:latest`, or None. Raises `Forbidden`."""
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity, project)

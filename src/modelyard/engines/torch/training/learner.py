@@ -44,7 +44,7 @@ class LocalLearner:
 
     # ---- data
 
-    def imitated(self, example: Example, which: AssistantTurns) -> Sequence[TokenRow]:
+    def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[TokenRow]:
         """Return the example as a row. Raises `InvalidInput` or `TrainingError`."""
         return self._checked(example_rows(self._chat, example, which))
 
