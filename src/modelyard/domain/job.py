@@ -155,8 +155,8 @@ class JobProgress:
     `process` names the processes of the claim, as `process_identity` does. `alone` means that no other job shares them,
     `gain` is what the claim has stored. Since the job has stored something new, `crashes` claims were lost that stored
     nothing, `losses` that were ended from outside and stored steps again, and `faults` were given back because of a
-    fault of the store. A `suspect` was in a process that died with several jobs in it, and runs alone next. `loose` are
-    the artifacts that the claim had stored by its last heartbeat, and that no other record names yet.
+    fault of the store. A `suspect` was in a process that died with several jobs in it, and runs alone next. `loose`
+    names the artifacts, with spaces between, that the claim had stored by its last heartbeat and no other record names.
     """
 
     job_id: str
@@ -176,7 +176,7 @@ class JobProgress:
     suspect: bool = False
     losses: int = 0
     faults: int = 0
-    loose: tuple[str, ...] = ()
+    loose: str = ""
 
     def time(self, now: datetime) -> datetime:
         """`now`, or the job's latest time where the wall clock has gone back."""

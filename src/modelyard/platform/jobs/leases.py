@@ -81,7 +81,7 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
         process=claimant.process,
         alone=claimant.alone or progress.suspect,
         gain=Gain.NOTHING,
-        loose=(),
+        loose="",
     )
     job = attrs.evolve(
         job,
@@ -119,6 +119,6 @@ def require_claim(tx: Tx, claim: Claim) -> Job:
 def heartbeat(tx: Tx, claim: Claim, now: datetime, loose: Sequence[str] = ()) -> JobProgress:
     """Show that the worker lives, and which artifacts it has stored that no other record names yet."""
     progress = fenced(tx, claim)
-    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now), loose=tuple(loose))
+    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now), loose=" ".join(loose))
     tx.replace(progress)
     return progress

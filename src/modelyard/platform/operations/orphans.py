@@ -109,7 +109,7 @@ def _look(runtime: Runtime) -> _Look:
             if name not in kept:
                 missing.add(Missing(type(record).__name__, record.id, record.entity, name))
     running = tuple(iter_index_live(runtime, JobProgress, "by_held", True))
-    orphans.difference_update(*(progress.loose for progress in running))
+    orphans.difference_update(*(progress.loose.split() for progress in running))
     return _Look(frozenset(orphans), frozenset(missing), running)
 
 

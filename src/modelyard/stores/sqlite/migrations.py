@@ -124,7 +124,7 @@ def _losses_of_jobs(database: Database) -> None:
 def _loose_artifacts(database: Database) -> None:
     """Let running jobs name the artifacts that no other record names yet."""
     if database["job_progress"].exists():
-        database.table("job_progress").add_column("loose", str, not_null_default="[]")
+        database.table("job_progress").add_column("loose", str, not_null_default="")
 
 
 MIGRATIONS: tuple[Migration, ...] = (
