@@ -114,8 +114,8 @@ def test_each_trial_without_a_value_says_why() -> None:
         "the score is nan": 1,
         "the score is inf": 1,
         "the score is beyond 1e+150": 1,
-        "a list is no score": 1,
-        "an empty object is no score": 1,
+        "a list is not a score": 1,
+        "an empty object is not a score": 1,
         "there is no score": 1,
         "text, where most values are continuous": 1,
     }

@@ -282,6 +282,12 @@ def test_the_distribution_is_that_of_the_differences() -> None:
     assert {centre: count for centre, count in bars.items() if count} == pytest.approx({-1: 1, 0: 2, 1: 1})
 
 
+def test_a_comparison_is_shown_by_its_verdicts() -> None:
+    found = compare(listed([0.0] * 10), listed([1.0] * 10))
+    assert repr(found) == "<Comparison of 10 rows: exact better>"
+    assert repr(compare([], [])) == "<Comparison of 0 rows: nothing to compare>"
+
+
 # ---- direction
 
 

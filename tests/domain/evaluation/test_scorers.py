@@ -236,3 +236,10 @@ def test_sameness_of_json_does_not_depend_on_the_side(one: Any, other: Any) -> N
 def test_no_text_breaks_the_search_for_a_number(text: str) -> None:
     number = number_in(text)
     assert number is None or math.isfinite(number)
+
+
+def test_a_misspelt_field_of_a_scorer_is_named_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match="expceted: is not a field of contains; did you mean expected"):
+        rule_of({"type": "contains", "expceted": "answer"})
+    with pytest.raises(InvalidInput, match="x: is not a field of contains$"):
+        rule_of({"type": "contains", "x": "answer"})

@@ -1,4 +1,4 @@
-"""The aggregates of a run: one function, so that the same numbers stand everywhere (specification 4.5)."""
+"""The aggregates of a run: one function, so that every view shows the same numbers (specification 4.5)."""
 
 import math
 from collections import Counter
@@ -178,7 +178,7 @@ class _Aggregation:
     # ---- the numbers
 
     def summaries(self) -> tuple[MetricSummary, ...]:
-        """Each metric. Raises nothing: a metric without a value has no numbers."""
+        """Return the summary of each metric, by name; a metric without a value has no numbers."""
         self._drop_empty()
         for scorer in self.scorer_errors.keys() - {metric.scorer for metric in self.leaves}:
             self._new_leaf(Metric(scorer))
@@ -249,7 +249,7 @@ def _is_below(metric: Metric, above: Metric) -> bool:
 
 
 def _reasons(leaf: _Leaf, kinds: Mapping[MetricKind, int], unscored: int) -> dict[str, int]:
-    """Why trials are unscored. Values of another kind than most are among them."""
+    """Return why trials are unscored. Values of another kind than most are among them."""
     found = Counter(leaf.reasons)
     for kind in list(kinds)[1:]:
         found[f"{kind}, where most values are {next(iter(kinds))}"] += kinds[kind]

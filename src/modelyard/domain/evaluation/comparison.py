@@ -1,4 +1,4 @@
-"""The comparison of two runs over the same rows: whether one is really better (specification 4.5)."""
+"""The comparison of two runs over the same rows, as values (specification 4.5)."""
 
 from enum import StrEnum
 
@@ -36,7 +36,7 @@ class Verdict(StrEnum):
 class RowDifference:
     """A row of both runs, its inputs and first outputs shortened, and its values of a metric.
 
-    `baseline` or `candidate` is None where the row has no value; `detail` tells what went wrong.
+    `baseline` or `candidate` is None where the row has no value; `detail` is what went wrong.
     """
 
     digest: str
@@ -131,7 +131,7 @@ class Regression:
 class NotWorseCheck:
     """Whether a candidate is shown to be worse than a baseline by more than `margin`.
 
-    `not_compared` tells why there is nothing to decide by; the check fails then, too.
+    `not_compared` are the reasons why there is nothing to decide by; the check fails then, too.
     """
 
     margin: float
@@ -144,7 +144,7 @@ class NotWorseCheck:
         return not self.not_compared and not self.regressions
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Comparison:
     """A candidate compared with a baseline, row by row.
 
@@ -162,6 +162,10 @@ class Comparison:
     baseline_failed: int = 0
     candidate_failed: int = 0
     failures: tuple[RowDifference, ...] = ()
+
+    def __repr__(self) -> str:
+        verdicts = [f"{one.name} {one.verdict}" for one in self.metrics]
+        return f"<Comparison of {self.rows} rows: {', '.join(verdicts) or 'nothing to compare'}>"
 
     def metric(self, name: str) -> MetricComparison:
         """Return the metric of this name. Raises `InvalidInput` naming those that exist."""

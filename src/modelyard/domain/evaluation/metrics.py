@@ -52,7 +52,7 @@ class Metric(NamedTuple):
 def metric_names(metrics: Iterable[Metric]) -> dict[Metric, str]:
     """Return the display name of each metric: the scorer's name and the path, `judge.tone`.
 
-    Where two versions of one scorer would be called the same, the version stands with it: `judge:v1.tone`.
+    Where two versions of one scorer would have the same name, the name includes the version: `judge:v1.tone`.
     """
     wanted = tuple(dict.fromkeys(metrics))
     short = {metric: ".".join((_scorer_name(metric.scorer), *metric.path)) for metric in wanted}
@@ -176,7 +176,7 @@ def unscored_reason(value: Any) -> str:
         return f"the score is {value}"
     if isinstance(value, int | float):
         return f"the score is beyond {LARGEST:g}"
-    return "an empty object is no score" if isinstance(value, Mapping) else "a list is no score"
+    return "an empty object is not a score" if isinstance(value, Mapping) else "a list is not a score"
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ NAN = math.nan
 
 @attrs.define
 class MetricColumn:
-    """One value a row, of one metric and kind: NaN where the row has none.
+    """One value for each row, of one metric and kind: NaN where the row has none.
 
     `trials` counts the values before they were reduced. `incomplete` has the rows that lack a value in some
     of their trials: the values that exist, and how many are missing.
@@ -317,7 +317,7 @@ class MetricColumn:
         return min((value for value in self.values if value < 0), default=0.0)
 
     def pessimistic(self, worst: float) -> "array[float]":
-        """One value a row where every missing trial counts as `worst`."""
+        """Return one value for each row, where every missing trial counts as `worst`."""
         found = array("d", (worst if value != value else value for value in self.values))
         for row, (values, missing) in self.incomplete.items():
             found[row] = self.reduce([*values, *[worst] * missing])

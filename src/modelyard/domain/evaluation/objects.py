@@ -32,7 +32,7 @@ class ObjectKind(StrEnum):
 class ObjectVersion:
     """One version of a named object. Versions of an `object_id` count from 0 in `index`, also over deleted ones.
 
-    `content` is what was published, without rows: those of a dataset lie in the artifact `rows_artifact`, as JSON
+    `content` is what was published, without rows: those of a dataset are in the artifact `rows_artifact`, as JSON
     Lines, `rows` of them, and `table_digest` is the digest of their table. A deleted version keeps its place and loses
     its content.
     """
@@ -71,7 +71,7 @@ class ObjectVersion:
 
 
 def version_index(version: str) -> int | None:
-    """N of the version `v<N>`; None for another word."""
+    """Return the N of the version `v<N>`; None for another word."""
     found = _INDEX.fullmatch(version)
     return int(found[1]) if found else None
 

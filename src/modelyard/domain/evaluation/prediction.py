@@ -1,4 +1,4 @@
-"""What a run is made of: what a model answered to each row, and what scorers say of it (specification 2.3, 4.5)."""
+"""The parts of a run: the prediction of a model for each row, and its scores (specification 2.3, 4.5)."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -26,12 +26,12 @@ class Prediction:
     """The output of a model for the inputs of one row.
 
     `output` holds any JSON value under "value"; it is empty while there is none yet, and where the model failed, and
-    `error` tells why. A prediction is open until `finished_at`.
+    `error` is the reason. A prediction is open until `finished_at`.
 
     Equal rows have the same `row_digest`: those of one run are trials of each other, numbered by `trial` from 0.
     `index` is the row's position in an engine's run, where (run, index, trial) is unique; None for a client's. `model`
-    is a reference; `checkpoint_step` and `price` (per token, as recorded in the ledger) tell which checkpoint answered
-    and at what price, where the platform knows. `latency` is in seconds. `prompt_tokens`, `completion_tokens` and
+    is a reference; `checkpoint_step` and `price` (per token, as recorded in the ledger) are those of the
+    checkpoint that answered, where they are known. `latency` is in seconds. `prompt_tokens`, `completion_tokens` and
     `cost` (USD) are of the model's call only, None where nothing was reported. `attempts` counts the calls,
     `possibly_repeated` those that a kill may have caused to be made twice. `copied_from` is the prediction of another
     run whose output, latency, usage and cost this one shares.
@@ -86,10 +86,10 @@ class Prediction:
 class Score:
     """The score of one scorer for one prediction.
 
-    `value` holds the value under "value": bool, number, text, None or nested objects of these. It is empty where the
-    scorer failed, and `error` tells why. `scorer` is the reference of a scorer's version. The usage of a judge that
-    is a model is booked apart from the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the prediction's
-    too, so that the scores of a run can be read in the order of its predictions.
+    `value` holds the value under "value": a bool, a number, a string, None or nested objects of these. It is empty
+    where the scorer failed, and `error` is the reason. `scorer` is the reference of a scorer's version. The usage of a
+    judge that is a model is booked apart from the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the
+    prediction's too, so that the scores of a run can be read in the order of its predictions.
     """
 
     id: str
@@ -116,7 +116,7 @@ class Score:
 class PredictionView(NamedTuple):
     """The columns of a prediction that metrics need; `whole` looks up its inputs and its output on access.
 
-    Where values alone are read, nothing is known of its model and of what it took.
+    Where only values are read, it has neither model nor usage.
     """
 
     id: str
@@ -134,19 +134,19 @@ class PredictionView(NamedTuple):
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What the model was given; nothing once the prediction is deleted."""
+        """The inputs of the model; empty once the prediction is deleted."""
         found = self.whole(self.id)
         return EMPTY if found is None else found.inputs
 
     @property
     def output(self) -> Mapping[str, Any]:
-        """What it answered, in the form of `Prediction.output`; nothing once the prediction is deleted."""
+        """The output, in the form of `Prediction.output`; empty once the prediction is deleted."""
         found = self.whole(self.id)
         return EMPTY if found is None else found.output
 
 
 class ScoreView(NamedTuple):
-    """As much of a score as numbers need, and its place; where values alone are read, nothing of what it took."""
+    """The columns of a score that metrics need, and its place. Where only values are read, it has no usage."""
 
     id: str
     row_digest: str

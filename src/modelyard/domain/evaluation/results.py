@@ -65,8 +65,8 @@ def _as_field(field: str | Expression) -> Field:
 
 @attrs.frozen
 class Sort:
-    """An order by a field of one run, or (None) of all: by its value or, with `difference`, by how far the runs lie
-    apart. Rows without a value come last, in both directions.
+    """An order by a field of one run, or (None) of all: by its value or, with `difference`, by how much the
+    runs differ. Rows without a value come last, in both directions.
 
     Raises `CallerError` for a difference of what is not a score.
     """

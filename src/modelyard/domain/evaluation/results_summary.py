@@ -45,7 +45,7 @@ class LeafStats:
 
 @attrs.frozen
 class RunSummary:
-    """A run in short. Tokens and `cost` (USD) are of the model's calls only, None when none was reported."""
+    """The summary of a run. Tokens and `cost` (USD) are of the model's calls only, None when none was reported."""
 
     run_id: str
     trial_count: int

@@ -47,7 +47,8 @@ def check_run_transition(now: RunState, then: RunState) -> None:
 class EvaluationRun:
     """The evaluation of one model. `source_evaluation_run_id` is its provenance when it was made by rescoring.
 
-    `source_known` tells whether the source existed, in its maker's scope, when the run was made; None without one.
+    `source_known` is whether the source existed, in the scope of the caller, when the run was created; None if
+    there is none.
     """
 
     id: str
@@ -143,7 +144,7 @@ class RowResult:
     """The result of one trial of one row. `output` is None when the model failed.
 
     `scores` are by the names of the scorers. `outcome`, `score` (a bool counts as 0 or 1; None where the first scorer
-    gave neither bool nor number) and `detail`, which tells why there is no score, are of the first.
+    gave neither bool nor number) and `detail`, the reason why there is no score, are of the first.
     """
 
     index: int

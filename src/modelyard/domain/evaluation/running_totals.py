@@ -158,7 +158,7 @@ class NSmallest(Generic[T]):
 
 @attrs.frozen
 class Latency:
-    """Seconds that a model took to answer, over the predictions that have an answer and say so.
+    """Seconds that a model took to answer, over the predictions with an output and a latency.
 
     `inherited` of them are the source run's, whose answers this run shares.
     """
@@ -174,8 +174,8 @@ class Latency:
 class RoleUsage:
     """What one model used, or the judge of one scorer. A sum is None when nothing was reported.
 
-    `role` is "model" or "judge", `name` the reference of the model or of the scorer. `inherited` tells that the source
-    run used it, not this one.
+    `role` is "model" or "judge", `name` the reference of the model or of the scorer. `inherited`: the source run used
+    it, not this one.
     """
 
     role: str

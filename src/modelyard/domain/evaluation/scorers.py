@@ -1,15 +1,16 @@
 """Declarative scorers: scorers that are data, stored with the run (specification 4.5).
 
-A declarative scorer is worth more than a function where it does: it can be stored, has a version that tells what it
-did, and any worker can run it. Each has bounds, so that no output can keep it busy.
+A declarative scorer can be stored, its version defines what it does, and any worker can run it. Each has bounds, so
+that no output can keep it busy.
 """
 
 import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import lru_cache
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -36,7 +37,7 @@ _VERDICT = re.compile(
 
 
 class Unscored(Exception):
-    """Raised by a scorer to tell why there is no score, where nothing has failed."""
+    """Raised by a scorer that gives no score although nothing has failed. Its message is the reason."""
 
 
 @attrs.frozen
@@ -62,7 +63,7 @@ class OwnRule(DeclarativeScorer, ABC):
 
 @attrs.frozen
 class ExactMatch(OwnRule):
-    """Whether the output is the row's field `expected`, white space around both aside."""
+    """Whether the output is the row's field `expected`, ignoring white space around both."""
 
     type = "exact_match"
     expected: str = "expected"
@@ -76,7 +77,7 @@ class ExactMatch(OwnRule):
 
 @attrs.frozen
 class Contains(OwnRule):
-    """Whether the row's field `expected` stands somewhere in the output."""
+    """Whether the output contains the row's field `expected`."""
 
     type = "contains"
     expected: str = "expected"
@@ -117,7 +118,8 @@ class RegularExpression(OwnRule):
 class Numeric(OwnRule):
     """Whether the last number in the output is the row's field `expected`, within the larger of two tolerances.
 
-    `relative` is a share of the expected number. Commas between digits are left out. Without a number: False.
+    `relative` is a share of the expected number. Commas between digits are left out. An output
+    without a number scores False.
     """
 
     type = "numeric"
@@ -137,7 +139,7 @@ class Numeric(OwnRule):
 class JsonEqual(OwnRule):
     """Whether the output is the same JSON as the row's field `expected`, which may be a value or its text.
 
-    The order of members is nothing; 1 equals 1.0 and differs from true. An output that is no JSON: False.
+    The order of members does not matter; 1 equals 1.0 and differs from true. An output that is not JSON scores False.
     """
 
     type = "json_equal"
@@ -201,12 +203,19 @@ def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
         raise InvalidInput.at("type", msg=f"must be one of {', '.join(sorted(RULES))}")
     given = {name: value for name, value in plain.items() if name not in ("type", "name") and value is not None}
     fields = {field.name: field for field in attrs.fields(RULES[kind])}
-    problems = [Problem((name,), f"is no field of {kind}") for name in given.keys() - fields.keys()]
+    problems = [
+        Problem((name,), f"is not a field of {kind}{_near(name, fields)}") for name in given.keys() - fields.keys()
+    ]
     problems += [Problem((name,), "is required", "missing") for name in _required(fields) - given.keys()]
     problems += [problem for name in fields if name in given for problem in _misfits(fields[name], given[name])]
     if problems:
         raise InvalidInput(problems)
     return RULES[kind](**given)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _required(fields: Mapping[str, "attrs.Attribute[Any]"]) -> set[str]:
@@ -223,7 +232,7 @@ def _is_amount(value: object) -> bool:
 
 
 _FITTING: Mapping[Any, tuple[Callable[[object], bool], str]] = {
-    str: (lambda value: isinstance(value, str), "a text"),
+    str: (lambda value: isinstance(value, str), "a string"),
     bool: (lambda value: isinstance(value, bool), "true or false"),
     float: (_is_amount, "a number from 0"),
     Mapping[str, Any]: (lambda value: isinstance(value, Mapping), "an object"),
@@ -236,8 +245,8 @@ _FITTING: Mapping[Any, tuple[Callable[[object], bool], str]] = {
 def checked_score(value: Any) -> tuple[Any, str]:
     """Normalise what a scorer returned: the value to store, and why parts of it were dropped ("" if none).
 
-    A score is bool, number, text, None, or a mapping of names to such; what has `item()`, as the scalars of array
-    libraries do, is what that answers. NaN and infinity become None. Raises TypeError for anything else.
+    A score is a bool, a number, a string, None, or a mapping of names to these. A value with `item()`, as the scalars
+    of array libraries have, is what that returns. NaN and infinity become None. Raises TypeError for anything else.
     """
     if value is None:
         return None, "the scorer gave no score"
@@ -253,12 +262,12 @@ def checked_score(value: Any) -> tuple[Any, str]:
         return (float(value), "") if math.isfinite(value) else (None, f"the score is {float(value)}")
     if callable(item := getattr(value, "item", None)):
         return checked_score(item())
-    raise TypeError(f"the scorer answered {type(value).__name__}; a score is a bool, a number, a text or a mapping")
+    raise TypeError(f"the scorer returned {type(value).__name__}; a score is a bool, a number, a string or a mapping")
 
 
 def _name(name: object) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"the scorer answered a mapping with the name {name!r}, which is no text")
+        raise TypeError(f"the scorer returned a mapping with the name {name!r}, which is not a string")
     return name
 
 
@@ -279,7 +288,7 @@ def number_in(value: Any) -> float | None:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are the same: members in any order, numbers by value, a bool is no number."""
+    """Return whether two JSON values are the same: members in any order, numbers by value; a bool is not a number."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

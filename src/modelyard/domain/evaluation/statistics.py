@@ -30,7 +30,7 @@ class Interval:
 
 
 def wilson(passed: int, count: int, confidence: float = CONFIDENCE) -> Interval | None:
-    """Wilson's score interval of a rate (Wilson 1927); None when nothing was counted."""
+    """Return Wilson's score interval of a rate (Wilson 1927); None when nothing was counted."""
     return rate_interval(passed / count, count, confidence) if count else None
 
 
@@ -50,7 +50,7 @@ def rate_interval(rate: float, count: float, confidence: float = CONFIDENCE, qua
 
 @attrs.frozen
 class Numbers:
-    """A list of numbers in short. `deviation` is the sample's (n - 1), `error` the standard error of the mean."""
+    """The summary of a list of numbers. `deviation` is the sample's (n - 1), `error` the standard error of the mean."""
 
     count: int
     mean: float | None = None
@@ -97,7 +97,7 @@ def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> fl
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which this share lies, interpolated linearly (type 7); None without values."""
+    """Return the value below which this share of the values is, interpolated linearly (type 7); None without values."""
     if not values:
         return None
     ranked = sorted(values)
@@ -145,7 +145,7 @@ _LEAST = 1e-300
 class Distribution:
     """Counts of numbers in bars of equal width.
 
-    A bar lies around its centre, a multiple of `step`, so that round numbers, such as 0 and 1, lie in the middle of
+    A bar is centred on a multiple of `step`, so that round numbers, such as 0 and 1, are in the middle of
     theirs. `first` is the number of the first bar: its centre is `first * step`.
     """
 
@@ -227,7 +227,7 @@ def _log_binomial(n: int, k: int) -> float:
 
 
 def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """Student's interval of the mean; None for fewer than two values."""
+    """Return Student's interval of the mean; None for fewer than two values."""
     mean = math.fsum(values) / len(values) if values else 0.0
     deviation = _deviation(values, mean)
     if deviation is None:
@@ -263,7 +263,7 @@ def sample_size(difference: float, deviation: float, power: float = 0.8, confide
     By the normal approximation, two-sided. Raises `ValueError` for a difference of 0, which no number of rows shows.
     """
     if difference == 0:
-        raise ValueError("no number of rows shows a difference of 0; say which difference matters")
+        raise ValueError("no number of rows shows a difference of 0; give the difference that matters")
     standard = NormalDist()
     reach = standard.inv_cdf((1 + confidence) / 2) + standard.inv_cdf(power)
     return max(2, math.ceil((reach * deviation / difference) ** 2))
@@ -278,7 +278,7 @@ def t_tail(t: float, freedom: int) -> float:
 
 
 def t_quantile(share: float, freedom: int) -> float:
-    """Return the t below which this share lies, 0.505 <= share < 1 (confidences from 1 %), by bisection."""
+    """Return the t below which this share of the distribution is, by bisection; 0.505 <= share < 1."""
     low, high = 0.0, 1.0
     while t_tail(high, freedom) > 1 - share:
         low, high = high, high * 2
@@ -301,7 +301,7 @@ _TERMS = 1000
 
 
 def _continued_fraction(x: float, a: float, b: float) -> float:
-    """1 + d1 / (1 + d2 / (1 + ...)), by convergents from the front until they stand still (modified Lentz)."""
+    """Evaluate 1 + d1 / (1 + d2 / (1 + ...)), by convergents until they do not change (modified Lentz)."""
     tiny = 1e-300
     value = upper = 1.0
     lower = 0.0

@@ -85,7 +85,7 @@ class ReportKeywords(TypedDict, total=False):
 class RowNote:
     """A row to look at, its inputs and the first trial's output shortened.
 
-    `value` is the row's value of a metric; `detail` tells what went wrong.
+    `value` is the row's value of a metric; `detail` is what went wrong.
     """
 
     digest: str
@@ -172,7 +172,7 @@ class Aggregate:
 def run_summary(found: Aggregate, scorers: Mapping[str, str]) -> Mapping[str, Any]:
     """Summarise a run: the counts and the mean of each metric, the headline before them, and the usage by role.
 
-    `scorers` are the references of the scorers' versions by name; the first is the headline. One that answers objects
+    `scorers` are the references of the scorers' versions by name; the first is the headline. One that returns objects
     has an entry for each leaf, "judge.tone", and no mean as a headline.
     """
     entries = {name: entry for item in scorers.items() for name, entry in _entries(found, *item).items()}
@@ -195,7 +195,7 @@ def _entries(found: Aggregate, name: str, scorer: str) -> Mapping[str, Mapping[s
 
 
 def _entry(one: MetricSummary) -> Mapping[str, Any]:
-    """`scored + unscored + scorer_errors + model_errors = trials`."""
+    """Return the counts of a metric, of which `trials` is the sum of the others, and its mean."""
     return {
         "trials": one.trials,
         "scored": one.scored,
@@ -207,7 +207,7 @@ def _entry(one: MetricSummary) -> Mapping[str, Any]:
 
 
 def _used(found: Aggregate, role: str) -> Mapping[str, Any]:
-    """Tokens and USD in one role, without what was inherited; None where nothing was reported."""
+    """Return tokens and USD in one role, without what was inherited; None where nothing was reported."""
     used = [one for one in found.usage if one.role == role and not one.inherited]
     costs = [one.cost for one in used if one.cost is not None]
     return {

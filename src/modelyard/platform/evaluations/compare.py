@@ -43,7 +43,7 @@ def compare_runs(
 def assert_not_worse(report: ComparisonReport, metric: str | None, margin: float) -> None:
     """Raise AssertionError when the candidate is shown to be worse by more than `margin`, or nothing was compared.
 
-    The message tells on which metric, by how much, how certain that is, and on which rows. Raises `InvalidInput`.
+    The message has the metrics, the differences, how certain these are, and the rows. Raises `InvalidInput`.
     """
     check = report.comparison.check_not_worse(metric, margin)
     if check.not_compared:
@@ -76,7 +76,7 @@ class Check:
 
 @attrs.frozen(repr=False)
 class QualityGate:
-    """Whether a run is good enough; `print` it to see why. It passes when every check passes."""
+    """The means of a run checked against thresholds. It passes when every check passes; `print` it to see them."""
 
     checks: tuple[Check, ...]
 

@@ -38,8 +38,8 @@ from modelyard.protocols import ServedModel, Snapshot
 class CompletionModel:
     """A model of the platform that is called by completions.
 
-    `request` is the request without messages; its model is pinned to a checkpoint. `seeded` tells that the model takes
-    a seed, `blocking` that it may wait, `needs_loop` that it needs an event loop.
+    `request` is the request without messages; its model is pinned to a checkpoint. `seeded`: the model takes a
+    seed; `blocking`: it may wait; `needs_loop`: it needs an event loop.
     """
 
     runtime: Runtime
@@ -82,7 +82,7 @@ class CompletionModel:
         )
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
-        """Its completion of a row's `messages` or `prompt`, with this seed where it takes one."""
+        """Complete a row's `messages` or `prompt`, with this seed where the model takes one."""
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
         request = self.request.asking(_messages(row), sampling, self.request.max_tokens)
         given = yield from CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow()
@@ -156,7 +156,7 @@ def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | Non
         return None
     ids = [entry.id for entry in Catalogue(runtime, principal).list() if object_id(entry.id) == ref.name]
     if len(ids) > 1:
-        raise InvalidInput.at("model", msg=f"stands for {' and '.join(ids)}; name one of them by its id")
+        raise InvalidInput.at("model", msg=f"is the reference of {' and '.join(ids)}; name one of them by its id")
     return ids[0] if ids else None
 
 

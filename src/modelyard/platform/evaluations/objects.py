@@ -57,7 +57,7 @@ class Objects:
         kind, namespace = _kind(kind), self._reader.place(project, entity)
         given = _content(kind, name, content)
         if (rows is None) is (kind is ObjectKind.DATASET):
-            raise InvalidInput.at("rows", msg="are what a dataset has, and nothing else")
+            raise InvalidInput.at("rows", msg="must be given for a dataset, and for nothing else")
         new = ObjectVersion(
             self._runtime.ids(), *namespace, kind, _id_of(name), 0, digest(given), self._runtime.clock.now(), given
         )

@@ -92,7 +92,7 @@ class CompletionQueue(Generic[T]):
 class InlinePool:
     """Runs flows in the thread that works: for what never waits, and for one at a time.
 
-    Those that were begun together are interleaved, and what several of them ask of the store at once is one
+    Those that were begun together are interleaved, and the store transactions of several of them are one
     transaction. The usage that they record is added to `pending_usage`, where that is given, for its owner to store
     with records of their own.
     """

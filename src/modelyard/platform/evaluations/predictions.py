@@ -107,11 +107,11 @@ def _check_takes(snapshot: Snapshot, run_id: str | None) -> None:
         check_running(snapshot.get(EvaluationRun, run_id))
 
 
-# ---- what a principal may do
+# ---- resources
 
 
 class _Kept(Generic[K]):
-    """What predictions and scores have in common."""
+    """The methods that predictions and scores have in common."""
 
     _cls: type[K]
     _name: str
@@ -199,7 +199,7 @@ class Predictions(_Kept[Prediction]):
     ) -> Prediction:
         """Store the output of a model, named by its reference, for `inputs`; it is open until it is finished.
 
-        `output` is any JSON value; None means that it comes later. `spans` tell where the call was traced. Raises
+        `output` is any JSON value; None means that it comes later. `spans` name the traces of the call. Raises
         `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
         """
         checked_dumps(inputs, at=("inputs",))

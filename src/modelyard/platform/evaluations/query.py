@@ -1,8 +1,8 @@
 """The results of runs, joined by row across them (specification 4.5).
 
-One pass over the runs counts the rows that fit and remembers, of those on the page, no more than their digests and
-what they are sorted by; the rows themselves are read afterwards, a few at a time. The pass reads no more of a run than
-the query goes by: mostly views, and nothing but digests and scorers where no row is looked at.
+One pass over the runs counts the rows that fit, and keeps of those on the page only their digests and sort keys. The
+rows themselves are read afterwards, a few at a time. The pass reads only what the query needs: mostly views, and
+nothing but digests and scorers where there is neither a condition nor an order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

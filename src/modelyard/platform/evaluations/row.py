@@ -59,7 +59,7 @@ class ModelUnderTest(Protocol):
 
 @attrs.frozen
 class ScoreResult:
-    """What a scorer returned. `scored` is False where it failed; `reason` tells why, or why a value is None."""
+    """What a scorer returned. `scored` is False where it failed; `reason` is why, or why a value is None."""
 
     value: Any = None
     reason: str = ""
@@ -216,7 +216,7 @@ def check_signature(function: Any, arguments: Sequence[str], *loc: str) -> None:
 
 def is_async(function: Any) -> bool:
     """Return whether calling a function gives an awaitable."""
-    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - this asks whether it is async, not whether it is callable
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - whether it is async matters, not whether it is callable
 
 
 def _alone(awaitable: Awaitable[Any]) -> Any:

@@ -34,8 +34,8 @@ from modelyard.platform.runtime import Runtime
 class WorkItem:
     """One trial of one row to evaluate. `number` is its position in the order in which they begin.
 
-    `copied` is the prediction that is rescored: no model is called. `unsure` tells that an earlier attempt may have
-    called the model for it already.
+    `copied` is the prediction that is rescored: no model is called. `unsure`: an earlier attempt may have called
+    the model for it already.
     """
 
     number: int
@@ -84,7 +84,7 @@ class RowScheduler:
         scorer_pool: Pool,
         begun: int = 0,
     ) -> None:
-        """`begun` is how many rows were begun before."""
+        """Prepare the work on items. `begun` is how many rows were begun before."""
         self.begun: int = begun
         self.runtime: Runtime = runtime
         self._items, self._model, self._scorers = items, model, scorers

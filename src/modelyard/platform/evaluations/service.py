@@ -1,4 +1,4 @@
-"""`platform.evaluations`: evaluate models, and read what came of it (specification 4.5)."""
+"""`platform.evaluations`: evaluate models, and read the results (specification 4.5)."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -228,7 +228,7 @@ class Evaluations:
         async for event in result.afollow_events(self._runtime, self._principal, run_id, after):
             yield event
 
-    # ---- what came of it
+    # ---- results
 
     def result(self, run_id: str) -> EvaluationResult:
         """Return a run with its rows, as it is now. Raises `NotFound`."""
@@ -304,8 +304,8 @@ class Evaluations:
 
         All metrics count, corrected for how many there are, or the one that is named. Failing on rows where the
         baseline has a value does not help a candidate: it must not be shown to be worse over all rows either, where a
-        missing value counts as the worst. Raises AssertionError that tells on which rows, by how much and how certain
-        that is, also when no row was scored in both; `NotFound`, `InvalidInput`.
+        missing value counts as the worst. Raises AssertionError, whose message has the rows, the differences and how
+        certain these are, also when no row was scored in both; `NotFound`, `InvalidInput`.
         """
         report = self.compare(baseline=baseline, candidate=candidate, **options)
         compare.assert_not_worse(report, metric, margin)

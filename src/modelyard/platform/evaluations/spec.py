@@ -100,7 +100,9 @@ class RunSpec:
         """Raise `InvalidInput` when it needs functions of the caller's, which no worker has."""
         needed = {"model": self.callables.model, "scorers": self.callables.scorers}
         problems = [
-            Problem((name,), "a worker cannot run functions of yours; use what the platform has, or `run`")
+            Problem(
+                (name,), "workers cannot run a function of the caller; name one of the platform's own, or use `run`"
+            )
             for name, functions in needed.items()
             if functions
         ]
@@ -268,7 +270,10 @@ def _model(
         check_signature(model, ("row",), "model")
         if chat:
             raise InvalidInput(
-                [Problem((name,), "is an option of completions; a function takes none") for name in chat]
+                [
+                    Problem((name,), "is an option of completions, and a function takes none; leave it out")
+                    for name in chat
+                ]
             )
         name = object_id(getattr(model, "__name__", type(model).__name__)) or "function"
         return None, ObjectRef(*namespace, RefKind.OP, name), ""
