@@ -241,5 +241,5 @@ def test_no_text_breaks_the_search_for_a_number(text: str) -> None:
 def test_a_misspelt_field_of_a_scorer_is_named_with_the_nearest() -> None:
     with pytest.raises(InvalidInput, match="expceted: is not a field of contains; did you mean expected"):
         rule_of({"type": "contains", "expceted": "answer"})
-    with pytest.raises(InvalidInput, match="x: is not a field of contains$"):
+    with pytest.raises(InvalidInput, match=r"x: is not a field of contains$"):
         rule_of({"type": "contains", "x": "answer"})
