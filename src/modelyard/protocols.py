@@ -246,7 +246,8 @@ class Capabilities:
     the `n` choices of one request itself; otherwise the platform calls it n times. `forced_tools`, `json_mode` and
     `structured_outputs` mean that it really constrains its output, as do "choice" and "regex" in `guided`.
     `synthesises_structure` is for test doubles that answer a forced tool call or a schema with the smallest valid
-    instance.
+    instance. `masked_logprobs` means that log-probabilities of a constrained answer are those among the tokens that
+    were allowed, so that training leaves them out.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -262,6 +263,7 @@ class Capabilities:
     reasoning: bool = False
     synthesises_structure: bool = False
     trainable: bool = False
+    masked_logprobs: bool = False
 
 
 @attrs.frozen

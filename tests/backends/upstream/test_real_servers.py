@@ -11,13 +11,14 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.backends import Timeouts
+from modelyard import Platform, Rollout, open_platform
+from modelyard.backends import VLLM, Timeouts, offer
 from modelyard.backends.upstream.transport import KEPT
-from modelyard.domain.completion import Delta, Sampling
-from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput
+from modelyard.domain.completion import Delta, Sampling, Tool, ToolChoice, ToolMode
+from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, UnsupportedParameter
 from modelyard.testing.fake_vllm.misbehaviour import Gate, Hold
 from modelyard.testing.fake_vllm.server import FakeVllm
-from upstream_asking import TIMEOUTS, Hurried, ask, backend_at, http, request_of, served, text_of
+from upstream_asking import FREE, TIMEOUTS, Hurried, ask, backend_at, http, request_of, served, text_of
 
 
 def events(*chunks: Any) -> bytes:
@@ -352,3 +353,52 @@ class TestGreedyChoices:
         with fake.serve() as url, backend_at(f"{url}/v1") as backend:
             ask(backend, n=3)
         assert fake.chats[0].body["n"] == 3
+
+
+class TestForcedCalls:
+    """vLLM keeps the arguments of a forced call to their schema only if the tool is `strict`."""
+
+    TOOL = Tool("look", "", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+
+    def test_a_tool_that_must_be_called_is_strict_for_a_vllm(self) -> None:
+        fake = FakeVllm()
+        with fake.serve() as url, backend_at(f"{url}/v1") as backend:
+            deltas = ask(backend, tools=(self.TOOL,), tool_choice=ToolChoice(ToolMode.REQUIRED))
+            ask(backend, tools=(self.TOOL,))
+        (call,) = [delta.tool_call for delta in deltas if delta.tool_call]
+        assert json.loads(call.arguments) == {"a": 0}
+        strict = [chat.body["tools"][0]["function"].get("strict") for chat in fake.chats]
+        assert strict == [True, None]
+
+    def test_other_servers_get_what_the_caller_sent(self) -> None:
+        fake, can = FakeVllm(), attrs.evolve(VLLM, guided=frozenset())
+        offered = offer("echo", context_length=1000, pricing=FREE, capabilities=can)
+        with fake.serve() as url, backend_at(f"{url}/v1", models=[offered]) as backend:
+            ask(backend, tools=(self.TOOL,), tool_choice=ToolChoice(ToolMode.REQUIRED))
+        assert "strict" not in fake.chats[0].body["tools"][0]["function"]
+
+
+class TestMaskedLogprobs:
+    """vLLM reports log-probabilities under a grammar after its mask, so that nothing can be trained on them."""
+
+    @pytest.fixture
+    def platform(self) -> Iterator[Platform]:
+        with FakeVllm().serve() as url, backend_at(f"{url}/v1") as backend, open_platform(backend=backend) as platform:
+            yield platform
+
+    def test_a_rollout_has_none_so_that_the_answer_is_context(self, platform: Platform) -> None:
+        rollout = Rollout(platform.chat, model="echo")
+        assert rollout.ask("hello").logprobs
+        assert rollout.ask("hello", response_format={"type": "json_object"}).logprobs is None
+        assert rollout.ask("hello").logprobs
+
+    def test_a_rollout_that_requests_them_is_refused_by_name(self, platform: Platform) -> None:
+        rollout = Rollout(platform.chat, model="echo", logprobs=True)
+        with pytest.raises(UnsupportedParameter, match="logprobs: are not the model's own under a form"):
+            rollout.ask("hello", response_format={"type": "json_object"})
+
+    def test_a_chat_that_requests_them_gets_them(self, platform: Platform) -> None:
+        (choice,) = platform.chat.complete(
+            model="echo", messages="hello", response_format={"type": "json_object"}, logprobs=True
+        ).choices
+        assert choice.logprobs

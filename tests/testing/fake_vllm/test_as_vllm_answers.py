@@ -190,6 +190,18 @@ class TestRequests:
             ({"repetition_penalty": 0}, "repetition_penalty must be greater than zero, got 0.0.", None),
             ({"frequency_penalty": 3}, "frequency_penalty must be in [-2, 2], got 3.0.", None),
             ({"presence_penalty": -3}, "presence_penalty must be in [-2, 2], got -3.0.", None),
+            ({"min_tokens": -1}, "min_tokens must be greater than or equal to 0, got -1.", None),
+            (
+                {"min_tokens": 9, "max_tokens": 4},
+                "min_tokens must be less than or equal to max_tokens=4, got 9.",
+                None,
+            ),
+            ({"structured_outputs": {"choice": []}}, "Choice '[]' cannot be an empty list", None),
+            (
+                {"structured_outputs": {"choice": ["a"], "regex": "b"}},
+                "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').",
+                None,
+            ),
             ({"stop": ""}, "stop cannot contain an empty string.", None),
             (
                 {"messages": []},
@@ -374,6 +386,12 @@ class TestRequests:
     )
     def test_what_it_takes(self, fake: FakeVllm, fields: dict[str, Any]) -> None:
         assert chat(fake, **fields).status_code == 200
+
+    def test_a_form_is_kept_under_the_name_that_it_has_now(self, fake: FakeVllm) -> None:
+        form = chat(fake, structured_outputs={"choice": ["yes", "no"]}).json()
+        assert form["choices"][0]["message"]["content"] == "yes"
+        old = chat(fake, guided_choice=["yes", "no"]).json()
+        assert old["choices"][0]["message"]["content"] == "one two three"
 
     def test_a_model_that_is_unknown_is_told_the_known_ones(self, fake: FakeVllm) -> None:
         words = "The model `nope` does not exist. Valid aliases: tiny."

@@ -12,7 +12,7 @@ import attrs
 from modelyard.backends.upstream.errors import Head, RetryableError, failed_inside, refusal
 from modelyard.backends.upstream.models import UpstreamModel
 from modelyard.backends.upstream.timeouts import Timeouts
-from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
@@ -104,7 +104,8 @@ class Exchange:
         self._upstream, self._clock, self._timeouts = upstream, upstream.clock, upstream.timeouts
         self._transport, self._upstream_model, self._model = transport, upstream_model, model
         self._greedy = request.n > 1 and request.sampling.temperature < _GREEDY
-        self._request = attrs.evolve(request, n=1) if self._greedy else request
+        sent = attrs.evolve(request, n=1) if self._greedy else request
+        self._request = _strict(sent) if upstream_model.capabilities.guided else sent
         self._choices = request.n
         self._limit = self._waited = 0.0
         self._begun = False
@@ -245,3 +246,10 @@ class Exchange:
         found = yield Await(call, call)
         self._waited += self._clock.monotonic() - began
         return found
+
+
+def _strict(request: CompletionRequest) -> CompletionRequest:
+    """Return the request with `strict` tools where one is forced: those of others may have any arguments in vLLM."""
+    if request.tool_choice.mode is not ToolMode.REQUIRED:
+        return request
+    return attrs.evolve(request, tools=tuple(attrs.evolve(tool, strict=True) for tool in request.tools))

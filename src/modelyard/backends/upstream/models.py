@@ -30,6 +30,7 @@ VLLM = Capabilities(
     json_mode=True,
     structured_outputs=True,
     guided=frozenset({"choice", "regex"}),
+    masked_logprobs=True,
 )
 """What a vLLM server can do that was started with tools; token ids since its release 0.10.2."""
 

@@ -122,9 +122,23 @@ def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, max_tok
 
 
 def with_details(request: CompletionRequest, capabilities: Capabilities) -> CompletionRequest:
-    """Return the request with the log-probabilities and token ids that the backend has."""
+    """Return the request with the log-probabilities and token ids that the backend has.
+
+    An answer without log-probabilities is context in training. So it is where those of the backend would not be the
+    model's own. Raises `UnsupportedParameter` where they were requested.
+    """
+    masked = capabilities.masked_logprobs and _is_constrained(request)
+    if masked and request.logprobs:
+        says = (
+            "are not the model's own under a form or a forced call, so that they cannot be trained on; leave this out"
+        )
+        raise UnsupportedParameter([Problem(("logprobs",), says)])
     return attrs.evolve(
         request,
-        logprobs=request.logprobs or capabilities.logprobs,
+        logprobs=request.logprobs or (capabilities.logprobs and not masked),
         return_token_ids=request.return_token_ids or capabilities.token_ids,
     )
+
+
+def _is_constrained(request: CompletionRequest) -> bool:
+    return request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT

@@ -38,6 +38,10 @@ _CHECKS: Mapping[str, shape.Check] = {
     "min_p": shape.number,
     "repetition_penalty": shape.number,
     "return_token_ids": shape.flag,
+    "min_tokens": shape.integer,
+    "ignore_eos": shape.flag,
+    "stop_token_ids": shape.array,
+    "structured_outputs": shape.mapping,
 }
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _GREEDY = 1e-5
@@ -184,6 +188,12 @@ def _check_sampling(body: Json) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         if body.get(name, 1) < 1:
             raise _refused(f"max_tokens must be at least 1, got {body[name]}.", "max_tokens", body[name])
+    if body.get("min_tokens", 0) < 0:
+        raise Refused(f"min_tokens must be greater than or equal to 0, got {body['min_tokens']}.")
+    if body.get("min_tokens", 0) > body.get("max_tokens", shape.INT64):
+        least, most = body["min_tokens"], body["max_tokens"]
+        raise Refused(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.")
+    _check_structure(body.get("structured_outputs", {}))
     if "" in (body.get("stop"), *(body["stop"] if isinstance(body.get("stop"), list) else ())):
         raise Refused("stop cannot contain an empty string.")
     _check_top_logprobs(body.get("top_logprobs", 0))
@@ -193,6 +203,14 @@ def _check_sampling(body: Json) -> None:
 def _least(body: Json, name: str, least: int) -> None:
     if body.get(name, least) < least:
         raise Refused(f"{name} must be at least {least}, got {body[name]}.")
+
+
+def _check_structure(outputs: Json) -> None:
+    if sum(outputs.get(kind) is not None for kind in ("json", "regex", "choice")) > 1:
+        words = "constraints for structured outputs ('json', 'regex' or 'choice')"
+        raise Refused(f"You can only use one kind of {words}.")
+    if outputs.get("choice") == []:
+        raise Refused("Choice '[]' cannot be an empty list")
 
 
 def _check_top_logprobs(count: int) -> None:
