@@ -235,7 +235,7 @@ def test_one_pull_takes_as_many_pieces_as_are_wanted(result: Any, backend: Any) 
 
 @RESULTS
 @BACKENDS
-def test_closing_a_source_stops_the_backend_before_the_flow_goes_on(result: Any, backend: Any) -> None:
+def test_closing_a_source_stops_the_backend_before_the_flow_continues(result: Any, backend: Any) -> None:
     answering = backend()
 
     def flow() -> Flow[list[str]]:
@@ -444,7 +444,7 @@ def test_an_iterator_that_was_never_begun_has_done_nothing() -> None:
     assert kept(store) == 0
 
 
-def test_a_reader_s_own_exception_abandons_the_flow_and_goes_on() -> None:
+def test_a_reader_s_own_exception_abandons_the_flow_and_continues() -> None:
     answering, store = Pieces(), MemoryStore(RECORDS)
     items = iterate(reading(answering, store, []))
     next(items)

@@ -157,7 +157,7 @@ def test_real_time_is_found(source: str, found: str) -> None:
         "f(now())",
     ],
 )
-def test_given_time_is_no_real_time(source: str) -> None:
+def test_given_time_is_not_mistaken_for_real_time(source: str) -> None:
     assert list(real_time(ast.parse(source))) == []
 
 

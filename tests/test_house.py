@@ -226,6 +226,6 @@ def is_module(dotted: str) -> bool:
     return (SOURCE / Path(*dotted.split(".")[1:])).with_suffix(".py").exists()
 
 
-def test_public_names_are_no_names_of_private_things() -> None:
+def test_public_names_are_not_names_of_private_things() -> None:
     for door in DOORS:
         assert not [name for name in import_module(door).__all__ if name.startswith("_") and name != "__version__"]

@@ -63,7 +63,7 @@ def test_a_name_that_a_deferred_module_lacks_is_an_attribute_error(package: str)
     assert not hasattr(late, "treble")
 
 
-def test_a_deferred_module_that_fails_says_so_at_its_use(package: str) -> None:
+def test_a_deferred_module_that_fails_raises_at_its_first_use(package: str) -> None:
     from deferring import broken
 
     for _ in range(2):

@@ -66,7 +66,7 @@ def test_a_completion_and_a_listing_load_nothing_that_they_have_no_use_for() -> 
     assert WAITING.isdisjoint(found["loaded"])  # type: ignore[arg-type]
 
 
-def test_what_waits_is_there_when_it_is_asked_for() -> None:
+def test_deferred_modules_are_loaded_when_they_are_imported() -> None:
     for name in sorted(WAITING):
         __import__(name)
 

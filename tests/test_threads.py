@@ -76,7 +76,7 @@ def test_what_never_blocks_needs_no_thread() -> None:
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_a_task_that_is_cancelled_twice_tells_its_work_to_stop_and_ends_with_it(failing: bool) -> None:
+def test_a_task_that_is_cancelled_twice_stops_its_work_and_ends_with_it(failing: bool) -> None:
     pool, gate, told = FairPool("test", 2), Gate(), threading.Event()
     unheard: list[Any] = []
 
@@ -142,7 +142,7 @@ def test_a_tenant_may_hold_no_more_threads_than_are_free() -> None:
     driven(pool, main)
 
 
-def test_a_newcomer_finds_a_thread_beside_any_number_of_greedy_tenants() -> None:
+def test_a_new_tenant_finds_a_thread_next_to_any_number_of_greedy_ones() -> None:
     pool, gate = FairPool("test", 64), Gate()
 
     async def main() -> None:

@@ -62,7 +62,7 @@ def test_a_link_in_the_place_of_a_part_is_neither_written_through_nor_followed_b
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_full_disk_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+def test_a_full_disk_leaves_no_files(path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
     artifacts = FolderArtifacts(path)
 
     def full(*_: object) -> int:
@@ -88,7 +88,7 @@ def test_a_file_size_limit_counts_as_a_full_disk(path: Path) -> None:
     assert os.listdir(path) == []
 
 
-def test_a_failing_disk_is_a_store_error_and_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_is_a_store_error_and_leaves_no_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artifacts = FolderArtifacts(path)
     syncs: list[int] = []
 

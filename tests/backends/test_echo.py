@@ -71,7 +71,7 @@ def test_token_ids_are_the_same_in_every_process_and_release() -> None:
     assert echo.token_id(" hello") == 1180497166
 
 
-def test_nobody_looking_means_one_delta_and_streaming_means_one_a_token() -> None:
+def test_a_whole_answer_is_one_delta_and_a_stream_has_one_per_token() -> None:
     assert deltas("one two three") == [Delta("one two three", 3, finish_reason=FinishReason.STOP)]
     assert [delta.text for delta in deltas("one two three", streamed=True)] == ["one", " two", " three"]
 
@@ -82,7 +82,7 @@ def test_an_empty_text_is_an_answer_without_tokens() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_the_limit_cuts_at_a_token_and_says_so(streamed: bool) -> None:
+def test_the_limit_cuts_at_a_token_with_the_finish_reason_length(streamed: bool) -> None:
     cut = answer("one two three", max_tokens=2, streamed=streamed)
     assert (cut.message.text, cut.finish_reason) == ("one two", FinishReason.LENGTH)
     whole = answer("one two three", max_tokens=3, streamed=streamed)

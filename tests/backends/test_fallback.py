@@ -66,7 +66,7 @@ class TestFallbackOnLoops(BackendContract):
 
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("error", [BackendError("down"), Overloaded("full", 3)])
-def test_the_next_is_asked_and_the_log_says_so(
+def test_the_next_backend_is_tried_and_the_log_says_it(
     either: Any, error: BackendError, blocking: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, third = Failing(error, blocking=blocking), Failing(error)
@@ -76,19 +76,19 @@ def test_the_next_is_asked_and_the_log_says_so(
     assert f"trying the next one: {error}" in caplog.text
 
 
-def test_the_last_ones_failure_is_told(either: Any) -> None:
+def test_the_failure_of_the_last_backend_is_raised(either: Any) -> None:
     with pytest.raises(Overloaded, match="full"):
         either(Fallback([Failing(BackendError("down")), Failing(Overloaded("full"))]))
 
 
-def test_nobody_else_is_asked_once_something_was_said(either: Any) -> None:
+def test_no_other_backend_is_tried_after_the_first_token(either: Any) -> None:
     second = Failing(BackendError("never"))
     with pytest.raises(BackendError, match="down"):
         either(Fallback([Failing(BackendError("down"), after=1), second]))
     assert second.asked == 0
 
 
-def test_the_callers_fault_is_no_reason_to_ask_another(either: Any) -> None:
+def test_an_error_of_the_caller_is_not_sent_to_another_backend(either: Any) -> None:
     second = Failing(BackendError("never"))
     with pytest.raises(InvalidInput):
         either(Fallback([Failing(InvalidInput.at("stop", msg="is odd")), second]))
@@ -148,7 +148,7 @@ def test_a_cancelled_task_waits_for_a_thread_and_stops_it() -> None:
     assert slow.closed == 1
 
 
-def test_models_are_those_of_all_and_each_is_asked_of_those_that_offer_it() -> None:
+def test_the_models_of_all_backends_are_offered_and_each_is_sent_to_those_that_offer_it() -> None:
     backend = Fallback([EchoBackend(("a", "b")), ScriptedBackend(["from the script"] * 2, ("b", "c"))])
     assert [entry.id for entry in backend.entries()] == ["a", "b", "c"]
     with open_platform(backend=Router([backend])) as platform:
@@ -188,7 +188,7 @@ def test_the_one_that_answers_counts_its_prompt_where_another_cannot() -> None:
         assert (usage.prompt_tokens, usage.completion_tokens, usage.estimated) == (3 + estimated, 6, estimated)
 
 
-def test_one_for_event_loops_only_cannot_be_asked_by_blocking_calls() -> None:
+def test_an_asynchronous_backend_refuses_blocking_calls() -> None:
     with pytest.raises(BackendError, match="asynchronously only"):
         ask(Fallback([OnLoops(EchoBackend())]))
 

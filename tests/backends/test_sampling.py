@@ -32,9 +32,7 @@ def logprobs_of(values: list[float]) -> list[float]:
 
 
 @given(logits, seeds)
-def test_temperature_0_takes_the_likeliest_token_whatever_the_seed_and_the_filters(
-    values: list[float], seed: int
-) -> None:
+def test_temperature_0_takes_the_likeliest_token_for_any_seed_and_filters(values: list[float], seed: int) -> None:
     greedy = Sampling(temperature=0, seed=seed, top_k=1, top_p=0.1, min_p=0.9)
     assert next_token(values, greedy, (), ()) == values.index(max(values))
 
@@ -57,7 +55,9 @@ def test_top_p_draws_from_the_smallest_set_that_holds_p(values: list[float], top
 
 
 @given(logits, st.floats(0.01, 1), seeds)
-def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest(values: list[float], min_p: float, seed: int) -> None:
+def test_min_p_keeps_what_is_likely_enough_relative_to_the_likeliest(
+    values: list[float], min_p: float, seed: int
+) -> None:
     weights = softened(values, 1.0)
     tokens = kept(weights, Sampling(min_p=min_p))
     assert list(tokens) == [token for token, weight in enumerate(weights) if weight >= min_p * max(weights)]
@@ -97,7 +97,7 @@ def test_plain_sampling_may_draw_from_the_weights_at_hand(
         {"logit_bias": {1: 1.0}},
     ],
 )
-def test_whatever_changes_the_weights_is_not_plain(changed: dict[str, Any]) -> None:
+def test_a_configuration_that_changes_the_weights_is_not_plain(changed: dict[str, Any]) -> None:
     assert not is_plain(Sampling(**changed))
 
 

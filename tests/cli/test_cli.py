@@ -78,7 +78,7 @@ def test_a_job_is_named_by_the_model_that_it_trains_last(store: Path) -> None:
     assert "not found" in call("jobs", "show", "--store", store, "p/none", status=1).output
 
 
-def test_a_job_that_failed_tells_its_error_in_short_in_a_list_and_whole_where_it_is_shown(store: Path) -> None:
+def test_the_error_of_a_failed_job_is_short_in_a_listing_and_whole_on_its_own(store: Path) -> None:
     with open_platform(store) as platform:
         example = Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))
         job = platform.training.sft("p/m", [example] * 4, learning_rate=1e6)
@@ -139,7 +139,7 @@ def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("words", [(), ("--store", "a.db", "--factory", "a:b")])
-def test_a_worker_is_told_where_its_platform_is_in_one_way(words: tuple[str, ...]) -> None:
+def test_a_worker_gets_either_a_store_or_a_factory(words: tuple[str, ...]) -> None:
     assert "give either --store or --factory" in call("work", *words, status=2).output
 
 
@@ -148,7 +148,7 @@ def test_a_factory_that_cannot_be_loaded_is_one_clear_line() -> None:
     assert "no_such_module:platform cannot be loaded" in told
 
 
-def test_a_worker_runs_each_job_in_a_process_of_its_own_until_it_is_terminated(store: Path) -> None:
+def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store: Path) -> None:
     words = [sys.executable, "-m", "modelyard.cli", "work", "--isolate", "--store", str(store)]
     worker = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert "waits for jobs" in worker.stderr.readline()

@@ -559,7 +559,7 @@ def _uploads_here(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @BOTH
 @pytest.mark.usefixtures("_uploads_here")
-def test_the_client_uploads_its_data_itself_and_rl_goes_on_from_what_they_taught(
+def test_the_client_uploads_its_own_data_and_rl_continues_from_the_result(
     live: Any, kind: Kind, tmp_path: Path
 ) -> None:
     from art.utils.sft import create_lr_schedule, train_sft_from_file

@@ -59,7 +59,7 @@ def training(client_at: Any) -> Any:
         yield client
 
 
-def test_a_completion_has_text_usage_and_the_model_that_was_asked(client: Any) -> None:
+def test_a_completion_has_text_usage_and_the_requested_model(client: Any) -> None:
     answer = client.chat.completions.create(model="echo", messages=HELLO)
     assert answer.object == "chat.completion"
     assert answer.model == "echo"

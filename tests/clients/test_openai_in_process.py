@@ -101,7 +101,7 @@ def test_the_key_is_one_of_the_platform_s_entity_and_books_on_it() -> None:
             again.models.list()
 
 
-def test_a_key_of_ones_own_is_used_and_its_limits_hold(yard: Platform) -> None:
+def test_a_given_key_is_used_and_its_limits_hold(yard: Platform) -> None:
     limited = yard.keys.create(requests_per_minute=1)
     with openai_client(yard, api_key=limited.secret, max_retries=0) as client:
         client.chat.completions.create(model="echo", messages=HELLO)

@@ -80,7 +80,7 @@ def test_an_uploaded_artifact_is_what_a_job_learns_from(
     assert losses[-1] < losses[0] / 2
 
 
-def test_versions_count_up_and_the_same_rows_are_no_new_one(run: Any, tmp_path: Path) -> None:
+def test_versions_count_up_and_the_same_rows_make_no_new_one(run: Any, tmp_path: Path) -> None:
     versions = [
         run.log_artifact(artifact(tmp_path, "versions", rows(count))).wait().version for count in (1, 2, 1, 2, 3)
     ]
@@ -98,7 +98,7 @@ def test_a_large_file_arrives_whole(run: Any, served: Any, tmp_path: Path) -> No
     assert (again.version, again.rows, again.digest) == (0, 10_000, logged.digest)
 
 
-def test_a_row_that_cannot_be_read_is_told_by_its_line_when_a_job_is_asked_for(
+def test_an_unreadable_row_is_reported_with_its_line_when_a_job_is_created(
     run: Any, yard: httpx.Client, tmp_path: Path
 ) -> None:
     bad = "".join(json.dumps(row) + "\n" for row in rows(2)) + '{"messages": [{"role": "user"}]}\n'
@@ -108,7 +108,7 @@ def test_a_row_that_cannot_be_read_is_told_by_its_line_when_a_job_is_asked_for(
     assert refused.json()["detail"][0]["loc"][:4] == ["body", "training_data_url", "line", "3"]
 
 
-def test_an_artifact_that_is_no_dataset_is_refused_in_words_that_the_client_shows(run: Any, tmp_path: Path) -> None:
+def test_an_artifact_that_is_not_a_dataset_is_refused_in_words_that_the_client_shows(run: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="artifactTypeName: must be 'dataset'"):
         run.log_artifact(artifact(tmp_path, "weights", b"x", type="model")).wait()
 
@@ -119,7 +119,7 @@ def test_another_s_project_is_closed(served: Any) -> None:
         wandb.init(entity="rival", project="proj", settings=wandb.Settings(init_timeout=30))
 
 
-def test_a_wrong_key_is_told(served: Any) -> None:
+def test_a_wrong_key_is_reported(served: Any) -> None:
     wrong = wandb.Settings(api_key="x" * 40, init_timeout=30)
     with pytest.raises(wandb.errors.Error, match=r"401|API key|permission"):
         wandb.init(entity="acme", project="proj", settings=wrong)

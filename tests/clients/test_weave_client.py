@@ -228,7 +228,7 @@ def test_what_is_open_is_deleted_piece_by_piece(ask: Ask) -> None:
     refused(404, ask, "score_read", score_id=scores[1].score_id)
 
 
-def test_wrong_references_unknown_things_and_a_missing_key_are_told_precisely(served: Any, ask: Ask) -> None:
+def test_wrong_references_unknown_objects_and_a_missing_key_are_reported_precisely(served: Any, ask: Ask) -> None:
     wrong = refused(422, ask, "evaluation_create", name="wrong", dataset="rows", scorers=["", "x"])
     places = [problem["loc"] for problem in wrong["detail"]]
     assert places == [["body", "dataset"], ["body", "scorers", "0"], ["body", "scorers", "1"]]
@@ -273,7 +273,7 @@ def test_results_are_filtered_sorted_and_summed_up(ask: Ask) -> None:
 
 
 @pytest.mark.skipif(OLD, reason="the older release has no call for it")
-def test_a_worker_evaluates_a_model_and_scores_it_anew(ask: Ask, served: Any) -> None:
+def test_a_worker_evaluates_a_model_and_scores_it_again(ask: Ask, served: Any) -> None:
     evaluations, place = served.platform.evaluations, {"project": "weave", "entity": "acme"}
     served.platform.models.create("parrot", base_model="tabular-mini", **place)
     rows = [{"prompt": row["question"], "expected": row["expected"]} for row in ROWS]

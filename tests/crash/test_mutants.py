@@ -34,7 +34,7 @@ def test_an_event_that_commits_before_its_state_is_found_out(nursery: Nursery, e
     assert wrong_after(nursery, evidence, "torn 3", "event_before_state") == ["is at step 1, but tells of 2"]
 
 
-def test_an_end_that_is_told_before_it_is_true_is_found_out(nursery: Nursery, evidence: Evidence) -> None:
+def test_an_end_that_is_reported_too_early_is_caught(nursery: Nursery, evidence: Evidence) -> None:
     wrong = wrong_after(nursery, evidence, f"torn {STEPS + 2}", "event_before_state")
     assert wrong == ["is running, but its last event is ['training_ended']"]
 

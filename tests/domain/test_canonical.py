@@ -62,6 +62,6 @@ def test_a_number_that_json_has_not_is_refused(value: object) -> None:
         canonical_json(value)
 
 
-def test_what_is_no_json_value_is_refused() -> None:
+def test_what_is_not_a_json_value_is_refused() -> None:
     with pytest.raises(TypeError, match="set is no JSON value"):
         canonical_json({1})

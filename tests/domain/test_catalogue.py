@@ -92,7 +92,7 @@ def test_a_field_out_of_its_bounds_is_named(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("price", ["-1", "NaN", "Infinity", "0." + "1" * 31])
-def test_a_price_that_is_no_amount_is_named(price: str) -> None:
+def test_a_price_that_is_not_an_amount_is_named(price: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_entry(attrs.evolve(ENTRY, pricing=Pricing(completion=Decimal(price))))
     assert [problem.loc for problem in refused.value.problems] == [("pricing", "completion")]

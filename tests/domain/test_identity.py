@@ -37,7 +37,7 @@ def test_a_text_is_a_name_exactly_when_it_is_short_plain_ascii_of_the_alphabet_a
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a b", "naïve", "a\n", "a\0", "x" * 129, "ａ", "a\u200b"])
-def test_what_is_no_name_is_refused_where_it_stands(text: str) -> None:
+def test_what_is_not_a_name_is_refused_where_it_stands(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         check_name(text, "projects", 2)
     assert refused.value.problems[0].loc == ("projects", 2)

@@ -52,7 +52,7 @@ def test_one_in_use_stays_and_where_all_are_in_use_more_are_refused() -> None:
     assert loads.use("c", "b") == [2, 1]  # the slots of b, and then of a
 
 
-def test_a_slot_whose_loading_failed_is_free_again_and_the_next_tries_anew() -> None:
+def test_a_slot_whose_loading_failed_is_free_and_the_next_caller_tries_again() -> None:
     loads = Loads(1)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), loads.slots.pinned("a", lambda slot: 1 // 0):

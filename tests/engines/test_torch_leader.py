@@ -22,7 +22,7 @@ def test_the_lead_is_taken_by_one_at_a_time() -> None:
     assert [lead.take(), lead.take(), lead.hand_over(), lead.take()] == [True, False, True, True]
 
 
-def test_nobody_follows_where_nobody_leads() -> None:
+def test_no_thread_follows_without_a_leader() -> None:
     lead, woken = LeaderElection(), list[str]()
     assert not lead.follow("a", follower(woken, "a"))
     assert lead.take()
@@ -30,7 +30,7 @@ def test_nobody_follows_where_nobody_leads() -> None:
     assert woken == []
 
 
-def test_those_who_are_ready_are_told_and_the_others_wait_on() -> None:
+def test_ready_waiters_are_woken_and_the_others_keep_waiting() -> None:
     lead, woken, ready = LeaderElection(), list[str](), {"a"}
     lead.take()
     for name in "abc":

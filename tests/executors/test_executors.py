@@ -128,7 +128,7 @@ def test_no_more_jobs_run_at_a_time_than_there_are_threads() -> None:
     assert 1 <= most <= 2
 
 
-def test_a_thread_that_hangs_is_left_behind_in_bounded_time_and_ends_with_the_process() -> None:
+def test_a_hanging_thread_delays_closing_for_a_bounded_time_and_ends_with_the_process() -> None:
     executor, go_on = ThreadExecutor(grace=0.01), threading.Event()
     handle = executor.submit(CLAIM, lambda _: go_on.wait(60) and None, NEEDS)
     executor.close()

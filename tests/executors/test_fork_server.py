@@ -87,7 +87,7 @@ def test_each_job_after_the_first_is_taken_by_the_spare_that_was_started_before_
     assert executor._spare is None
 
 
-def test_a_spare_has_imported_what_it_was_told_and_leaves_when_its_parent_does(
+def test_a_spare_process_has_imported_its_modules_and_ends_with_its_parent(
     platform: Platform, executor: SubprocessExecutor, tmp_path: Path
 ) -> None:
     with platform.worker(executor=executor):
@@ -136,7 +136,7 @@ def submitted(executor: SubprocessExecutor, job_id: str) -> str:
     return executor.submit(Claim(job_id, 1, "worker"), lambda _: None, NEEDS)
 
 
-def test_forked_jobs_whose_origin_dies_are_ended_and_told_each_by_itself_and_the_next_one_runs(
+def test_forked_jobs_whose_server_dies_end_one_by_one_and_the_next_one_runs(
     tmp_path: Path,
 ) -> None:
     factory = "modelyard.testing.contracts.executor:trial_elsewhere"
@@ -155,7 +155,7 @@ def test_forked_jobs_whose_origin_dies_are_ended_and_told_each_by_itself_and_the
         assert forks(executor) is not server
 
 
-def test_how_a_forked_process_ended_is_told_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_forked_process_is_reported_with_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     with closing(SubprocessExecutor("gated_yard:talkative", fork=True)) as executor:
         executor._prepare()
@@ -165,7 +165,9 @@ def test_how_a_forked_process_ended_is_told_with_its_last_words(monkeypatch: pyt
         assert told.endswith("the end")
 
 
-def test_what_cannot_be_imported_leaves_every_job_to_a_process_of_its_own(platform: Platform, tmp_path: Path) -> None:
+def test_without_its_imports_the_fork_server_leaves_every_job_to_a_new_process(
+    platform: Platform, tmp_path: Path
+) -> None:
     arguments = [str(tmp_path / "yard.db")]
     executor = SubprocessExecutor("modelyard.compose:open_platform", arguments, preload=["no_such_module"], fork=True)
     with platform.worker(executor=executor):
@@ -175,7 +177,7 @@ def test_what_cannot_be_imported_leaves_every_job_to_a_process_of_its_own(platfo
             executor._forks._process.wait(PATIENCE)
 
 
-def test_a_host_that_cannot_fork_so_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_fork()
     monkeypatch.delattr(os, "pidfd_open")
     with pytest.raises(InvalidInput, match="needs Linux"):

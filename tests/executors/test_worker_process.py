@@ -314,7 +314,7 @@ def test_of_two_processes_of_one_job_the_older_writes_nothing_more(site: Site, u
     site.check_finished(job, undisturbed)
 
 
-def test_a_process_that_hangs_when_it_is_asked_to_leave_has_the_lease_and_gives_its_job_back(site: Site) -> None:
+def test_a_process_that_hangs_when_asked_to_stop_has_one_lease_and_gives_its_job_back(site: Site) -> None:
     job = site.claimed(gate="step 3")
     process = site.start_job(job, "0.3")
     site.reached()
@@ -332,7 +332,7 @@ def test_a_process_that_is_terminated_gives_its_job_back(site: Site) -> None:
     assert (job.status, site.progress(job).crashes) == (JobStatus.QUEUED, 0)
 
 
-def test_a_process_that_is_asked_to_leave_while_its_platform_opens_leaves_at_once(site: Site) -> None:
+def test_a_process_that_is_asked_to_stop_while_its_platform_opens_stops_at_once(site: Site) -> None:
     job = site.claimed()
     process = site.start("-m", "modelyard.worker", "gated_yard:stuck", job.id, str(site.folder))
     site.reached()
@@ -340,7 +340,7 @@ def test_a_process_that_is_asked_to_leave_while_its_platform_opens_leaves_at_onc
     assert site.progress(job).epoch == 1
 
 
-def test_a_job_that_nobody_holds_or_knows_is_not_run(site: Site) -> None:
+def test_an_unclaimed_or_unknown_job_is_not_run(site: Site) -> None:
     job = site.sft()
     waiting = site.start_job(job, stdin=subprocess.DEVNULL)
     unknown = site.start("-m", "modelyard.worker", "gated_yard:gated", "no-such-job", str(site.folder))
@@ -357,7 +357,7 @@ def test_a_job_that_nobody_holds_or_knows_is_not_run(site: Site) -> None:
 # ---- the executor itself -----------------------------------------------------------------------------------------
 
 
-def test_what_a_dead_process_has_left_behind_is_ended_with_it(site: Site) -> None:
+def test_children_of_a_dead_process_are_ended_with_it(site: Site) -> None:
     executor = site.executor("bereaved")
     ended = outcome(executor, executor.submit(Claim("job", 1, "worker"), lambda _: None, NEEDS))
     assert "signal 9 (Killed)" in ended.fault
@@ -391,7 +391,7 @@ def test_a_factory_that_returns_no_platform_is_named() -> None:
         platform_of("os:getcwd")
 
 
-def test_a_process_that_cannot_be_listened_to_is_not_left_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_output_cannot_be_read_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
 
     class NoThread:
@@ -417,7 +417,7 @@ def test_a_process_that_cannot_be_listened_to_is_not_left_behind(site: Site, mon
 # ---- names of processes ------------------------------------------------------------------------------------------
 
 
-def test_a_process_is_told_from_another_that_has_its_number() -> None:
+def test_a_process_is_distinguished_from_a_later_one_with_the_same_id() -> None:
     me = this_process()
     assert me.lives
     assert ProcessName.parse(str(me)) == me
@@ -437,11 +437,11 @@ def test_a_process_that_has_ended_and_was_not_waited_for_lives_no_more() -> None
 
 
 @pytest.mark.parametrize("text", ["", "-", "1", "1-", "-1", "x-1", "1-x", "1-2-3", "²-1"])
-def test_what_is_no_name_is_not_read_as_one(text: str) -> None:
+def test_what_is_not_a_name_is_not_read_as_one(text: str) -> None:
     assert ProcessName.parse(text) is None
 
 
-def test_where_the_system_tells_nothing_no_process_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_process_information_no_process_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     me = this_process()
     monkeypatch.setattr("modelyard.process_identity.PROC", tmp_path)
     assert machine() == ""

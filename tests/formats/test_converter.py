@@ -160,7 +160,7 @@ def test_every_problem_is_named_at_its_place_at_once() -> None:
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 1, True, 1.5])
-def test_what_is_no_object_is_one_problem(value: object) -> None:
+def test_what_is_not_an_object_is_one_problem(value: object) -> None:
     assert problems(value, Drawing, "body") == {"body": "dict_type"}
 
 
@@ -190,7 +190,7 @@ def test_a_rule_over_several_fields_says_where() -> None:
     }
 
 
-def test_only_the_first_hundred_problems_are_told_and_how_many_more_there_are() -> None:
+def test_only_the_first_hundred_problems_are_listed_with_the_number_of_the_others() -> None:
     with pytest.raises(InvalidInput) as caught:
         structure(Drawing, {"name": "x", "weights": ["no"] * 250})
     told = caught.value.problems
@@ -213,7 +213,7 @@ def test_members_that_the_class_lacks_are_refused_where_it_must_fit_exactly() ->
     assert [problem.loc for problem in caught.value.problems] == [("line", "nmae"), ("line", "shapes", 0, "sdie")]
 
 
-def test_a_class_that_cannot_be_told_apart_or_parsed_is_the_programmer_s_fault() -> None:
+def test_an_ambiguous_or_unreadable_class_is_a_type_error() -> None:
     @attrs.frozen
     class Strange:
         value: complex
@@ -224,7 +224,7 @@ def test_a_class_that_cannot_be_told_apart_or_parsed_is_the_programmer_s_fault()
         tag_of([Drawing, Strange])
 
 
-def test_problems_are_told_in_order_missing_members_then_types_as_sent_then_constraints() -> None:
+def test_problems_are_ordered_missing_members_then_types_as_sent_then_constraints() -> None:
     with pytest.raises(InvalidInput) as caught:
         structure(Sized, {"name": "TOO LONG A NAME", "level": 3, "note": 5})
     assert [problem.loc for problem in caught.value.problems] == [("size",), ("level",), ("note",), ("name",)]

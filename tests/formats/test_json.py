@@ -102,7 +102,7 @@ def test_what_no_store_could_keep_is_refused_in_words(raw: bytes, says: str, pad
     assert "sesame" not in message
 
 
-def test_a_long_text_is_no_structure() -> None:
+def test_a_long_text_is_not_a_structure() -> None:
     text = '[{,"\\' * 100_000
     assert loads(dumps([text])) == [text]
 

@@ -123,14 +123,14 @@ def test_faults_are_named_at_their_place(raw: bytes, loc: tuple[str | int, ...],
     assert says in problem.msg
 
 
-def test_null_can_be_told_before_it_is_read() -> None:
+def test_null_can_be_recognised_before_it_is_read() -> None:
     reader = JsonReader([b'{"groups": null}'])
     for _ in reader.members():
         assert reader.is_null()
         assert reader.take() is None
 
 
-def test_memory_stays_at_one_value_whatever_the_size() -> None:
+def test_memory_stays_at_one_value_for_any_size() -> None:
     row = json.dumps({"text": "x" * 50_000}).encode()
 
     def chunks() -> Iterator[bytes]:

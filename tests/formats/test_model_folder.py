@@ -62,7 +62,7 @@ def test_weights_are_read_again_only_when_they_were_written_since(base_folder: P
     check_unchanged(base)
 
 
-def test_progress_is_told_up_to_the_last_byte(base_folder: Path) -> None:
+def test_progress_is_reported_up_to_the_last_byte(base_folder: Path) -> None:
     told: list[tuple[int, int]] = []
     read_base_folder(base_folder, lambda *done: told.append(done))
     assert told == sorted(told)
@@ -124,9 +124,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("entries", HARMLESS)
-def test_whatever_is_causal_and_of_plain_weights_is_taken(
-    changed: Callable[..., Path], entries: dict[str, Any]
-) -> None:
+def test_any_causal_model_with_plain_weights_is_accepted(changed: Callable[..., Path], entries: dict[str, Any]) -> None:
     assert read_base_folder(changed(**entries)).context_length == 128
 
 
@@ -166,7 +164,7 @@ def test_a_missing_file_is_named(base_folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 10**5])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
-def test_what_is_no_json_object_is_refused(base_folder: Path, name: str, text: bytes) -> None:
+def test_what_is_not_a_json_object_is_refused(base_folder: Path, name: str, text: bytes) -> None:
     (base_folder / name).write_bytes(text)
     with pytest.raises(InvalidInput, match=r"is no JSON|must hold an object"):
         read_base_folder(base_folder)
@@ -192,7 +190,7 @@ def test_pickled_weights_are_never_read(base_folder: Path) -> None:
         read_base_folder(base_folder)
 
 
-def test_weights_that_are_no_safetensors_are_refused(base_folder: Path) -> None:
+def test_weights_that_are_not_safetensors_are_refused(base_folder: Path) -> None:
     (base_folder / "model.safetensors").write_bytes(b"\x80\x04pickled under another name")
     with pytest.raises(InvalidInput) as refused:
         read_base_folder(base_folder)
@@ -215,6 +213,6 @@ def test_a_file_that_is_far_too_large_is_not_read(base_folder: Path) -> None:
         read_base_folder(base_folder)
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is no folder"):
         read_base_folder(tmp_path / "nothing")

@@ -40,7 +40,7 @@ def test_tensors_survive_the_way_there_and_back(values: dict[str, Tensor]) -> No
     assert read(io.BytesIO(b"".join(write_tensors(values)))) == values
 
 
-def test_the_name_that_the_format_keeps_for_itself_is_no_tensors() -> None:
+def test_the_reserved_name_of_the_format_is_not_a_tensor() -> None:
     with pytest.raises(ValueError, match="no tensor can have the name __metadata__"):
         b"".join(write_tensors({"a": Tensor("U8", (1,), b"x"), "__metadata__": Tensor("U8", (1,), b"x")}))
 

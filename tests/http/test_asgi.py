@@ -277,7 +277,7 @@ def test_a_cancelled_server_task_stays_cancelled() -> None:
     assert backend.stopped == 1
 
 
-def test_no_task_is_left_behind(platform: Any, key: str) -> None:
+def test_no_task_remains(platform: Any, key: str) -> None:
     async def main() -> set[Any]:
         app = asgi_app(platform)
         for stream in (False, True):
@@ -368,7 +368,7 @@ def test_a_stream_in_which_nothing_is_said_for_long_is_kept_alive_by_comments(
     assert said.endswith(b"data: [DONE]\n\n")
 
 
-def test_a_body_that_is_no_event_stream_has_no_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_is_not_an_event_stream_has_no_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelyard.asgi.EVENT_STREAM", ("content-type", "of something else"))
     assert COMMENT not in thought(monkeypatch)
 
@@ -427,7 +427,7 @@ def test_the_worker_lives_as_long_as_the_application_when_it_is_wanted(platform:
     assert threading.active_count() == before
 
 
-def test_the_worker_of_a_served_platform_runs_its_jobs_where_it_is_told(platform: Any) -> None:
+def test_the_worker_of_a_served_platform_uses_the_given_executor(platform: Any) -> None:
     class Counting(InlineExecutor):
         jobs = 0
 

@@ -22,12 +22,12 @@ def basic(pair: str | bytes) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-def test_a_bearer_key_is_read_whatever_the_case_of_the_scheme(scheme: str) -> None:
+def test_a_bearer_key_is_read_in_any_case_of_the_scheme(scheme: str) -> None:
     assert secret_in(f"{scheme} {KEY}", Auth.BEARER, 512) == KEY
 
 
 @pytest.mark.parametrize("pair", [f"api:{KEY}", f":{KEY}", f"é:{KEY}"])
-def test_a_basic_key_is_the_password_whoever_the_user(pair: str) -> None:
+def test_a_basic_key_is_the_password_of_any_user(pair: str) -> None:
     assert secret_in(basic(pair), Auth.BASIC, 512) == KEY
 
 
@@ -59,7 +59,7 @@ def test_the_first_colon_splits() -> None:
         KEY,
     ],
 )
-def test_what_is_no_bearer_key_is_refused(header: str | None) -> None:
+def test_what_is_not_a_bearer_key_is_refused(header: str | None) -> None:
     with pytest.raises(Unauthenticated) as refused:
         secret_in(header, Auth.BEARER, 512)
     assert KEY not in str(refused.value)
@@ -85,7 +85,7 @@ def test_what_is_no_bearer_key_is_refused(header: str | None) -> None:
         basic("api:" + "x" * 1100),
     ],
 )
-def test_what_is_no_basic_key_is_refused(header: str | None) -> None:
+def test_what_is_not_a_basic_key_is_refused(header: str | None) -> None:
     with pytest.raises(Unauthenticated):
         secret_in(header, Auth.BASIC, 512)
 

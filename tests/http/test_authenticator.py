@@ -59,7 +59,7 @@ def client(request: pytest.FixtureRequest, platform: Platform, sessions: Session
     return made
 
 
-def test_whoever_it_knows_acts_as_the_principal_that_it_names(client: Client, platform: Platform) -> None:
+def test_a_known_caller_acts_as_the_principal_that_is_returned(client: Client, platform: Platform) -> None:
     assert client.chat(key="s.1").status == 200
     (total,) = platform.usage.total(by=("entity", "project", "key"))
     assert (total.entity, total.project, total.key) == ("acme", "books", "user-ann")
@@ -67,7 +67,7 @@ def test_whoever_it_knows_acts_as_the_principal_that_it_names(client: Client, pl
     assert foreign.status == 403
 
 
-def test_the_platform_s_own_keys_let_nobody_in_beside_it(client: Client) -> None:
+def test_an_authenticator_replaces_the_keys_of_the_platform(client: Client) -> None:
     answer = client.send("GET", HEALTH)
     assert answer.status == 401
     assert answer.json["detail"] == "this session has ended; log in again"
@@ -115,7 +115,7 @@ def test_limits_are_counted_for_each_caller(platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, True, {"entity": "acme"}, "ann"])
-def test_one_that_answers_no_principal_lets_nobody_in(
+def test_an_authenticator_that_returns_no_principal_lets_no_caller_in(
     platform: Platform, wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = client_of(platform, authenticator=Sessions({"s.1": wrong}))
@@ -125,7 +125,7 @@ def test_one_that_answers_no_principal_lets_nobody_in(
     assert "s.1" not in caplog.text
 
 
-def test_what_it_fails_with_is_a_fault_of_the_host_s_and_lets_nobody_in(
+def test_an_error_of_the_authenticator_is_a_server_error_and_lets_no_caller_in(
     platform: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Sessions):

@@ -61,7 +61,7 @@ def test_a_route_takes_its_own_scheme_alone(client: Any, route: Any) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/nothing", "/inference/v1", "/inference/v1/nothing", "/v2/x", "/evaluations/x", "/v1/"]
 )
-def test_below_a_guarded_prefix_what_does_not_exist_is_told_to_callers_only(client: Any, path: str) -> None:
+def test_below_a_guarded_prefix_only_known_callers_see_what_does_not_exist(client: Any, path: str) -> None:
     auth = "Basic" if path.startswith(("/v2", "/eval")) else "Bearer"
     assert client.send("GET", path, key="").status == 401
     assert client.send("GET", path, auth=auth).status == 404
@@ -144,7 +144,7 @@ def test_callers_do_not_see_each_other_s_views(client: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v1/health"), ("GET", "/v1/nothing"), ("GET", "/nothing"), ("GET", CATALOGUE)]
 )
-def test_every_answer_has_a_request_id_of_its_own(client: Any, method: str, path: str) -> None:
+def test_every_answer_has_its_own_request_id(client: Any, method: str, path: str) -> None:
     ids = {client.send(method, path).headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
 
@@ -206,7 +206,7 @@ def test_each_interface_has_its_own_shape_of_errors(client: Any) -> None:
         (RuntimeError("secret"), 502, "RuntimeError"),
     ],
 )
-def test_what_fails_inside_is_told_without_its_secrets(
+def test_an_internal_error_is_reported_without_its_secrets(
     failure: Exception, status: int, told: str, client_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_platform(backend=Faulty(failure)) as platform:
@@ -351,7 +351,7 @@ def test_reading_stops_at_the_cap(client_for: Any) -> None:
 
 
 @pytest.mark.parametrize("length", ["-1", "abc", "", "1e3", "1, 1"])
-def test_a_length_that_is_no_number_is_not_believed(client: Any, length: str) -> None:
+def test_a_length_that_is_not_a_number_is_not_believed(client: Any, length: str) -> None:
     raw = b'{"model": "echo", "messages": [{"role": "user", "content": "x"}]}'
     answer = client.send("POST", "/inference/v1/chat/completions", raw=raw, headers=[("content-length", length)])
     assert answer.status == 200

@@ -69,7 +69,7 @@ def test_statuses_by_error_format(failure: Exception, statuses: tuple[int, ...])
     assert tuple(error_status(failure, error_format) for error_format in ErrorFormat) == statuses
 
 
-def test_the_evaluation_interface_tells_problems_as_the_specification_does() -> None:
+def test_the_evaluation_interface_reports_problems_as_specified() -> None:
     body = json.loads(failed(errors.InvalidInput(PROBLEM), ErrorFormat.REASON, "r").body)  # type: ignore[arg-type]
     assert body == {"detail": [{"loc": ["body", "n"], "msg": "must be at least 1", "type": "value_error"}]}
 

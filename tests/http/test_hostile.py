@@ -162,7 +162,7 @@ def message(body: Any) -> str:
 
 
 @pytest.mark.parametrize("route", TAKING_JSON, ids=named)
-def test_a_body_that_is_no_json_object_is_refused_and_stores_nothing(
+def test_a_body_that_is_not_a_json_object_is_refused_and_stores_nothing(
     client: Any, everything: Any, route: Route
 ) -> None:
     def check(raw: bytes) -> None:

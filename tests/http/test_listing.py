@@ -30,7 +30,7 @@ def test_ten_thousand_entries_are_listed_in_order_and_each_one_answers(client_fo
         assert platform.chat.complete(model=names[-1], messages="last").text == "last"
 
 
-def test_a_client_that_has_the_catalogue_is_told_so(client: Any) -> None:
+def test_a_client_with_the_current_catalogue_gets_304(client: Any) -> None:
     first = client.send("GET", PATH, key="")
     etag = first.headers["etag"]
     assert "no-store" not in first.headers["cache-control"]

@@ -68,7 +68,7 @@ def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> 
     ]
 
 
-def test_each_interface_has_a_document_of_its_own(platform: Any, client_for: Any) -> None:
+def test_each_interface_has_its_own_document(platform: Any, client_for: Any) -> None:
     client = client_for(platform)
     base = client.send("GET", "/openapi.json", query="interface=base", key="").json
     assert "/inference/analysis/partner/models" in base["paths"]
@@ -80,7 +80,7 @@ def test_each_interface_has_a_document_of_its_own(platform: Any, client_for: Any
     assert client.send("GET", "/openapi.json", query="interface=none", key="").status == 422
 
 
-def test_constraints_are_told() -> None:
+def test_constraints_are_checked() -> None:
     @attrs.frozen
     class Constrained:
         """An example."""

@@ -88,7 +88,7 @@ def test_a_path_leads_to_its_route(raw: str, path: str, params: dict[str, str]) 
         "/v1/jobs/a/events/",
     ],
 )
-def test_a_path_that_is_nearly_right_is_nobody_s(raw: str) -> None:
+def test_a_path_that_is_nearly_right_is_not_found(raw: str) -> None:
     match = TABLE.match(raw)
     with pytest.raises(UnknownRoute):
         match.route("GET")

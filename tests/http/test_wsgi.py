@@ -97,7 +97,7 @@ def test_a_body_of_unknown_length_is_read_where_the_server_marks_its_end(served:
 
 
 @pytest.mark.parametrize("length", ["-1", "abc", "1e3"])
-def test_a_length_that_is_no_number_is_refused(served: Any, length: str) -> None:
+def test_a_length_that_is_not_a_number_is_refused(served: Any, length: str) -> None:
     app, key, platform = served
     told = []
     environ = {

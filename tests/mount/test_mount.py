@@ -179,7 +179,7 @@ def test_the_slashed_path_answers_without_a_redirect(mounted: Mounted) -> None:
     assert mounted.ask("POST", "/v1/chat/completions/", body)[0] == 200
 
 
-def test_keys_are_asked_for_and_the_catalogue_is_public(mounted: Mounted) -> None:
+def test_keys_are_required_and_the_catalogue_is_public(mounted: Mounted) -> None:
     assert mounted.ask("GET", "/v1/health", key="wrong")[0] == 401
     assert mounted.ask("GET", "/v1/health")[0] == 200
     assert mounted.ask("GET", "/inference/analysis/partner/models", key="wrong")[0] == 200
@@ -195,7 +195,7 @@ def test_names_with_slashes_and_odd_paths_keep_their_meaning(mounted: Mounted) -
     assert mounted.ask("GET", "/v1/models/%00")[0] == 404
 
 
-def test_bad_input_is_told_in_the_platform_s_own_words(mounted: Mounted) -> None:
+def test_bad_input_is_reported_in_the_platform_s_own_words(mounted: Mounted) -> None:
     status, raw = mounted.chat(n=0, temperature=9)
     assert status == 400
     assert {"n:", "temperature:"} <= set(json.loads(raw)["error"]["message"].split())

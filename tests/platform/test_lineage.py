@@ -50,7 +50,7 @@ def test_the_chain_of_runs_is_walked_both_ways_from_wherever_one_begins(yard: An
     assert chain(yard, other) == ([second, first], [], None)
 
 
-def test_a_chain_that_ends_at_a_run_that_is_not_here_says_so(yard: Any) -> None:
+def test_a_chain_that_ends_at_a_missing_run_names_it(yard: Any) -> None:
     lost = run(yard, "never-was")
     assert chain(yard, run(yard, lost))[::2] == ([lost], "never-was")
     first = run(yard)
@@ -81,7 +81,7 @@ def test_a_run_that_names_itself_or_its_own_descendant_ends_the_walk(yard: Any) 
     assert ([one.id for one in found.sources], [one.id for one in found.derived]) == ([second], [second])
 
 
-def test_a_long_chain_is_told_in_part_and_says_that_there_is_more(yard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_chain_is_cut_and_marked_as_cut(yard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MOST", 3)
     runs = [run(yard)]
     for _ in range(4):
@@ -105,7 +105,7 @@ def trained(yard: Any) -> Any:
     return yard
 
 
-def test_a_checkpoint_tells_its_job_its_data_and_what_it_was_trained_from(trained: Any) -> None:
+def test_the_lineage_of_a_checkpoint_names_its_job_its_data_and_its_parent(trained: Any) -> None:
     first, second = trained.training.list().page().items
     dataset = trained.runtime.store.read(lambda snapshot: snapshot.get(Job, second.id)).spec
     found = trained.models.lineage("p/m", 2)
@@ -121,7 +121,7 @@ def test_a_checkpoint_tells_its_job_its_data_and_what_it_was_trained_from(traine
     assert len({step.data_digest for step in found.steps}) == 3
 
 
-def test_the_untouched_base_was_made_by_nobody(trained: Any) -> None:
+def test_the_untouched_base_has_no_job(trained: Any) -> None:
     found = trained.models.lineage(trained.model(), 0)
     assert (found.job_id, found.data_digest, found.parent_step, len(found.steps)) == (None, None, None, 1)
 
@@ -133,7 +133,7 @@ def test_a_parent_that_was_deleted_ends_the_walk_and_is_named_by_its_step(traine
     assert found.parent_step == 1
 
 
-def test_a_checkpoint_tells_the_runs_that_judged_it_and_its_aliases(trained: Any) -> None:
+def test_the_lineage_of_a_checkpoint_names_its_evaluation_runs_and_aliases(trained: Any) -> None:
     ref = "weave:///acme/p/object/m:step"
     judged = [run(trained, model=f"{ref}1"), run(trained, model=f"modelyard:{ref.removeprefix('weave:')}1")]
     run(trained, model=f"{ref}2")
@@ -147,7 +147,7 @@ def test_a_checkpoint_tells_the_runs_that_judged_it_and_its_aliases(trained: Any
     assert [one.id for one in held.runs] == judged[::-1]
 
 
-def test_a_run_tells_the_checkpoint_that_it_judged_if_that_is_here(trained: Any) -> None:
+def test_a_run_names_the_checkpoint_that_it_evaluated_if_that_exists(trained: Any) -> None:
     def judged(model: str, yard: Any = trained) -> int | None:
         found = evaluations(yard).runs.lineage(run(trained, model=model)).checkpoint
         return None if found is None else found.checkpoint.step
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_is_not_there_is_not_found(trained: Any) -> None:
 # ---- completions -------------------------------------------------------------------------------------------------
 
 
-def test_a_stored_completion_tells_what_answered_and_at_what_price(trained: Any) -> None:
+def test_a_stored_completion_names_the_model_that_answered_and_its_price(trained: Any) -> None:
     catalogue, chat = Catalogue(trained.runtime, trained.principal), Chat(trained.runtime, trained.principal)
     entry = attrs.evolve(catalogue.get("base-model"), pricing=Pricing(Decimal("0.01"), Decimal("0.25")))
     catalogue.register(entry)

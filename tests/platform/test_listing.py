@@ -44,7 +44,7 @@ def test_nothing_is_read_before_and_no_more_than_is_needed() -> None:
     assert read == [BATCH, 1]
 
 
-def test_it_is_false_where_nothing_is_kept_also_behind_many() -> None:
+def test_it_is_false_where_nothing_is_kept_also_after_many() -> None:
     assert not numbers(0)[0]
     assert numbers(BATCH, keep=7)[0]
 
@@ -119,7 +119,7 @@ def test_every_listing_is_one_kind_of_thing(yard: Platform) -> None:
     assert [*map(bool, listings)] == [True] * 13 + [False]
 
 
-def test_a_page_of_nonsense_or_behind_nothing_is_refused(yard: Platform) -> None:
+def test_a_page_of_invalid_size_or_after_an_unknown_cursor_is_refused(yard: Platform) -> None:
     for listing in (yard.jobs.list(), yard.keys.list(), yard.usage.list(), yard.chat.list()):
         with pytest.raises(InvalidInput):
             listing.page(0)

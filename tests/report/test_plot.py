@@ -30,7 +30,7 @@ def places(svg: ET.Element) -> list[tuple[float, float]]:
 
 
 @given(st.lists(lines, max_size=3))
-def test_whatever_is_drawn_is_well_formed_and_inside(found: list[list[tuple[float, float]]]) -> None:
+def test_every_plot_is_well_formed_and_within_its_bounds(found: list[list[tuple[float, float]]]) -> None:
     for x, y in places(drawn(plot_of(*found))):
         assert 0 <= x <= WIDTH
         assert 0 <= y <= TOP + PANEL + BOTTOM
@@ -49,7 +49,7 @@ def test_one_point_is_a_dot_and_none_is_said() -> None:
     assert description.text == "line 0: no values yet"
 
 
-def test_who_cannot_see_it_is_told_where_it_begins_and_ends() -> None:
+def test_the_description_of_a_plot_says_where_each_line_begins_and_ends() -> None:
     svg = drawn(plot_of([(1, 3.0), (9, 0.5)]))
     title, description = svg.find(f"{SVG}title"), svg.find(f"{SVG}desc")
     assert title is not None

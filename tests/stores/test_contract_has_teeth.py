@@ -236,7 +236,9 @@ def test_a_group_commit_that_rolls_no_savepoint_back_is_caught(monkeypatch: pyte
     assert broken_laws(lambda: SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS), only=law) == {law}
 
 
-def test_a_group_commit_that_tells_before_it_commits_is_caught(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_group_commit_that_answers_before_it_commits_is_caught(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Here the leader's own outcome leaves with its transaction still open."""
     monkeypatch.setattr(Writer, "_commit", lambda self, wrote: 0.0)
     law = "test_an_outcome_is_told_after_its_commit"

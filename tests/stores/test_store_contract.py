@@ -52,12 +52,12 @@ class TestSqliteStoreRunningEveryStepTwice(StoreContract):
         store.close()
 
 
-def test_no_history_tells_memory_from_a_dictionary() -> None:
+def test_no_history_distinguishes_memory_from_a_dictionary() -> None:
     run_state_machine_as_test(machine_over(lambda: MemoryStore(CONTRACT_RECORDS)), settings=QUICK)
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_no_history_tells_sqlite_from_a_dictionary(tmp_path: Path, twice: bool) -> None:
+def test_no_history_distinguishes_sqlite_from_a_dictionary(tmp_path: Path, twice: bool) -> None:
     numbers = iter(range(10**6))
     paths: dict[int, Path] = {}
 

@@ -161,7 +161,7 @@ def test_a_failure_of_the_block_is_not_hidden_by_what_was_swallowed() -> None:
         failing_otherwise()
 
 
-def test_nothing_stays_behind() -> None:
+def test_nothing_remains() -> None:
     names = ("connect", "connect_ex", "sendto", "sendmsg")
     before = (socket.getaddrinfo, *(getattr(socket.socket, name) for name in names))
     with LoopbackGuard():

@@ -52,7 +52,7 @@ def run(pytester: pytest.Pytester, code: str, *options: str) -> pytest.RunResult
     return pytester.runpytest_subprocess("-p", "pytest_modelyard", "-p", "no:cacheprovider", "-W", "error", *options)
 
 
-def test_nothing_of_modelyard_is_imported_until_a_fixture_is_asked_for(pytester: pytest.Pytester) -> None:
+def test_modelyard_is_not_imported_until_a_fixture_is_requested(pytester: pytest.Pytester) -> None:
     run(
         pytester,
         """
@@ -107,7 +107,7 @@ def test_although_all_is_swallowed():
     with contextlib.suppress(BaseException):
         reach()
 
-def test_in_a_thread_that_tells_nobody():
+def test_in_a_thread_that_suppresses_errors():
     def quietly():
         with contextlib.suppress(BaseException):
             reach()
@@ -166,7 +166,7 @@ def test_a_served_platform_answers_a_client_that_needs_a_socket(
     assert len(yard.usage.list().page().items) == 1
 
 
-def test_a_clock_of_ones_own_is_the_platform_s(pytester: pytest.Pytester) -> None:
+def test_the_platform_uses_a_given_clock(pytester: pytest.Pytester) -> None:
     run(
         pytester,
         """
@@ -177,17 +177,17 @@ def test_a_clock_of_ones_own_is_the_platform_s(pytester: pytest.Pytester) -> Non
         def yard_clock():
             return ManualClock()
 
-        def test_asked_for_by_the_test(yard, yard_clock):
+        def test_requested_by_the_test(yard, yard_clock):
             assert yard._runtime.clock is yard_clock
 
         @pytest.fixture
         def app(yard_clock):
             return yard_clock
 
-        def test_asked_for_by_another_fixture(yard, app):
+        def test_requested_by_another_fixture(yard, app):
             assert yard._runtime.clock is app
 
-        def test_not_asked_for(yard):
+        def test_not_requested(yard):
             assert not isinstance(yard._runtime.clock, ManualClock)
         """,
     ).assert_outcomes(passed=3)

@@ -37,7 +37,7 @@ def ask(platform: Any) -> str:
     return str(platform.chat.complete(model="echo", messages="ok", max_tokens=1).text)
 
 
-def test_the_lease_of_a_dead_worker_ends_and_a_living_one_goes_on(
+def test_the_lease_of_a_dead_worker_ends_and_that_of_a_living_one_is_extended(
     clock: ManualClock, faults: Faults, platform: Any
 ) -> None:
     faults.step(Killed(), at=2)
@@ -116,7 +116,7 @@ def test_usage_is_of_its_day(clock: ManualClock, platform: Any) -> None:
     ]
 
 
-def test_an_entry_tells_that_it_is_deprecated_from_its_day_on(clock: ManualClock, platform: Any) -> None:
+def test_an_entry_is_marked_deprecated_from_its_date_on(clock: ManualClock, platform: Any) -> None:
     old = attrs.evolve(platform.catalogue.get("echo"), id="old", deprecation_date=date(2026, 1, 3))
     platform.catalogue.register(old, answers_as="echo")
     secret = platform.keys.create().secret
@@ -135,7 +135,7 @@ def test_an_entry_tells_that_it_is_deprecated_from_its_day_on(clock: ManualClock
     assert header() == "@1767398400"
 
 
-def test_orphans_are_swept_when_their_grace_is_over_and_nobody_waits_for_it(clock: ManualClock, platform: Any) -> None:
+def test_orphans_are_swept_after_their_grace_period_without_blocking(clock: ManualClock, platform: Any) -> None:
     platform._runtime.artifacts.put([b"lost"])
     assert (platform.sweep().removed, clock.monotonic()) == (1, 15 * 60)
 

@@ -148,11 +148,11 @@ def test_an_advantage_is_the_gap_to_the_mean_over_the_population_deviation():
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 9))
-def test_equal_rewards_leave_no_advantage_whatever_their_rounding(reward, members):
+def test_equal_rewards_give_no_advantage_at_any_rounding(reward, members):
     assert group_advantages([reward] * members) == [0.0] * members
 
 
-def test_rounding_makes_no_advantage_of_its_own():
+def test_rounding_makes_no_advantage():
     assert group_advantages([0.1, 0.2, 0.3])[1] == 0.0
 
 
@@ -201,7 +201,7 @@ def test_equal_rewards_everywhere_leave_nothing_to_train_on():
     assert credit_trajectories([[(1.0, 5), (1.0, 6)], []], RLConfig()) == []
 
 
-def test_a_balance_that_silences_everything_left_is_no_division_by_zero():
+def test_a_balance_that_silences_everything_left_does_not_divide_by_zero():
     groups = [[(0.0, 2), (1.0, 0)]]
     (credit,) = credit_trajectories(groups, RLConfig(advantage_balance=1.0))
     assert credit.advantage == 0.0

@@ -208,7 +208,7 @@ schemas = st.recursive(leaves, nest, max_leaves=8)
 
 
 @given(schemas)
-def test_whatever_is_made_is_valid_and_always_the_same(schema: Any) -> None:
+def test_generated_instances_are_valid_and_deterministic(schema: Any) -> None:
     try:
         made = smallest_instance(schema)
     except InvalidInput:

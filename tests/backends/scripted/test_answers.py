@@ -69,7 +69,7 @@ def test_an_answer_is_cut_at_the_token_limit(limit: int, text: str, reason: str)
     assert (said.message.text, said.finish_reason) == (text, reason)
 
 
-def test_what_lies_behind_the_token_limit_does_not_happen() -> None:
+def test_nothing_happens_after_the_token_limit() -> None:
     assert deltas(say("a b", BackendError("never")), max_tokens=1)[-1].finish_reason is FinishReason.LENGTH
 
 

@@ -29,13 +29,13 @@ def ask(backend: ScriptedBackend, text: str = "hi", **fields: Any) -> Choice:
     return fold_choice(0, backend.stream(request, model), with_logprobs=request.logprobs)
 
 
-def test_a_list_is_answered_in_order_and_what_was_asked_is_kept() -> None:
+def test_answers_are_given_in_order_and_requests_are_kept() -> None:
     backend = ScriptedBackend(["one", "two words"])
     assert [ask(backend, "a").message.text, ask(backend, "b").message.text] == ["one", "two words"]
     assert [request.messages[0].text for request in backend.requests] == ["a", "b"]
 
 
-def test_a_list_that_is_used_up_says_so() -> None:
+def test_an_exhausted_list_of_answers_raises() -> None:
     backend = ScriptedBackend(["only one"])
     ask(backend)
     with pytest.raises(BackendError, match=r"used up: it held 1 answers.*'once more\?'"):
@@ -87,7 +87,7 @@ def test_deltas_are_passed_on_as_they_are() -> None:
     assert list(backend.stream(request, ServedModel("scripted", backend.entries()[0]))) == deltas
 
 
-def test_nothing_is_taken_from_the_list_before_the_first_delta_is_asked_for() -> None:
+def test_nothing_is_taken_from_the_list_before_the_first_delta_is_requested() -> None:
     backend = ScriptedBackend(["one"])
     request = CompletionRequest("scripted", (Message(Role.USER, "hi"),))
     backend.stream(request, ServedModel("scripted", backend.entries()[0]))

@@ -93,7 +93,7 @@ def test_the_result_of_a_tool_is_known_by_the_name_it_carries_when_its_call_is_g
     assert answers(on(tool="look_up"), messages=(Message(Role.TOOL, "3 EUR", name="look_up", tool_call_id="gone"),))
 
 
-def test_a_rule_may_name_the_schema_that_is_asked_for() -> None:
+def test_a_rule_may_name_the_requested_schema() -> None:
     wanted = ResponseFormat(ResponseType.JSON_SCHEMA, "invoice", {"type": "object"})
     assert answers(on(format="invoice"), response_format=wanted)
     assert answers(on(format="json_schema"), response_format=wanted)
@@ -144,7 +144,7 @@ def test_deltas_from_a_generator_are_said_again_and_again() -> None:
     assert [ask(backend).message.text for _ in range(2)] == ["ab", "ab"]
 
 
-def test_what_was_asked_and_which_rule_answered_is_told() -> None:
+def test_requests_are_kept_with_the_rule_that_answered() -> None:
     refund, greeting, never = on("refund").answer("Sure."), on("hello").answer("Hi."), on("bye").answer("Bye.")
     backend = ScriptedBackend([refund, greeting, never])
     for text in ("my refund", "hello", "refund!"):
@@ -173,7 +173,7 @@ def refusal(rules: list[Rule], **fields: Any) -> str:
     return str(refused.value)
 
 
-def test_what_no_rule_answers_is_told_with_the_nearest_rule_and_what_differs() -> None:
+def test_a_request_without_a_rule_is_refused_with_the_nearest_rule_and_what_differs() -> None:
     text = refusal([on("order", model="other"), on("order"), on(tool="look_up", called="pay", format="json_object")])
     assert text == (
         "messages: no rule of the script answers this request: "
@@ -207,7 +207,7 @@ def test_rules_that_are_equally_near_are_shown_together_and_long_texts_are_cut()
     assert len(text) < 1500
 
 
-def test_nothing_prepared_is_no_fault_that_a_client_tries_again() -> None:
+def test_a_missing_answer_is_not_an_error_that_clients_retry() -> None:
     with open_platform(backend=ScriptedBackend([on("order").answer("-")])) as platform:
         with pytest.raises(InvalidInput, match="rule 1"):
             platform.chat.complete(model="scripted", messages="refund")

@@ -230,19 +230,19 @@ def serve(slots: Slots, claim: SlotClaim) -> Slot:
         slots.loaded(step.slot) if isinstance(step, Load) else slots.unloaded(step.slot)
 
 
-def test_the_server_is_asked_first_what_it_holds():
+def test_the_adapters_of_the_server_are_listed_first():
     slots = Slots(2)
     assert isinstance(slots.next(SlotClaim("a", "here")), List)
     assert isinstance(slots.next(SlotClaim("b", "here")), Wait)
 
 
-def test_the_one_that_was_least_recently_asked_for_goes():
+def test_the_least_recently_used_adapter_is_unloaded():
     slots = slots_holding(2, "a", "b", "a")
     step = slots.next(SlotClaim("c", "here"))
     assert (type(step), step.slot.name) == (Unload, "b")
 
 
-def test_one_in_use_drains_before_it_goes_and_takes_nobody_new():
+def test_an_adapter_in_use_drains_before_it_is_unloaded_and_takes_no_new_request():
     slots = slots_holding(1)
     used = serve(slots, SlotClaim("a", "here"))
     other, again = SlotClaim("b", "here"), SlotClaim("a", "here")

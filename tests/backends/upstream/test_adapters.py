@@ -118,7 +118,7 @@ class TestServing:
         assert first not in fake.adapters
         assert adapters.loaded == (second, third)
 
-    def test_a_model_without_weights_of_its_own_is_its_base(self, fake, url, folder, serve):
+    def test_a_model_without_checkpoints_is_its_base(self, fake, url, folder, serve):
         untouched = model_with({})
         assert serve(LoraAdapters(url, folder), untouched, ServedModel(BASE, BACKEND.entries()[0])) == [BASE, BASE]
         assert fake.requests == []
@@ -235,7 +235,7 @@ class TestDraining:
         assert list(fake.adapters) == [name_of(model_of(2))]
         assert fake.unloaded_in_use == []
 
-    def test_who_waits_too_long_for_room_is_told_to_come_again(self, url, folder):
+    def test_waiting_too_long_for_room_raises_overloaded(self, url, folder):
         clock = ManualClock()
         adapters = LoraAdapters(url, folder, max_loaded=1, patience=5, clock=clock)
         with ThreadPoolExecutor(1) as pool, adapters.serving(model_of(1)):
@@ -245,7 +245,7 @@ class TestDraining:
             with pytest.raises(Overloaded, match=r"within 5 seconds: all 1 are in use"):
                 other.result()
 
-    def test_who_waits_too_long_on_a_loop_is_told_as_well(self, url, folder):
+    def test_waiting_too_long_on_a_loop_raises_too(self, url, folder):
         clock = ManualClock()
         adapters = LoraAdapters(url, folder, max_loaded=1, patience=5, clock=clock)
 
@@ -351,7 +351,7 @@ class TestReconciling:
 
 
 class TestRefusals:
-    def test_the_servers_reason_is_told_to_all_who_wait(self, url, folder):
+    def test_every_waiting_caller_gets_the_reason_of_the_server(self, url, folder):
         config = {"r": 64, "lora_alpha": 16, "target_modules": ["q_proj"]}
         files = {"adapter_config.json": json.dumps(config).encode(), "adapter_model.safetensors": weights_of(1)}
         adapters, model = LoraAdapters(url, folder), model_with(files)
@@ -409,7 +409,7 @@ class TestRefusals:
 
 
 class TestFiles:
-    def test_a_checkpoint_that_is_no_adapter_is_explained(self, fake, url, folder, serve):
+    def test_a_checkpoint_that_is_not_an_adapter_is_explained(self, fake, url, folder, serve):
         with pytest.raises(BackendError, match=r"no adapter_config\.json and no adapter_model\.safetensors"):
             serve(LoraAdapters(url, folder), model_with({"adapter.safetensors": b"tabular"}))
         assert fake.requests_to(LOAD_ADAPTER) == []

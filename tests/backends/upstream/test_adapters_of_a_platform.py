@@ -187,7 +187,7 @@ def test_who_tries_again_does_not_wait_for_themselves_while_their_adapter_drains
         assert (first.result(), second.result()) == (said_by(1), said_by(2))
 
 
-def test_what_was_deleted_is_unloaded_when_the_host_says_so(yard, tmp_path):
+def test_deleted_adapters_are_unloaded_on_request_of_the_host(yard, tmp_path):
     for step in (1, 2, 3):
         yard.ask(step)
     model = yard.platform.models.list().page().items[0]

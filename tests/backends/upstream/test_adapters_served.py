@@ -125,7 +125,7 @@ def test_the_adapter_is_held_for_as_long_as_it_answers(url: str, fake: FakeVllm,
     assert [asked.body["model"] for asked in fake.chats] == ["adapter-1", "adapter-2"]
 
 
-def test_a_base_model_that_is_not_there_is_no_adapter_lost(fake: FakeVllm, url: str) -> None:
+def test_a_missing_base_model_is_not_taken_for_a_lost_adapter(fake: FakeVllm, url: str) -> None:
     adapters = Noting()
     with UpstreamBackend(url, models=[OFFER], adapters=adapters) as backend:
         fake.plan(Refuse(404, "gone"))

@@ -124,7 +124,7 @@ class TestAnswers:
         with backend_at(canned(http(body))) as backend:
             assert text_of(either(backend, streamed=True)) == "all at once"
 
-    def test_usage_that_the_server_does_not_tell_is_estimated(self, canned: Any, either: Any) -> None:
+    def test_usage_that_the_server_does_not_report_is_estimated(self, canned: Any, either: Any) -> None:
         body = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         with backend_at(canned(http(body, "text/event-stream"))) as backend:
             usage = either(backend, streamed=True)[-1].usage
@@ -171,7 +171,7 @@ def counted() -> Iterator[tuple[str, set[Any]]]:
 
 
 class TestRefusals:
-    def test_the_callers_fault_is_told_with_its_place(self, far: Far, either: Any) -> None:
+    def test_an_error_of_the_caller_is_reported_with_its_place(self, far: Far, either: Any) -> None:
         with pytest.raises(InvalidInput) as refused:
             either(far.backend, sampling=Sampling(temperature=9))
         (problem,) = refused.value.problems
@@ -181,7 +181,7 @@ class TestRefusals:
         )
         assert len(far.fake.chats) == 1
 
-    def test_a_prompt_that_is_too_long_is_told_as_such(self, far: Far) -> None:
+    def test_a_prompt_that_is_too_long_is_reported_as_such(self, far: Far) -> None:
         far.fake.plan(Refuse(400, "This model's maximum context length is 10 tokens. However, ..."))
         with pytest.raises(ContextLengthExceeded, match="This model's maximum context length is 10 tokens"):
             ask(far.backend)
@@ -220,7 +220,7 @@ class TestRefusals:
             (b"\xff\x00", "status 501: �$"),
         ],
     )
-    def test_the_servers_words_are_told_whatever_their_shape(self, canned: Any, body: bytes, says: str) -> None:
+    def test_the_message_of_the_server_is_shown_in_any_format(self, canned: Any, body: bytes, says: str) -> None:
         with backend_at(canned(http(body, status="501 No"))) as backend, pytest.raises(BackendError, match=says):
             ask(backend)
 
@@ -264,14 +264,14 @@ class TestTryingAgain:
         far.fake.plan(CutConnection(), CutConnection(after=0))
         assert text_of(either(far.backend, streamed=True)) == "one two three four"
 
-    def test_a_server_that_nobody_reaches(self, canned: Any, either: Any) -> None:
+    def test_an_unreachable_server_is_an_error(self, canned: Any, either: Any) -> None:
         clock = Hurried()
         with backend_at(canned(), clock=clock, timeouts=TIMEOUTS) as backend:
             with pytest.raises(BackendError, match="cannot be reached"):
                 either(backend)
         assert clock.waits == [0.5, 1.0]
 
-    def test_nothing_is_tried_again_behind_the_first_token(self, far: Far, either: Any) -> None:
+    def test_nothing_is_retried_after_the_first_token(self, far: Far, either: Any) -> None:
         for breaking, says in (
             (CutConnection(after=3), "broke the connection off"),
             (Break(after=3), "status 500: EngineCore"),
@@ -287,7 +287,7 @@ class TestTryingAgain:
 
 
 class TestNonsense:
-    def test_a_chunk_that_is_no_json(self, far: Far, either: Any) -> None:
+    def test_a_chunk_that_is_not_json(self, far: Far, either: Any) -> None:
         far.fake.plan(Garble(after=2))
         with pytest.raises(BackendError, match="malformed: answer: is not valid JSON"):
             either(far.backend, streamed=True)
@@ -314,7 +314,7 @@ class TestNonsense:
         with backend_at(canned(http(body, "text/event-stream"))) as backend:
             assert text_of(either(backend, streamed=True)) == "hi"
 
-    def test_a_connection_that_breaks_behind_the_last_word_breaks_nothing(self, canned: Any, either: Any) -> None:
+    def test_a_connection_that_breaks_after_the_last_token_is_not_an_error(self, canned: Any, either: Any) -> None:
         body = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         broken = http(body, "text/event-stream").replace(b"length: ", b"length: 9")
         with backend_at(canned(broken)) as backend:
@@ -330,7 +330,7 @@ class TestNonsense:
             with pytest.raises(BackendError, match=r"longer than|more than"):
                 either(backend, streamed=True)
 
-    def test_a_head_that_is_no_http(self, canned: Any, either: Any) -> None:
+    def test_a_head_that_is_not_http(self, canned: Any, either: Any) -> None:
         with backend_at(canned(*[b"SSH-2.0-OpenSSH\r\n"] * 3), clock=Hurried(), timeouts=TIMEOUTS) as backend:
             with pytest.raises(BackendError, match="broke the connection off"):
                 either(backend)
@@ -373,7 +373,7 @@ class TestTime:
             with pytest.raises(BackendError, match=r"gave no first token within 0\.05 s"):
                 ask(backend)
 
-    def test_a_reader_who_takes_his_time_is_no_fault_of_the_server(
+    def test_a_slow_reader_does_not_time_the_server_out(
         self, fakes: tuple[FakeVllm, str], caplog: pytest.LogCaptureFixture
     ) -> None:
         clock = ManualClock()
@@ -392,7 +392,7 @@ class TestTime:
         gc.collect()
         assert not caplog.records
 
-    def test_comments_keep_nobody_waiting_for_ever(self, canned: Any) -> None:
+    def test_comments_do_not_extend_a_time_limit_for_ever(self, canned: Any) -> None:
         class Ticking(ManualClock):
             def monotonic(self) -> float:
                 self.advance(1)
@@ -508,19 +508,19 @@ def _drained(platform: Any) -> Any:
 
 
 class TestLife:
-    def test_nothing_is_connected_before_it_is_asked_for(self) -> None:
+    def test_nothing_is_connected_before_the_first_request(self) -> None:
         with backend_at("http://127.0.0.1:9/v1") as backend:
             assert backend.prompt_tokens(request_of(), served(backend)) is None
             assert backend.capabilities("echo") is VLLM
 
-    def test_the_environment_is_not_asked_for_a_way_around(
+    def test_proxies_of_the_environment_are_not_used(
         self, far: Far, either: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
         monkeypatch.delenv("NO_PROXY", raising=False)
         assert text_of(either(far.backend)) == "one two three four"
 
-    def test_a_closed_backend_says_so(self, far: Far, either: Any) -> None:
+    def test_a_closed_backend_raises_that_it_is_closed(self, far: Far, either: Any) -> None:
         far.backend.close()
         far.backend.close()
         with pytest.raises(BackendError, match="is closed"):
@@ -545,7 +545,7 @@ class TestLife:
 
         asyncio.run(main())
 
-    def test_a_forked_process_asks_by_connections_of_its_own(self) -> None:
+    def test_a_forked_process_opens_its_own_connections(self) -> None:
         with counted() as (url, seen), backend_at(url) as backend:
             assert ask(backend)
             child = os.fork()

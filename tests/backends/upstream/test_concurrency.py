@@ -9,7 +9,7 @@ from modelyard.errors import Overloaded
 
 
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.none() | st.integers(0, 20), max_size=40))
-def test_whoever_comes_and_goes_the_door_keeps_its_order(room: int, queue: int, moves: list[int | None]) -> None:
+def test_the_limiter_keeps_its_order_as_callers_come_and_go(room: int, queue: int, moves: list[int | None]) -> None:
     """None is somebody who comes; a number is somebody, inside or waiting, who goes."""
     gate, there, woken = ConcurrencyLimiter(room, queue), list[Place](), list[Place]()
     for move in moves:

@@ -64,14 +64,14 @@ def test_the_context_length_is_found_where_servers_say_it(canned: Any, said: Any
     assert (model.entry.context_length, model.entry.created) == (77, 5)
 
 
-def test_a_context_length_that_nobody_says_is_the_hosts_to_give(canned: Any) -> None:
+def test_an_unknown_context_length_must_be_given_by_the_host(canned: Any) -> None:
     with pytest.raises(InvalidInput, match="context_length: must be given: the server does not report that of 'm'"):
         discover(canned(listing({"id": "m", "created": None})), pricing={"m": PRICE})
     (model,) = discover(canned(listing({"id": "m"})), pricing={"m": PRICE}, context_length=2048)
     assert model.entry.context_length == 2048
 
 
-def test_adapters_are_no_models_of_their_own() -> None:
+def test_adapters_are_not_listed_as_models() -> None:
     fake = FakeVllm(EchoBackend(("base",)))
     fake._adapters["mine"] = FakeAdapter("mine", "/nowhere", 8, "base")
     with fake.serve() as url:

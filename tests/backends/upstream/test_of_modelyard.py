@@ -146,7 +146,7 @@ FAULTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: next(iter(fault)))
-def test_the_callers_fault_is_his_from_afar_too(near: Platform, far: Platform, fault: dict[str, Any]) -> None:
+def test_an_error_of_the_caller_is_the_same_over_http(near: Platform, far: Platform, fault: dict[str, Any]) -> None:
     question = {"model": "echo", "messages": "x", "max_tokens": None, **fault}
     with pytest.raises(InvalidInput) as told:
         ask(far, question)

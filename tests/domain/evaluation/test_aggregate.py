@@ -166,7 +166,7 @@ def test_nested_objects_are_metrics_by_their_path() -> None:
     }
 
 
-def test_a_null_in_the_place_of_an_object_makes_no_metric_of_its_own() -> None:
+def test_a_null_in_place_of_an_object_makes_no_metric() -> None:
     found = only(aggregate(run_with([{"tone": True}, None])))
     assert (found.name, found.scored, found.reasons) == ("exact.tone", 1, {"the scorer gave no score": 1})
 
@@ -372,7 +372,7 @@ def test_a_row_without_the_key_of_its_cluster_is_named() -> None:
 # ---- rows to look at
 
 
-def test_the_worst_rows_come_first_and_no_more_than_asked_for() -> None:
+def test_the_worst_rows_come_first_up_to_the_requested_number() -> None:
     found = only(aggregate(run_with([3, 1, 2, 0]), keep=2))
     assert [note.value for note in found.worst] == [0, 1]
     assert found.worst[0].digest == digest({"n": 3})

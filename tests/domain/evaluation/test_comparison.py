@@ -115,7 +115,7 @@ def test_the_paired_difference_agrees_with_the_library(pairs: list[tuple[float, 
 
 
 @pytest.mark.parametrize("as_number", [bool, int, float])
-def test_a_pass_or_a_fail_is_judged_by_the_exact_mcnemar_test(as_number: Any) -> None:
+def test_pass_or_fail_scores_are_compared_by_the_exact_mcnemar_test(as_number: Any) -> None:
     """5 wins and 1 loss: 2 x (1 + 6) / 64. 1.0 and 0.0 say no more than bools do."""
     pairs = [(0, 1)] * 5 + [(1, 0)] + [(1, 1)] * 4
     found = compared([as_number(a) for a, _ in pairs], [as_number(b) for _, b in pairs])
@@ -124,7 +124,7 @@ def test_a_pass_or_a_fail_is_judged_by_the_exact_mcnemar_test(as_number: Any) ->
     assert found.paired.difference == pytest.approx(0.4)
 
 
-def test_equal_differences_are_judged_by_their_signs() -> None:
+def test_equal_differences_are_compared_by_their_signs() -> None:
     """Three rows that all gain 0.25 are no proof: 2 / 8; the t-test would have said p = 0."""
     found = compared([0.25, 0.5, 0.5], [0.5, 0.75, 0.75])
     assert found.paired.p == pytest.approx(0.25)
@@ -229,7 +229,7 @@ def test_better_where_it_answers_is_not_better_where_it_fails_on_most() -> None:
     assert compared(base, [FAILED] * 2 + [True] * 38).verdict is Verdict.BETTER
 
 
-def test_rows_that_are_lost_are_told_with_the_reason_the_highest_first() -> None:
+def test_lost_rows_are_listed_with_the_reason_the_highest_first() -> None:
     found = compared([0.5, 0.9, 0.1, 0.2], [FAILED, math.nan, None, 0.2])
     assert [(note.baseline, note.candidate) for note in found.lost] == [(0.9, None), (0.5, None), (0.1, None)]
     assert [note.detail for note in found.lost] == ["the score is nan", "down", "the scorer gave no score"]

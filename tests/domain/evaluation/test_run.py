@@ -101,7 +101,7 @@ def test_a_path_is_taken_apart_and_decoded() -> None:
         "weave:///a/b/object/n" + "/key/x" * 33,
     ],
 )
-def test_what_is_no_reference_is_none(text: str) -> None:
+def test_what_is_not_a_reference_is_none(text: str) -> None:
     assert ObjectRef.parse(text) is None
 
 
@@ -117,7 +117,7 @@ def test_an_evaluation_is_an_object_and_a_model_an_object_or_an_op(
     assert (reference_problem("model", text, MODEL_KINDS, RefMode.RESOLVE) is None) == of_model
 
 
-def test_a_wrong_reference_is_told_with_its_place_and_what_it_should_be() -> None:
+def test_a_wrong_reference_is_reported_with_its_place_and_the_expected_form() -> None:
     problem = reference_problem("evaluation", "hello", EVALUATION_KINDS, RefMode.SYNTAX)
     assert problem is not None
     assert problem.loc == ("evaluation",)

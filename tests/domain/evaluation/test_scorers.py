@@ -99,7 +99,7 @@ def test_an_expected_field_without_a_number_scores_nothing() -> None:
 # ---- the judge ----
 
 
-def test_a_judge_is_asked_with_the_texts_of_the_row_which_are_never_templates() -> None:
+def test_a_judge_gets_the_strings_of_the_row_which_are_never_templates() -> None:
     judge = LlmJudge("m", "Is {output} the same as {expected}? {{x}}")
     assert judge.asks("{expected}", {"expected": "{output}", "x": 1}) == "Is {expected} the same as {output}? {1}"
     with pytest.raises(KeyError):
@@ -175,7 +175,7 @@ def test_a_rule_is_made_again_from_its_data(rule: Any) -> None:
         ({"type": "llm_judge", "model": "m", "prompt": "p", "options": 1}, "options"),
     ],
 )
-def test_data_that_are_no_rule_are_refused_at_their_place(plain: dict[str, Any], place: str) -> None:
+def test_data_that_are_not_a_rule_are_refused_at_their_place(plain: dict[str, Any], place: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         rule_of(plain)
     assert [problem.loc for problem in refused.value.problems] == [(place,)]
@@ -216,7 +216,7 @@ def test_a_score_is_kept_or_it_is_said_why_not(value: object, kept: object, reas
 
 
 @pytest.mark.parametrize("value", [[1.0], object(), {1: 2}, b"x", {"a": [1]}])
-def test_what_is_no_score_is_refused(value: object) -> None:
+def test_what_is_not_a_score_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         checked_score(value)
 

@@ -170,13 +170,13 @@ def test_a_character_is_held_back_until_its_last_byte() -> None:
     assert "".join(delta.text for delta in cut) == "é\ufffd"
 
 
-def test_nobody_reading_along_means_pieces_of_64_tokens() -> None:
+def test_without_streaming_a_piece_has_64_tokens() -> None:
     endless = Sampling(seed=1, logit_bias={END_OF_TURN: -100})
     deltas = list(BACKEND.stream(request(sampling=endless, max_tokens=130), BASE))
     assert [delta.tokens for delta in deltas] == [64, 64, 2]
 
 
-def test_text_that_is_no_unicode_is_refused() -> None:
+def test_text_that_is_not_unicode_is_refused() -> None:
     broken = request(messages=(Message(Role.USER, "\ud800"),))
     with pytest.raises(InvalidInput, match="lone surrogate"):
         BACKEND.prompt_tokens(broken, BASE)
@@ -236,7 +236,7 @@ def test_many_threads_may_load_at_once() -> None:
     assert [answer.message.text for answer in said] == [f"n{number}" for number in range(8)] * 2
 
 
-def test_a_file_that_is_no_adapter_is_a_clear_error() -> None:
+def test_a_file_that_is_not_an_adapter_is_a_clear_error() -> None:
     broken = attrs.evolve(checkpoint(5, Adapter()), open_file=lambda name: io.BytesIO(b"\x08\0\0\0\0\0\0\0nonsense"))
     with pytest.raises(BackendError, match=r"adapter\.safetensors holds no adapter"):
         ask(broken)

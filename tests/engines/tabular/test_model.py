@@ -376,7 +376,7 @@ def test_a_model_that_is_sure_of_something_else_counts_as_diverged():
         learner.step(traces, [[0.0] * len(row.ids)] * 2, 1e-9, step=7)
 
 
-def test_unusual_text_is_no_divergence():
+def test_unusual_text_causes_no_divergence():
     _, metrics = imitate(BASE, [answer("言語", "日本語のテキスト 😀"), answer("?", "\x00\x7f\u200b")])
     assert metrics[0]["loss"] < 16
 
@@ -456,7 +456,7 @@ def test_an_adapter_survives_its_columns():
     ("ids", "weights"),
     [([1, 2], [0.0]), ([2, 1], [0.0, 0.0]), ([1, 1], [0.0, 0.0]), ([-1], [0.0]), ([1], [math.nan]), ([1], [101.0])],
 )
-def test_columns_that_are_no_adapter_are_refused(ids, weights):
+def test_columns_that_are_not_an_adapter_are_refused(ids, weights):
     with pytest.raises(ValueError, match="an adapter"):
         Adapter.from_parameters(ids, weights)
 

@@ -31,7 +31,7 @@ def test_no_two_tokens_have_the_same_bytes_so_that_bytes_name_a_token():
     assert token_id(b"no such chunk") is None
 
 
-def test_the_end_of_a_turn_is_no_text_and_no_text_is_the_end_of_a_turn():
+def test_the_end_of_a_turn_is_never_text_and_text_never_ends_a_turn():
     assert (token_text(END_OF_TURN), token_bytes(END_OF_TURN), decode([END_OF_TURN])) == ("", b"", "")
     assert END_OF_TURN not in encode("<|end_of_turn|> <|im_end|> </s>")
 
@@ -41,7 +41,7 @@ def test_english_is_cut_into_words_and_foreign_letters_into_bytes():
     assert encode("ß") == list("ß".encode())
 
 
-def test_ids_that_are_no_utf8_still_decode():
+def test_ids_that_are_not_utf8_still_decode():
     assert decode([0xFF, ord("a")]) == "\ufffda"
 
 

@@ -270,7 +270,7 @@ def test_a_list_of_rates_that_does_not_fit_is_refused() -> None:
         )
 
 
-def test_a_parent_that_is_no_adapter_fails_with_what_to_do() -> None:
+def test_a_parent_that_is_not_an_adapter_fails_with_what_to_do() -> None:
     with pytest.raises(TrainingError, match="train again"):
         next(TabularTrainer().train("sft", SFTConfig(), [], context_of(BASE, parent={ADAPTER_FILE: b"pickle"})))
 
@@ -314,14 +314,14 @@ def test_without_ids_or_with_foreign_ones_tokens_are_found_by_their_bytes() -> N
         assert list(zip(turn.ids, turn.logprobs, strict=True)) == expected
 
 
-def test_each_choice_is_trained_behind_all_that_stood_before_it() -> None:
+def test_each_choice_is_trained_in_the_context_of_all_before_it() -> None:
     first, second = answer_with(TokenLogprob("a", -1.0)), answer_with(TokenLogprob("b", -1.0))
     user, plain = Message(Role.USER, "hi"), Message(Role.ASSISTANT, "context only")
     turns = turns_of(user, first, plain, user, second)
     assert [turn.prompt for turn in turns] == [(user,), (user, first.message, plain, user)]
 
 
-def test_without_logprobs_assistant_turns_count_only_when_asked_for() -> None:
+def test_without_logprobs_assistant_turns_count_only_on_request() -> None:
     stopped = SampledChoice(Message(Role.ASSISTANT, "one"))
     cut = SampledChoice(Message(Role.ASSISTANT, "two"), FinishReason.LENGTH)
     exact = SampledChoice(Message(Role.ASSISTANT, "x"), token_ids=(5, 6))

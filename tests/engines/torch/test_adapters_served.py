@@ -73,7 +73,7 @@ def test_a_prompt_is_never_taken_over_from_another_adapter(folder: Path, engine:
         engine.cancel(other)
 
 
-def test_an_adapter_loaded_under_load_disturbs_nobody(folder: Path, engine: Engine) -> None:
+def test_an_adapter_loaded_under_load_disturbs_no_other_request(folder: Path, engine: Engine) -> None:
     running = asked([5, 6, 7], 300, Sampling(seed=2), slot=1)
     engine.submit(running)
     engine.wait(running, 5)
@@ -169,7 +169,7 @@ def test_a_configuration_that_would_be_served_wrongly_is_refused(change: dict[st
         LoraShape.from_config(json.dumps(fields).encode())
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_what_is_not_json_is_refused() -> None:
     for text in (b"", b"[]", b"{", b"\xff"):
         with pytest.raises(BackendError, match="not the configuration"):
             LoraShape.from_config(text)
@@ -187,7 +187,7 @@ def test_an_adapter_of_another_base_or_too_large_is_refused(folders: Callable[..
     assert answered(engine, asked([5], 2, slot=1))[0][-1] != END
 
 
-def test_what_is_no_safetensors_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_safetensors_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"\x80\x04pickled")
     with path.open("rb") as file, pytest.raises(ValueError, match="not a safetensors file"):

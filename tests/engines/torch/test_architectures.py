@@ -124,7 +124,7 @@ def test_a_family_that_the_host_has_taught_transformers_is_added(made: Made) -> 
 
 
 @pytest.mark.parametrize("table", ["", "TABLE = {'llama': 1}", "TABLE = made()", "TABLE = made([1])", "TABLE = ("])
-def test_a_transformers_that_tells_its_families_otherwise_keeps_no_model_out(
+def test_another_layout_of_transformers_keeps_no_model_out(
     made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, table: str
 ) -> None:
     """Then what it does not know is told when the model is loaded."""
@@ -208,7 +208,7 @@ def test_of_a_model_that_also_sees_the_language_model_answers_and_learns(
     assert all(weights.grad is not None for weights in trained.parameters)
 
 
-def test_what_a_configuration_leaves_to_its_family_transformers_tells(seeing: Any) -> None:
+def test_transformers_fills_in_what_a_configuration_leaves_out(seeing: Any) -> None:
     folder, _ = seeing(*SEEING[0])
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -277,7 +277,7 @@ ADAPTED: list[tuple[str, dict[str, Any], set[str]]] = [
 
 
 @pytest.mark.parametrize(("stacked", "targets"), [(True, {"q_proj"}), (False, {"q_proj", "up_proj"})])
-def test_experts_that_are_layers_are_adapted_and_what_lies_beside_a_stack_of_them_is_not(
+def test_experts_that_are_layers_are_adapted_and_what_lies_next_to_a_stack_of_them_is_not(
     stacked: bool, targets: set[str]
 ) -> None:
     experts = nn.Module() if stacked else nn.ModuleList([nn.ModuleDict({"up_proj": nn.Linear(4, 4)})])
@@ -319,7 +319,7 @@ def test_an_adapter_finds_the_layers_of_a_family_and_is_served_as_it_was_trained
         assert dict(one.sampled[0].top)[row.ids[place]] == pytest.approx(wanted, abs=2e-3)
 
 
-def test_a_checkpoint_of_a_model_with_states_is_trained_and_served_beside_its_base(made: Made) -> None:
+def test_a_checkpoint_of_a_model_with_states_is_trained_and_served_alongside_its_base(made: Made) -> None:
     folder = made(*APART[4])
     examples = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "zz"}]}]
     with open_platform() as yard:

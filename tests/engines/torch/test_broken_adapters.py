@@ -76,7 +76,7 @@ def test_it_fails_alone_in_a_batch_and_also_when_another_takes_its_row(adapted: 
             assert answered(adapted(), asked(one.prompt, 9, one.sampling, slot=one.slot)) == [one.answer]
 
 
-def test_what_was_read_of_it_and_never_drawn_from_is_left_to_nobody(
+def test_the_cache_of_a_request_cancelled_while_its_prompt_is_read_is_not_reused(
     adapted: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is cancelled when the first part of its prompt has been read."""
@@ -103,7 +103,7 @@ def test_what_was_read_of_it_and_never_drawn_from_is_left_to_nobody(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_comes_and_goes_among_them_is_answered_as_alone(
+def test_rows_that_join_and_leave_a_batch_are_answered_as_if_alone(
     folder: Path, adapted: Callable[..., Engine], seed: int
 ) -> None:
     """In rows that become longer and shorter again."""

@@ -27,7 +27,7 @@ def platform(folder: Path, tmp_path: Path) -> Platform:
     return platform
 
 
-def test_templates_take_the_ids_of_calls_and_each_turn_has_ids_of_its_own(platform: Platform) -> None:
+def test_templates_get_the_ids_of_calls_and_each_turn_has_its_own_ids(platform: Platform) -> None:
     pytest.importorskip("llguidance")
     said = [Message(Role.USER, "go")]
     for _ in range(3):

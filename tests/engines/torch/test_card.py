@@ -266,7 +266,7 @@ def test_a_token_waits_for_the_card_no_oftener_than_it_must(
     assert card.waits - before == {"copy_": copies * (len(answers[0].sampled) - steps)}
 
 
-def test_where_a_pass_cannot_be_recorded_all_goes_on_and_on_the_usual_stream(
+def test_where_a_pass_cannot_be_recorded_decoding_continues_on_the_usual_stream(
     card: Card, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine, expected = engine_on("cuda", folder, torch.float32), engine_on("cpu", folder, torch.float32)
@@ -291,7 +291,7 @@ def test_a_token_that_the_model_has_not_is_refused_before_the_card_fails_for_goo
     assert len(answered(engine, asked([5, 258], 3))[0]) == 3
 
 
-def test_a_kernel_that_was_asked_for_an_index_that_there_is_not_breaks_the_card(folder: Path, card: Card) -> None:
+def test_a_kernel_with_an_index_out_of_range_breaks_the_card(folder: Path, card: Card) -> None:
     """So the test before would notice it."""
     try:
         with pytest.raises(IndexError):

@@ -146,7 +146,7 @@ def _keep(chat: ChatTokenizer) -> None:
 PLAIN = "{% for m in messages %}{{ m.content }};{% endfor %}"
 
 
-def test_what_a_template_refuses_is_told_in_its_own_words(templated: Callable[[str], ChatTokenizer]) -> None:
+def test_the_refusal_of_a_template_is_reported_in_its_own_words(templated: Callable[[str], ChatTokenizer]) -> None:
     chat = templated("{% if messages[0].role == 'system' %}{{ raise_exception('No system role!') }}{% endif %}" + PLAIN)
     with pytest.raises(InvalidInput, match="No system role!"):
         chat.prompt((SYSTEM, HELLO))
@@ -179,7 +179,7 @@ def test_a_conversation_that_becomes_nothing_is_refused(templated: Callable[[str
         templated("{% for m in messages %}{% endfor %}").prompt((HELLO,))
 
 
-def test_a_template_is_no_place_for_code(templated: Callable[[str], ChatTokenizer]) -> None:
+def test_a_template_cannot_run_code(templated: Callable[[str], ChatTokenizer]) -> None:
     with pytest.raises(InvalidInput, match="chat template"):
         templated("{{ messages.__class__.__mro__[1].__subclasses__() }}").prompt((HELLO,))
 

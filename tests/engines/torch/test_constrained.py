@@ -74,7 +74,7 @@ def test_a_forced_call_is_made_of_the_named_or_of_any_tool(shared_backend: Local
     assert called == ({"look_up", "send"} if name is None else {name})
 
 
-def test_a_form_is_kept_at_any_temperature_and_beside_free_answers(shared_backend: LocalBackend) -> None:
+def test_a_grammar_holds_at_any_temperature_and_next_to_free_answers(shared_backend: LocalBackend) -> None:
     wanted = ResponseFormat(ResponseType.JSON_SCHEMA, "finding", NESTED)
     for sampling in (Sampling(temperature=0), Sampling(seed=3, temperature=2, top_p=0.5), Sampling(seed=3, top_k=1)):
         (answer,) = answers(shared_backend, 1, response_format=wanted, sampling=sampling)

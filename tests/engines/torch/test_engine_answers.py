@@ -46,7 +46,7 @@ MIXED = [
 ]
 
 
-def test_an_answer_does_not_depend_on_what_is_answered_beside_it(folder: Path) -> None:
+def test_an_answer_does_not_depend_on_concurrent_answers(folder: Path) -> None:
     wanted = [(prompt, MIXED[place % len(MIXED)]) for place, prompt in enumerate(prompts(18, seed=1))]
     apart = alone(folder, *(asked(prompt, 10, sampling) for prompt, sampling in wanted))
     for order in (list(range(18)), list(reversed(range(18))), random.Random(7).sample(range(18), 18)):
@@ -203,7 +203,7 @@ def test_what_has_much_to_read_does_not_wait_for_padding_of_what_has_little(
     assert [one.answer for one in wanted] == alone(folder, *wanted)
 
 
-def test_rows_change_their_places_and_lengths_and_nobody_notices(folder: Path) -> None:
+def test_rows_may_change_their_slots_and_lengths_without_effect(folder: Path) -> None:
     """Answers of many lengths come and go while rows grow, shrink and move."""
     drawn = random.Random(3)
     given = prompts(16, seed=5)

@@ -14,7 +14,7 @@ ODD = 258
 
 
 @pytest.mark.parametrize("place", range(5))
-def test_whoever_came_before_or_after_the_one_at_fault_is_answered(
+def test_callers_before_and_after_a_failing_one_are_answered(
     folder: Path, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
     engine, wanted = engine_of(folder), [asked(prompt, 6) for prompt in prompts(5)]
@@ -34,7 +34,7 @@ def test_whoever_came_before_or_after_the_one_at_fault_is_answered(
     assert [one.answer for one in left] == alone(folder, *left)
 
 
-def test_a_fault_that_passes_fails_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transient_fault_fails_no_caller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, wanted = engine_of(folder), [asked(prompt, 6) for prompt in prompts(4)]
     plain, failed = engine._network.hidden, []
 

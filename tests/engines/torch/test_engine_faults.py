@@ -110,7 +110,7 @@ def test_rows_become_short_again_when_more_want_to_run(folder: Path, monkeypatch
     assert [one.answer for one in wanted] == alone(folder, *wanted)
 
 
-def test_a_fault_while_one_is_read_again_fails_one_and_the_others_go_on(
+def test_a_fault_while_one_is_read_again_fails_one_and_the_others_continue(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(folder, ends=frozenset(), memory=TOKEN_BYTES * 256 * 6)
@@ -220,7 +220,7 @@ class Grammar:
 
 
 @pytest.mark.parametrize("way", ["allowed", "accept"])
-def test_a_grammar_that_cannot_go_on_fails_its_own_answer(folder: Path, way: str) -> None:
+def test_a_grammar_that_cannot_continue_fails_its_own_answer(folder: Path, way: str) -> None:
     engine = engine_of(folder)
     odd, plain = asked([5, 6], 8, grammar=Grammar(way)), asked([5, 9], 8)
     answered(engine, odd, plain)
@@ -277,7 +277,7 @@ def test_a_step_that_is_interrupted_can_be_made_again(folder: Path, monkeypatch:
     assert [one.answer for one in wanted] == alone(folder, *wanted)
 
 
-def test_weights_that_give_no_numbers_are_told_as_such(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_give_no_numbers_are_reported_as_such(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And an answer beside it does not suffer."""
     engine, plain = engine_of(folder), Network.logits
 
@@ -316,7 +316,7 @@ def test_a_cancelled_answer_gets_no_further_token_and_its_row_is_free(folder: Pa
     assert (next_.reason, [next_.answer]) == (FinishReason.LENGTH, alone(folder, next_))
 
 
-def test_a_row_may_be_left_behind_by_whoever_does_not_lead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_may_be_left_by_a_thread_that_does_not_lead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancelled in the middle of another's step, it is gone when that step is over."""
     engine = engine_of(folder)
     leading, gone = asked([5, 6], 2), asked([7, 8], 200)

@@ -112,7 +112,7 @@ def test_an_answer_that_fails_is_never_taken_for_a_complete_one(folder: Path, wa
     assert reader.reasons == [None] * 3
 
 
-def test_a_whole_answer_is_told_at_once_and_only_when_it_is_over(folder: Path) -> None:
+def test_a_whole_answer_is_one_delta_at_its_end(folder: Path) -> None:
     sequence = asked([5, 6, 7], 4)
     reader = Reader(sequence)
     request = CompletionRequest("m", (Message(Role.USER, "x"),))

@@ -52,7 +52,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_never_made_up(
         Network(copy)
 
 
-def test_nobody_is_asked_whether_code_of_a_folder_may_run(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_a_folder_never_runs_and_no_prompt_asks_for_it(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     configured(copy, model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"})
     (copy / "own.py").write_text("raise SystemExit('it ran')")
@@ -60,7 +60,7 @@ def test_nobody_is_asked_whether_code_of_a_folder_may_run(copy: Path, monkeypatc
         Network(copy)
 
 
-def test_a_folder_that_is_not_as_it_was_is_neither_asked_nor_trained_on(copy: Path) -> None:
+def test_a_changed_folder_is_neither_served_nor_trained_on(copy: Path) -> None:
     row = {"messages": [{"role": "user", "content": "ping"}, {"role": "assistant", "content": "pong"}]}
     with open_platform() as platform:
         platform.add_base_model(copy, id="tiny")
@@ -72,7 +72,7 @@ def test_a_folder_that_is_not_as_it_was_is_neither_asked_nor_trained_on(copy: Pa
             platform.training.sft("birds/parrot", [row]).wait()
 
 
-def test_what_a_configuration_makes_the_tokenizer_raise_is_told_as_the_folders_fault(copy: Path) -> None:
+def test_an_error_of_the_tokenizer_is_reported_as_a_fault_of_the_folder(copy: Path) -> None:
     configured(copy, num_attention_heads="two")
     backend = LocalBackend([base_model(copy, "tiny")])
     with (

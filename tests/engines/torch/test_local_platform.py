@@ -266,7 +266,9 @@ def _opener(yard: Platform, checkpoint: Any) -> Callable[[str], Any]:
     return lambda name: yard._runtime.artifacts.open(checkpoint.files[name]["artifact"])
 
 
-def test_a_checkpoint_that_holds_no_adapter_is_told_as_such(shared_backend: LocalBackend, four_steps: Platform) -> None:
+def test_a_checkpoint_that_holds_no_adapter_is_reported_as_such(
+    shared_backend: LocalBackend, four_steps: Platform
+) -> None:
     import io
 
     checkpoint = four_steps.models.checkpoints("p/m").page().items[-1]

@@ -30,7 +30,7 @@ def recorder() -> Recorder:
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "llama"])
-def test_answers_are_those_of_passes_made_anew(
+def test_recorded_passes_give_the_answers_of_fresh_ones(
     folders: Callable[..., Path], recorder: Recorder, architecture: str
 ) -> None:
     folder = folders(architecture=architecture)
@@ -53,7 +53,7 @@ def test_log_probabilities_are_the_same_too(folder: Path, recorder: Recorder) ->
     torch.testing.assert_close(*map(torch.tensor, pairs), atol=1e-5, rtol=1e-5)
 
 
-def test_nothing_is_recorded_twice_and_few_shapes_are_told_apart(folder: Path, recorder: Recorder) -> None:
+def test_nothing_is_recorded_twice_and_few_shapes_are_distinguished(folder: Path, recorder: Recorder) -> None:
     engine = engine_of(folder, rows=8, recorder=lambda: recorder)
     for _ in range(3):
         for count in range(1, 9):
@@ -61,7 +61,7 @@ def test_nothing_is_recorded_twice_and_few_shapes_are_told_apart(folder: Path, r
     assert recorder.made == len({_rounded(count) for count in range(1, 9)}) == 6
 
 
-def test_rows_that_grow_are_recorded_anew(folder: Path, recorder: Recorder) -> None:
+def test_rows_that_grow_are_recorded_again(folder: Path, recorder: Recorder) -> None:
     wanted = [asked(prompt, 70, Sampling(seed=n)) for n, prompt in enumerate([[*range(10, 240)], [5, 6], [7] * 200])]
     engine = engine_of(folder, rows=4, recorder=lambda: recorder)
     assert answered(engine, *wanted) == alone(folder, *wanted)
@@ -122,7 +122,7 @@ def test_another_adapter_in_a_slot_is_used_at_once_also_when_it_is_wider(folder:
         assert recorder.made - made == (shape is wide)
 
 
-def test_what_cannot_be_recorded_is_decoded_all_the_same_and_told_once(
+def test_what_cannot_be_recorded_is_decoded_all_the_same_and_reported_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_: object) -> graphs.CapturedGraph:

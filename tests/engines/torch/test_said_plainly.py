@@ -22,7 +22,7 @@ FAULTS: list[tuple[Mapping[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("schema", "told"), FAULTS)
-def test_what_is_wrong_with_a_schema_is_told_without_the_grammar_around_it(
+def test_a_fault_of_a_schema_is_reported_without_the_grammar_around_it(
     shared_backend: LocalBackend, schema: Mapping[str, Any], told: str
 ) -> None:
     wanted = ResponseFormat(ResponseType.JSON_SCHEMA, "", schema)
@@ -51,7 +51,7 @@ def test_a_room_that_could_hold_nothing_is_none(name: str) -> None:
 STRICT = "{% for one in messages %}{{ raise_exception('odd') if one.content == 'odd' else one.content }}{% endfor %}"
 
 
-def test_a_row_that_the_template_refuses_is_told_by_its_number(folder: Path, tmp_path: Path) -> None:
+def test_a_row_that_the_template_refuses_is_reported_with_its_number(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "strict")
     (copy / "chat_template.jinja").write_text(STRICT)
 

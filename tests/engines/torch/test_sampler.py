@@ -79,7 +79,7 @@ def test_each_row_gets_the_token_that_it_would_get_alone_in_plain_python(batch: 
         assert abs(sampled.logprob - own[sampled.token]) < 1e-4
 
 
-def test_a_sampler_may_be_asked_again_and_again_as_answers_grow() -> None:
+def test_a_sampler_may_be_reused_as_answers_grow() -> None:
     drawn = torch.Generator().manual_seed(1)
     answers = [asked([3], 99, Sampling(seed=seed, presence_penalty=0.5)) for seed in range(3)]
     sampler = Sampler(answers, CPU)
@@ -92,7 +92,7 @@ def test_a_sampler_may_be_asked_again_and_again_as_answers_grow() -> None:
             one.take(sampled)
 
 
-def test_the_likeliest_tokens_are_told_to_those_alone_who_asked() -> None:
+def test_the_likeliest_tokens_are_returned_only_on_request() -> None:
     answers = [asked([3], 9, top_logprobs=count) for count in (0, 2, 20)]
     drawn = Sampler(answers, CPU).draw(torch.randn((3, SIZE), generator=torch.Generator().manual_seed(2)))
     assert [len(sampled.top) for sampled in drawn] == [0, 2, 20]

@@ -87,7 +87,9 @@ def network_of(backend: LocalBackend, place: int | None = None) -> Any:
 # ---- tuned in full -----------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_tuned_in_full_answers_beside_its_base_and_an_adapter(backend: LocalBackend, folder: Path) -> None:
+def test_a_checkpoint_tuned_in_full_answers_alongside_its_base_and_an_adapter(
+    backend: LocalBackend, folder: Path
+) -> None:
     base, full, adapter = ServedModel("tiny", backend.entries()[0]), tuned(backend, folder, 1), adapted(backend, folder)
     first = [said(backend, model) for model in (base, full, adapter)]
     assert len(set(first)) == 3
@@ -105,7 +107,7 @@ def test_the_checkpoint_that_was_not_used_for_the_longest_time_makes_room(backen
     assert said(backend, one) == first
 
 
-def test_a_checkpoint_in_use_stays_and_the_next_is_told_to_come_again(backend: LocalBackend, folder: Path) -> None:
+def test_a_checkpoint_in_use_stays_and_the_next_caller_is_refused_for_now(backend: LocalBackend, folder: Path) -> None:
     one = tuned(backend, folder, 1)
     with backend._model(one).start(REQUEST, one):
         with pytest.raises(Overloaded):
@@ -113,7 +115,7 @@ def test_a_checkpoint_in_use_stays_and_the_next_is_told_to_come_again(backend: L
         assert said(backend, one) == generated(folder, tuned_weights(folder, 1))
 
 
-def test_only_what_is_asked_for_is_loaded(backend: LocalBackend, folder: Path) -> None:
+def test_only_what_is_used_is_loaded(backend: LocalBackend, folder: Path) -> None:
     said(backend, tuned(backend, folder, 1))
     assert backend._loaded["tiny"]._networks._own is None
 
@@ -133,7 +135,7 @@ def test_weights_of_another_model_are_refused_by_name(backend: LocalBackend, fol
 
 
 @pytest.mark.parametrize(("module", "name"), [(networks, "Network"), (loaded, "ChatTokenizer")])
-def test_a_model_is_loaded_beside_the_event_loop(
+def test_a_model_is_loaded_off_the_event_loop(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     begun, go_on, plain = threading.Event(), threading.Event(), getattr(module, name)
@@ -201,7 +203,7 @@ def test_a_closed_backend_refuses_and_what_it_was_answering_is_answered(backend:
 
 
 @pytest.mark.parametrize("scarce", ["from_pretrained", "zeros"])
-def test_a_model_for_which_there_is_no_memory_is_told_as_such_and_asked_again_it_answers(
+def test_lack_of_memory_for_a_model_is_reported_and_the_next_request_is_answered(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch, scarce: str
 ) -> None:
     def full(*_: Any, **__: Any) -> Any:
@@ -216,7 +218,7 @@ def test_a_model_for_which_there_is_no_memory_is_told_as_such_and_asked_again_it
     assert len(said(backend, base)) == 12
 
 
-def test_a_folder_that_has_gone_or_cannot_be_read_is_told_without_its_place(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_folder_is_reported_without_its_path(folder: Path, tmp_path: Path) -> None:
     for missing, told in (("tokenizer.json", "tokenizer"), (".", "is gone")):
         copy = tmp_path / "kept"
         shutil.copytree(folder, copy, dirs_exist_ok=True)

@@ -43,7 +43,7 @@ def test_every_table_is_made_without_a_card_and_what_is_answered_is_right(
     assert len(report["LoRA step"]) == 4
 
 
-def test_a_table_that_fails_says_so_and_loses_nothing(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_table_is_an_error_and_loses_no_run(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def table() -> Any:
         yield {"rows": 1, "tok/s": 5}
         raise RuntimeError("no room on the card")
@@ -52,6 +52,6 @@ def test_a_table_that_fails_says_so_and_loses_nothing(gpu: Any, capsys: pytest.C
     assert "no room on the card" in capsys.readouterr().err
 
 
-def test_where_there_is_no_card_it_says_what_to_do(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_card_the_error_says_what_to_do(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "--device cpu --shape tiny" in gpu.main([])["left out"]

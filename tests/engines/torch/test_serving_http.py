@@ -67,7 +67,7 @@ def test_a_schema_is_kept_by_a_model_that_knows_nothing(client: OpenAI) -> None:
     assert set(json.loads(answer.choices[0].message.content or "")) == {"ok"}
 
 
-def test_who_finds_no_room_is_told_when_to_come_again_and_the_others_are_answered(
+def test_a_caller_without_room_gets_retry_after_and_the_others_are_answered(
     client: OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One runs, one waits; nobody steps before the third has been told."""

@@ -106,7 +106,7 @@ def test_a_row_beyond_the_context_is_left_out_and_counted() -> None:
     assert one < two
 
 
-def test_what_stands_behind_the_last_trained_token_is_no_reason_to_leave_a_row_out() -> None:
+def test_text_after_the_last_trained_token_does_not_exclude_a_row() -> None:
     long = Message(Role.USER, "and what else? " * 200)
     example = Example((*EXAMPLES[0].messages, long))
     run = followed(trainer_of().train("sft", SFTConfig(), [example], context_of(TINY)))
@@ -174,7 +174,7 @@ def test_tokens_of_another_model_are_refused_by_number() -> None:
         followed(trainer_of().train("rl", RLConfig(), [group], context_of(TINY)))
 
 
-def test_a_row_that_cannot_be_told_apart_is_refused_before_the_first_step() -> None:
+def test_an_ambiguous_row_is_refused_before_the_first_step() -> None:
     learner, _ = learner_of({})
     learner._chat.tokenizer.chat_template = (
         "{{ messages | length }}{% for message in messages %}<|im_start|>{{ message.role }} {{ message.content }}"
@@ -186,14 +186,14 @@ def test_a_row_that_cannot_be_told_apart_is_refused_before_the_first_step() -> N
 
 
 @pytest.mark.parametrize("tuning", Tuning)
-def test_a_loss_that_is_no_number_fails_the_job_naming_the_step_and_what_to_try(tuning: Tuning) -> None:
+def test_a_loss_that_is_nan_fails_the_job_naming_the_step_and_what_to_try(tuning: Tuning) -> None:
     """A learning rate that throws the weights far away overflows within a few steps."""
     config = SFTConfig(learning_rate=(1e30,) * 8, batch_size=1)
     with pytest.raises(TrainingError, match=r"diverged at step \d+.*try a learning rate far below 1e\+30"):
         followed(trainer_of(tuning=tuning).train("sft", config, EXAMPLES, context_of(TINY)))
 
 
-def test_a_loss_that_is_no_number_fails_the_job_even_where_its_gradient_is_one() -> None:
+def test_a_loss_that_is_nan_fails_the_job_even_with_a_finite_gradient() -> None:
     learner, _ = learner_of({})
     rows = learner.sft_turns(EXAMPLES[0], "all")
     broken = Objective(lambda new: Loss(math.nan, tuple((0.0,) * len(row) for row in new), {}))
@@ -208,7 +208,7 @@ def test_an_adapter_of_another_base_is_refused(tmp_path: Path) -> None:
         followed(trainer_of().train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY, parent=files)))
 
 
-def test_an_adapter_is_no_parent_of_full_training_and_the_other_way_round() -> None:
+def test_full_training_cannot_continue_from_an_adapter_nor_the_other_way_round() -> None:
     kinds = {
         tuning: followed(trainer_of(tuning=tuning).train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY))).files
         for tuning in Tuning

@@ -149,7 +149,7 @@ def plain_logprobs(model: Any, row: TokenRow) -> Any:
 @pytest.mark.parametrize("way", ["one pass", "several passes", "recomputed", "chunked head"])
 @pytest.mark.parametrize("tuning", Tuning)
 @pytest.mark.parametrize("kind", ["sft", "rl"])
-def test_the_gradient_of_a_step_is_that_of_the_loss_whatever_passes_it_takes(
+def test_the_gradient_of_a_step_is_that_of_the_loss_for_any_split_into_passes(
     way: str, tuning: Tuning, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, trained = learner_of({}, tuning=tuning)

@@ -37,7 +37,7 @@ def test_jobs_killed_at_random_moments_lose_and_double_nothing_and_end_bit_for_b
 
 @pytest.mark.parametrize("method", ["rl", "dpo"])
 @pytest.mark.parametrize("mutant", ["", "forgotten_state"])
-def test_a_job_killed_between_two_saved_states_goes_on_from_the_first_and_is_found_out_when_it_does_not(
+def test_a_job_killed_between_two_saved_states_continues_from_the_first_and_is_caught_otherwise(
     nursery: Nursery, tmp_path: Path, mutant: str, method: str
 ) -> None:
     evidence = Evidence(tmp_path / "yard.db", STEPS, base=Base(micro(), (method,)))

@@ -159,7 +159,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded(monkeypatch:
         next(trainer_of(memory=300_000).train("sft", SFTConfig(), EXAMPLES, context_of(TINY)))
 
 
-def test_the_size_of_passes_is_resumed_with_the_state_whatever_is_free_by_then() -> None:
+def test_a_resumed_job_keeps_its_size_of_passes_for_any_free_memory() -> None:
     learner, _ = learner_of({})
     learner._room.tokens = 2048
     learner.step([], _nothing(), 1.0, 1)

@@ -86,7 +86,7 @@ def test_turns_by_prefixes_are_those_that_the_templates_own_marks_name(
 
 @settings(max_examples=40, deadline=None)
 @given(style=STYLES, messages=CONVERSATIONS, marked=st.booleans())
-def test_what_is_trained_are_the_answers_and_their_ends_and_nothing_stands_behind(
+def test_only_answers_and_their_ends_are_trained_and_nothing_follows_them(
     style: Style, messages: list[Message], marked: bool
 ) -> None:
     chat = chat_of(style.template(marked))
@@ -218,7 +218,7 @@ def test_tokens_are_found_again_by_their_bytes_and_an_unreported_end_has_no_logp
     assert row.logprobs == (-1.0, -1.0, -1.0 if "\0" in entries else None)
 
 
-def test_bytes_that_are_no_text_are_found_again() -> None:
+def test_bytes_that_are_not_text_are_found_again() -> None:
     logprobs = tuple(TokenLogprob("\ufffd", -1.0, (byte,)) for byte in (0xFF, 0xC3))
     (row,) = rows_of(SampledChoice(Message(Role.ASSISTANT, "\ufffd\ufffd"), FinishReason.LENGTH, logprobs))
     assert trained(row) == b"\xff\xc3"
@@ -236,7 +236,7 @@ def test_an_answer_that_was_cut_off_is_not_taught_to_end() -> None:
     assert trained(row) == b"wor"
 
 
-def test_an_answer_without_logprobs_is_context_unless_asked_for() -> None:
+def test_an_answer_without_logprobs_is_context_unless_requested() -> None:
     choice = SampledChoice(Message(Role.ASSISTANT, "ab"))
     assert rows_of(choice) == []
     (row,) = rows_of(choice, without_logprobs=True)

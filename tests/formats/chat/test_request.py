@@ -53,14 +53,14 @@ def test_no_default_of_the_servers_takes_the_place_of_a_parameter_that_it_knows(
     assert not body.keys() & {"seed", "logit_bias"}
 
 
-def test_what_is_kept_here_is_not_told_there() -> None:
+def test_metadata_of_this_platform_is_not_sent_to_the_server() -> None:
     asked = CompletionRequest("m", HELLO, metadata={"case": "7"}, store=True, user="u-1")
     body = request_object(asked, "m", None, ())
     assert body["user"] == "u-1"
     assert not body.keys() & {"metadata", "store"}
 
 
-def test_a_developer_is_told_as_the_system_that_every_template_knows() -> None:
+def test_a_developer_message_is_rendered_as_a_system_message() -> None:
     asked = CompletionRequest("m", (Message(Role.DEVELOPER, "be brief"),))
     assert request_object(asked, "m", None, ())["messages"] == [{"role": "system", "content": "be brief"}]
 
@@ -71,7 +71,7 @@ def test_extras_are_passed_on_and_overrule_nothing() -> None:
     assert (body["reasoning_effort"], body["model"]) == ("low", "m")
 
 
-def test_tools_are_chosen_as_asked() -> None:
+def test_tools_are_chosen_as_requested() -> None:
     def choice(**fields: object) -> dict[str, object]:
         body = request_object(attrs.evolve(CompletionRequest("m", HELLO, tools=(TOOL,)), **fields), "m", None, ())
         return {name: body.get(name) for name in ("tool_choice", "parallel_tool_calls")}

@@ -104,7 +104,7 @@ def test_text_does_not_wait_for_the_end_that_comes_with_it() -> None:
     assert reader.end() == Delta(finish_reason=FinishReason.STOP, usage=Usage(4, 1, estimated=True))
 
 
-def test_the_usage_behind_the_end_belongs_to_the_last_delta() -> None:
+def test_usage_after_the_end_belongs_to_the_last_delta() -> None:
     said = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
     assert read(STREAMED, chunk({}, "length"), {"choices": [], "usage": said})[-1].usage == Usage(9, 2, 8)
 
@@ -116,7 +116,7 @@ def test_a_whole_answer_is_one_delta_with_the_tokens_that_were_counted() -> None
     ]
 
 
-def test_what_nobody_counted_is_estimated_and_marked_so() -> None:
+def test_uncounted_tokens_are_estimated_and_marked() -> None:
     (delta,) = read(ASKED, whole("x" * 40))
     assert (delta.tokens, delta.usage) == (11, Usage(4, 11, estimated=True))
 
@@ -162,7 +162,7 @@ def test_fragments_of_calls_are_passed_on_as_they_come_with_id_and_name_once() -
     ]
 
 
-def test_a_call_without_an_id_gets_one_and_ends_as_a_call_whatever_the_server_says() -> None:
+def test_a_call_without_an_id_gets_one_and_ends_as_a_call_for_any_finish_reason() -> None:
     called = [{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g", "arguments": "{}"}}]
     found = read(ASKED, whole(None, "stop", tool_calls=called))
     assert fold_choice(0, found, False).message.tool_calls == (
@@ -196,7 +196,7 @@ def test_a_character_in_two_tokens_keeps_its_bytes() -> None:
     assert b"".join(bytes(token.bytes or ()) for delta in found for token in delta.logprobs).decode() == "🌊"
 
 
-def test_ids_stand_beside_the_choices_or_in_them_and_number_the_logprobs() -> None:
+def test_token_ids_stand_next_to_the_choices_or_in_them_and_match_the_logprobs() -> None:
     opening = {**chunk({"role": "assistant", "content": ""}), "prompt_token_ids": [1, 2]}
     token = chunk({"content": "a"}, "stop", token_ids=[7], logprobs={"content": [entry("a")]})
     first, second, _ = read(STREAMED, opening, {**token, "prompt_token_ids": [1, 2]})
@@ -226,7 +226,7 @@ def test_choices_end_one_by_one_and_the_last_waits_for_the_usage() -> None:
     assert [delta.usage is not None for delta in found] == [False] * 4 + [True]
 
 
-def test_nothing_behind_the_end_is_nothing() -> None:
+def test_nothing_after_the_end_is_ignored() -> None:
     found = read(STREAMED, chunk({"content": "a"}, "stop"), chunk({"role": "assistant", "content": ""}, "stop"))
     assert [delta.finish_reason for delta in found] == [None, FinishReason.STOP]
 
@@ -258,7 +258,7 @@ def test_what_is_not_in_the_formats_shape_is_named_at_its_place(answer: Any, say
         AnswerReader(STREAMED).take(answer)
 
 
-def test_an_answer_that_goes_on_behind_its_end_is_refused() -> None:
+def test_an_answer_that_continues_after_its_end_is_refused() -> None:
     with pytest.raises(InvalidInput, match="continues after its finish reason"):
         read(STREAMED, chunk({}, "stop"), chunk({"content": "more"}))
 

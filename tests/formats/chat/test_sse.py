@@ -38,7 +38,7 @@ def test_any_cut_of_the_bytes_gives_the_events_that_were_written(
     assert [event for byte in raw for event in one_by_one.take(bytes([byte]))] == events
 
 
-def test_a_space_behind_the_colon_may_be_missing_and_only_one_is_taken_away() -> None:
+def test_a_space_after_the_colon_may_be_missing_and_only_one_is_removed() -> None:
     assert EventReader().take(b"data:a\n\ndata:  b\n\n") == [b"a", b" b"]
 
 

@@ -67,7 +67,7 @@ def test_where_an_answer_is_cut_makes_no_difference(answer: tuple[ToolFormat, li
 
 
 @given(st.sampled_from(FORMATS), names, arguments, plain, st.integers(0, 30))
-def test_a_call_behind_some_words_is_read_with_its_arguments(
+def test_a_call_after_some_words_is_read_with_its_arguments(
     form: ToolFormat, name: str, given_: dict[str, object], words: str, cut: int
 ) -> None:
     text = words + written(form, name, given_)
@@ -90,7 +90,7 @@ def test_several_calls_of_one_list_are_all_read() -> None:
 
 
 @given(st.sampled_from(FORMATS), noise, noise)
-def test_what_is_no_call_is_content_to_the_last_letter(form: ToolFormat, one: str, other: str) -> None:
+def test_what_is_not_a_call_is_content_to_the_last_letter(form: ToolFormat, one: str, other: str) -> None:
     content, calls = read(form, [one, other])
     assert calls == []
     assert content == one + other
@@ -148,7 +148,7 @@ def test_a_whole_call_whose_mark_was_cut_off_is_a_call(name: str, given_: dict[s
 
 
 @given(st.sampled_from(FORMATS), names, arguments, plain)
-def test_a_call_is_told_as_soon_as_it_ends_and_what_follows_is_content(
+def test_a_call_is_emitted_as_soon_as_it_ends_and_what_follows_is_content(
     form: ToolFormat, name: str, given_: dict[str, object], words: str
 ) -> None:
     reader = ToolReader(form, "c", {name})
@@ -158,7 +158,7 @@ def test_a_call_is_told_as_soon_as_it_ends_and_what_follows_is_content(
     assert "".join(map(str, reader.take(words, over=True))) == words
 
 
-def test_a_call_of_an_unknown_tool_is_told_where_marks_say_that_it_is_a_call_and_other_json_is_an_answer() -> None:
+def test_a_marked_call_of_an_unknown_tool_is_emitted_and_other_json_is_content() -> None:
     for form, told in ((TAGS, 1), (LIST, 1), (OBJECT, 0)):
         text = written(form, "Bob", {"age": 3})
         found = list(ToolReader(form, "c", {"look_up"}).take(text, over=True))
@@ -196,5 +196,5 @@ TEMPLATES = [
 
 
 @pytest.mark.parametrize(("template", "form"), TEMPLATES)
-def test_a_format_is_told_by_its_template(template: str, form: ToolFormat | None) -> None:
+def test_a_format_is_recognised_by_its_template(template: str, form: ToolFormat | None) -> None:
     assert format_of(template) is form

@@ -60,12 +60,12 @@ def test_an_entry_has_exactly_the_fields_of_the_specification() -> None:
     }
 
 
-def test_a_deprecation_date_is_told_when_there_is_one() -> None:
+def test_a_deprecation_date_is_shown_when_there_is_one() -> None:
     (shown,) = unstructure(CatalogueBody.of([entry(deprecation_date=date(2027, 1, 2))]))["data"]
     assert shown["deprecation_date"] == "2027-01-02"
 
 
-def test_what_is_told_fits_its_own_declaration() -> None:
+def test_every_answer_fits_its_own_declaration() -> None:
     assert structure(CatalogueBody, json.loads(dump(CatalogueBody.of([entry(deprecation_date=date(2027, 1, 2))]))))
 
 

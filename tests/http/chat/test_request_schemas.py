@@ -116,7 +116,7 @@ def test_max_completion_tokens_wins(members: dict[str, Any], expected: int) -> N
 
 
 @pytest.mark.parametrize("off", [0, -1])
-def test_top_k_off_is_no_top_k(off: int) -> None:
+def test_top_k_off_equals_no_top_k(off: int) -> None:
     assert read(top_k=off).request.sampling.top_k is None
 
 
@@ -300,13 +300,13 @@ def test_unknown_fields_are_refused_with_the_nearest_known_ones() -> None:
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 1])
-def test_a_body_that_is_no_object_is_refused(body: object) -> None:
+def test_a_body_that_is_not_an_object_is_refused(body: object) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_request(body, "body")
     assert caught.value.problems[0].loc == ("body",)
 
 
-def test_the_training_interface_tells_logprobs_unless_declined_and_token_ids_always() -> None:
+def test_the_training_interface_returns_logprobs_unless_declined_and_token_ids_always() -> None:
     body = {"model": "m", "messages": [HELLO]}
     asked = read_request(body, details=True)
     assert (asked.with_logprobs, asked.with_ids, asked.request.logprobs) == (True, True, False)

@@ -56,7 +56,7 @@ def test_a_whole_answer_is_that_of_the_specification() -> None:
     }
 
 
-def test_cached_tokens_are_told_where_there_are_any() -> None:
+def test_cached_tokens_are_reported_where_there_are_any() -> None:
     assert body(choice(), usage=Usage(3, 2, cached_tokens=1))["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
 
 
@@ -73,14 +73,14 @@ def test_logprobs_have_one_entry_per_token_with_bytes_and_alternatives() -> None
     ]
 
 
-def test_logprobs_that_were_declined_are_not_told() -> None:
+def test_declined_logprobs_are_left_out() -> None:
     (shown,) = body(choice(logprobs=(ENTRY,)), with_logprobs=False)["choices"]
     assert shown["logprobs"] is None
     chunks = Chunks("c", 12, "m")
     assert [c["choices"][0]["logprobs"] for c in told(chunks.of(Delta("hi", 1, logprobs=(ENTRY,))))] == [None, None]
 
 
-def test_token_ids_are_told_only_when_wanted() -> None:
+def test_token_ids_are_returned_only_on_request() -> None:
     with_ids = choice(token_ids=(1, 2), prompt_token_ids=(3,))
     (shown,) = body(with_ids, with_ids=True)["choices"]
     assert (shown["token_ids"], shown["prompt_token_ids"]) == ([1, 2], [3])
@@ -147,7 +147,7 @@ def test_logprobs_and_ids_come_with_the_content_and_the_prompt_s_ids_with_the_ro
     assert content["choices"][0]["logprobs"]["content"][0]["token"] == "hi"
 
 
-def test_an_end_of_turn_token_has_a_chunk_of_its_own_logprob() -> None:
+def test_an_end_of_turn_token_has_a_chunk_with_its_own_logprob() -> None:
     chunks = Chunks("c", 12, "m", with_logprobs=True)
     _, entry, last = told(chunks.of(Delta("", 1, logprobs=(END,), finish_reason=FinishReason.STOP)))
     assert entry["choices"][0]["delta"] == {"content": ""}
@@ -213,9 +213,7 @@ def choice_said_plainly(said: Choice, with_logprobs: bool, with_ids: bool) -> An
     st.booleans(),
     st.booleans(),
 )
-def test_an_answer_is_json_of_what_was_said_whatever_that_is(
-    completion: Completion, with_logprobs: bool, with_ids: bool
-) -> None:
+def test_any_answer_is_written_as_json(completion: Completion, with_logprobs: bool, with_ids: bool) -> None:
     raw = completion_json(completion, with_logprobs, with_ids)
     plain = said_plainly(completion, with_logprobs, with_ids)
     assert raw == json.dumps(plain, separators=(",", ":")).encode("ascii")

@@ -62,7 +62,7 @@ def test_several_choices_are_numbered_and_counted_together(client: Any) -> None:
     assert body["usage"]["completion_tokens"] == 3 * single["usage"]["completion_tokens"]
 
 
-def test_the_training_interface_tells_logprobs_and_token_ids_unasked(client: Any) -> None:
+def test_the_training_interface_returns_logprobs_and_token_ids_by_default(client: Any) -> None:
     (choice,) = client.chat(path="/v1/chat/completions").json["choices"]
     entries = choice["logprobs"]["content"]
     assert len(entries) == len(choice["token_ids"]) > 0
@@ -78,7 +78,7 @@ def test_on_the_training_interface_logprobs_can_be_declined(client: Any) -> None
         assert any(choice.get("token_ids") for choice in choices)
 
 
-def test_on_the_inference_interface_both_come_when_asked_for(client: Any) -> None:
+def test_the_inference_interface_returns_both_on_request(client: Any) -> None:
     (plain,) = client.chat().json["choices"]
     assert plain["logprobs"] is None
     assert "token_ids" not in plain
@@ -87,7 +87,7 @@ def test_on_the_inference_interface_both_come_when_asked_for(client: Any) -> Non
     assert asked["token_ids"]
 
 
-def test_a_backend_without_logprobs_answers_null_unasked_and_refuses_them_asked(client_for: Any) -> None:
+def test_a_backend_without_logprobs_answers_null_and_refuses_a_request_for_them(client_for: Any) -> None:
     with open_platform(backend=Saying(["a ", "b"])) as platform:
         client = client_for(platform)
         (choice,) = client.chat(model="sayer", path="/v1/chat/completions").json["choices"]
@@ -99,7 +99,7 @@ def test_a_backend_without_logprobs_answers_null_unasked_and_refuses_them_asked(
             assert refused.json["error"]["param"] == "logprobs"
 
 
-def test_a_forced_tool_call_is_told_whole_and_in_pieces(client: Any) -> None:
+def test_a_forced_tool_call_is_the_same_whole_and_in_pieces(client: Any) -> None:
     asked = {"tools": [TOOL], "tool_choice": "required"}
     (choice,) = client.chat(**asked).json["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -141,7 +141,7 @@ def test_a_refusal_is_a_plain_answer_streamed_or_not(
     assert (answer.json["error"]["code"], answer.json["error"]["param"]) == (code, param)
 
 
-def test_a_prompt_that_does_not_fit_is_told_in_the_words_that_clients_look_for(client: Any) -> None:
+def test_a_prompt_that_does_not_fit_is_refused_in_the_words_that_clients_look_for(client: Any) -> None:
     refused = client.chat("word " * 20_000, model="tabular-mini").json["error"]
     assert refused["code"] == "context_length_exceeded"
     assert refused["message"].startswith("This model's maximum context length is ")
@@ -277,7 +277,7 @@ def test_a_stream_says_what_the_whole_answer_says(client: Any) -> None:
     assert len({(event["id"], event["created"], event["model"]) for event in events[:-1]}) == 1
 
 
-def test_the_backend_s_model_and_a_listed_one_are_told_by_the_name_that_was_asked(client_for: Any) -> None:
+def test_the_deprecation_header_depends_on_the_requested_name(client_for: Any) -> None:
     with open_platform() as platform:
         old = attrs.evolve(platform.catalogue.get("echo"), id="old-echo", deprecation_date=date(2020, 1, 2))
         platform.catalogue.register(old, answers_as="echo")
@@ -379,7 +379,9 @@ class Unspeakable(Saying):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_cannot_be_told_ends_the_stream_with_an_event_and_is_booked(asynchronous: bool, client_for: Any) -> None:
+def test_an_unwritable_delta_ends_the_stream_with_an_error_event_and_is_booked(
+    asynchronous: bool, client_for: Any
+) -> None:
     backend = Unspeakable(["a ", "b "])
     with open_platform(backend=backend) as platform:
         answer = client_for(platform, asynchronous).chat(model="sayer", stream=True, logprobs=True)

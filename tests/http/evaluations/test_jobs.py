@@ -101,7 +101,7 @@ def test_a_model_is_evaluated_by_a_worker_and_followed_to_its_end(asker: Asker, 
     assert run.model.endswith("/parrot:step0")
 
 
-def test_the_rows_that_are_done_are_told_while_a_run_is_under_way(asker: Asker, worker: Worker) -> None:
+def test_finished_rows_are_reported_while_a_run_is_in_progress(asker: Asker, worker: Worker) -> None:
     """By a reader of events, who runs the job where no worker is."""
     call_id = asker.send("evaluate_model", evaluation_ref=asker.published(), model_ref=ECHO).json["call_id"]
     worker.stop()
@@ -112,7 +112,7 @@ def test_the_rows_that_are_done_are_told_while_a_run_is_under_way(asker: Asker, 
     assert seen[-1]["code"] == "complete"
 
 
-def test_the_outputs_of_a_run_are_scored_anew_in_a_new_run(asker: Asker, platform: Platform) -> None:
+def test_rescoring_the_outputs_of_a_run_makes_a_new_run(asker: Asker, platform: Platform) -> None:
     evaluation = asker.published()
     source = platform.evaluations.run(evaluation, "acme/capture/parrot", **PLACE).run
     other = platform.evaluations.objects.publish("scorer", "same", {"scorer": {"type": "exact_match"}}, **PLACE)
@@ -221,7 +221,7 @@ def test_an_entry_of_the_catalogue_is_evaluated_by_its_own_reference(asker: Aske
     assert asker.refused("evaluate_model", evaluation_ref=evaluation, model_ref=f"{own}:v0") == (404, "model_not_found")
 
 
-def test_runs_of_clients_are_told_of_as_recorded(alone: Asker, platform: Platform) -> None:
+def test_runs_of_clients_are_shown_as_recorded(alone: Asker, platform: Platform) -> None:
     run = platform.evaluations.runs.create(ECHO, ECHO, **PLACE)
     for name, call_id in (("-2", "8ad52557-5293-4861-95cf-511c63042dd3"), ("-3", run.id)):
         capture = json.loads((CAPTURES / f"post-evaluations-status-200{name}.json").read_text())
@@ -290,5 +290,5 @@ def test_source_code_is_never_run_so_such_a_scorer_is_422(asker: Asker, platform
     assert refused == (422, ["body.scorer_refs"])
 
 
-def test_nobody_is_told_anything(asker: Asker) -> None:
+def test_a_wrong_key_gets_no_status(asker: Asker) -> None:
     assert asker.send("status", key="wrong", call_id="x").status == 401

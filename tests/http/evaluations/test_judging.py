@@ -62,7 +62,7 @@ def test_a_datasets_digest_and_table_are_those_of_its_content(ask: Ask) -> None:
     assert ask("POST", "/datasets", {"name": "Rows", "description": None, "rows": ROWS, "project_id": "x"}).json == made
 
 
-def test_everything_that_is_wrong_with_a_dataset_is_told_at_once(yard: tuple[Platform, Ask]) -> None:
+def test_everything_that_is_wrong_with_a_dataset_is_reported_at_once(yard: tuple[Platform, Ask]) -> None:
     platform, ask = yard
     answer = ask("POST", "/datasets", {"rows": [ROWS[0], 5, None, "x"], "name": "", "description": 7})
     assert places(answer) == ["body.description", "body.name", "body.rows.1", "body.rows.2", "body.rows.3"]

@@ -18,7 +18,7 @@ def platform() -> Iterator[Platform]:
         yield opened
 
 
-def test_the_lineage_of_a_run_is_shown_with_the_checkpoint_that_it_judged(platform: Platform, client_for: Any) -> None:
+def test_the_lineage_of_a_run_is_shown_with_its_checkpoint(platform: Platform, client_for: Any) -> None:
     client = client_for(platform)
     model = platform.models.find("m", project="p", entity="acme")
     assert model is not None

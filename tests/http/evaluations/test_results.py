@@ -120,7 +120,7 @@ def test_a_recorded_query_without_ids_is_refused_as_it_was(asked: Asked) -> None
 # ---- what is included --------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_asked_for_is_left_out(asked: Asked) -> None:
+def test_what_is_not_requested_is_left_out(asked: Asked) -> None:
     body = asked.ok()
     assert len(body["rows"]) == 3
     assert (body["total_rows"], body["summary"], body["warnings"]) == (3, None, [])
@@ -165,7 +165,7 @@ def test_errors_of_the_model_and_of_scorers_are_seen(asked: Asked, platform: Pla
     assert trial["scorer_errors"] == {"sample-scorer-b09aae78": "ValueError: no"}
 
 
-def test_costs_are_told_if_asked_for_and_are_those_of_the_model(asked: Asked, platform: Platform) -> None:
+def test_costs_are_included_on_request_and_are_those_of_the_model(asked: Asked, platform: Platform) -> None:
     for prediction in platform.evaluations.predictions.list(run_id=asked.run_id, **PLACE):
         spent = attrs.evolve(prediction, prompt_tokens=2, completion_tokens=3, cost=Decimal("0.25"))
         platform._runtime.store.transact(lambda tx, spent=spent: tx.replace(spent))

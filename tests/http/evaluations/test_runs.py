@@ -134,7 +134,7 @@ def test_the_list_shows_provenance_as_a_read_does(client: Evaluator) -> None:
 # ---- who may ----
 
 
-def test_without_a_key_one_is_asked_for_in_the_scheme_of_this_interface(client: Evaluator) -> None:
+def test_a_missing_key_is_answered_with_the_scheme_of_the_interface(client: Evaluator) -> None:
     for secret in ("", "wrong"):
         answer = attrs.evolve(client, key=secret).send("POST", body=NEW)
         assert answer.status == 401
@@ -144,7 +144,7 @@ def test_without_a_key_one_is_asked_for_in_the_scheme_of_this_interface(client: 
     assert bearer.status == 401
 
 
-def test_a_place_that_the_key_lacks_is_forbidden_in_the_same_words_whatever_is_there(
+def test_a_scope_that_the_key_lacks_is_forbidden_in_the_same_words_for_any_content(
     client: Evaluator, platform: Platform
 ) -> None:
     run = client.create()
@@ -175,7 +175,7 @@ def test_a_run_of_another_project_is_not_found(client: Evaluator, platform: Plat
 # ---- creating ----
 
 
-def test_every_problem_is_told_at_its_place_with_nothing_else(client: Evaluator) -> None:
+def test_every_problem_is_reported_at_its_place_with_nothing_else(client: Evaluator) -> None:
     answer = client.send("POST", body={"evaluation": "secret words", "model": "weave:///a/b/call/c"})
     assert answer.status == 422
     assert answer.json.keys() == {"detail"}
@@ -192,7 +192,7 @@ def test_a_wrong_type_does_not_hide_a_wrong_reference(client: Evaluator) -> None
 
 
 @pytest.mark.parametrize("body", [[], "text", 5])
-def test_a_body_that_is_no_object_is_told_as_such(client: Evaluator, body: Any) -> None:
+def test_a_body_that_is_not_an_object_is_reported_as_such(client: Evaluator, body: Any) -> None:
     answer = client.send("POST", body=body)
     assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body"])
 
@@ -201,7 +201,7 @@ def test_a_missing_body_is_refused(client: Evaluator) -> None:
     assert client.send("POST").status == 422
 
 
-def test_a_name_in_the_path_that_is_none_is_told_there(client: Evaluator) -> None:
+def test_an_invalid_name_in_the_path_is_reported_there(client: Evaluator) -> None:
     answer = client.send("POST", "/v2/acme/a%20b/evaluation_runs", NEW)
     assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["path", "project"])
 
@@ -261,7 +261,7 @@ def test_a_listing_continues_after_the_last_item_that_was_read(client: Evaluator
     assert (unknown.status, unknown.json["error_code"]) == (404, "not_found")
 
 
-def test_every_wrong_parameter_is_told_at_its_place(client: Evaluator) -> None:
+def test_every_wrong_parameter_is_reported_at_its_place(client: Evaluator) -> None:
     answer = client.send("GET", query={"limit": -1, "offset": "x"})
     assert answer.status == 422
     assert [problem["loc"] for problem in answer.json["detail"]] == [["query", "limit"], ["query", "offset"]]
@@ -319,7 +319,7 @@ def test_an_unknown_run_cannot_be_ended(client: Evaluator) -> None:
 
 
 @pytest.mark.parametrize("summary", [[], "text", 5])
-def test_a_summary_that_is_no_object_is_refused_and_the_run_goes_on(client: Evaluator, summary: Any) -> None:
+def test_a_summary_that_is_not_an_object_is_refused_and_the_run_continues(client: Evaluator, summary: Any) -> None:
     run = client.create()
     answer = client.send("POST", f"{RUNS}/{run}/finish", {"summary": summary})
     assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body", "summary"])

@@ -148,7 +148,7 @@ def test_a_summary_is_an_object(summary: Any) -> None:
     assert refused.value.problems[0].loc == ("body", "summary")
 
 
-def test_the_problems_of_a_use_case_are_told_where_the_client_put_the_values() -> None:
+def test_problems_are_reported_where_the_client_put_the_values() -> None:
     with pytest.raises(InvalidInput) as refused, problems_in_request():
         raise InvalidInput([Problem(("project",), "no"), Problem(("model",), "no", "reference"), Problem((), "no")])
     assert [(problem.loc, problem.type) for problem in refused.value.problems] == [

@@ -60,7 +60,7 @@ def test_the_history_is_paged(client: Any, aliases: str) -> None:
     assert (rest["data"], rest["has_more"]) == (made[2:], False)
 
 
-def test_a_requirement_is_judged_and_its_numbers_are_told(client: Any, aliases: str) -> None:
+def test_a_requirement_is_checked_and_its_numbers_are_returned(client: Any, aliases: str) -> None:
     evaluations, place = client.platform.evaluations, {"project": "p", "entity": "acme"}
     runs = {}
     for step, value in ((1, 1.0), (2, 0.0)):

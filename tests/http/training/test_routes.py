@@ -304,7 +304,7 @@ def test_a_bad_page_is_refused_by_name(client: Trainee, query: dict[str, Any], l
         assert (answer.status, answer.locs) == (422, [loc])
 
 
-def test_a_cursor_that_never_was_is_404_and_one_that_was_deleted_goes_on(client: Trainee) -> None:
+def test_a_cursor_that_never_was_is_404_and_one_that_was_deleted_continues(client: Trainee) -> None:
     _, path = with_steps(client, 3)
     page = client.ok("GET", path, limit=2)
     assert client.send("GET", path, after=NO_ID).status == 404
@@ -398,7 +398,7 @@ def test_without_a_worker_a_job_is_refused_and_nothing_is_kept(client: Trainee) 
     assert client.ok("GET", JOBS)["data"] == []
 
 
-def test_bad_input_is_told_before_the_lack_of_a_worker(client: Trainee) -> None:
+def test_bad_input_is_reported_before_the_lack_of_a_worker(client: Trainee) -> None:
     assert client.send("POST", JOBS, {"model_id": NO_ID, "trajectory_groups": [GROUP]}).status == 404
     assert client.send("POST", JOBS, {"model_id": 5, "trajectory_groups": [GROUP]}).locs == [["body", "model_id"]]
     assert client.send("POST", SFT_JOBS, {"model_id": NO_ID, "training_data_url": "modelyard:///a/b/c"}).status == 404
@@ -471,7 +471,7 @@ def test_equal_rewards_train_nothing_but_the_step_advances(worked: Trainee) -> N
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
 
 
-def test_null_is_as_good_as_absent_and_what_nobody_knows_is_ignored_at_every_level(worked: Trainee) -> None:
+def test_null_counts_as_absent_and_unknown_members_are_ignored_at_every_level(worked: Trainee) -> None:
     new = {"novel": {"a": [1]}}
     model = worked.model(entity=None, return_existing=None, **new)
     bare = trajectory("hello", 1.0)
@@ -494,7 +494,7 @@ def test_a_job_of_no_groups_at_all_advances_the_step(worked: Trainee) -> None:
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
 
 
-def test_a_job_outlives_its_model_and_tells_why_it_ended(worked: Trainee) -> None:
+def test_a_job_outlives_its_model_and_shows_why_it_ended(worked: Trainee) -> None:
     model = worked.model()
     jobs = [worked.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]}) for _ in range(2)]
     runner = Runner(worked.platform._runtime)
@@ -513,7 +513,7 @@ def test_a_job_outlives_its_model_and_tells_why_it_ended(worked: Trainee) -> Non
     assert kept(worked) == []
 
 
-def test_a_job_tells_its_place_its_worker_s_last_sign_and_its_end(worked: Trainee) -> None:
+def test_a_job_shows_its_state_its_last_heartbeat_and_its_end(worked: Trainee) -> None:
     first, second = (
         worked.ok("POST", JOBS, {"model_id": worked.model(name)["id"], "trajectory_groups": [GROUP]})
         for name in ("a", "b")
@@ -575,7 +575,7 @@ def test_an_sft_job_that_cannot_be_is_refused(
     assert loc is None or answer.locs == [loc]
 
 
-def test_a_path_is_never_looked_at_whoever_asks(worked: Trainee) -> None:
+def test_a_path_is_never_read_for_any_caller(worked: Trainee) -> None:
     body = {"model_id": worked.model()["id"], "training_data_url": "/etc/passwd"}
     answer = worked.send("POST", SFT_JOBS, body)
     assert answer.json["detail"][0]["msg"] == "must be the URL that the upload of a dataset returned"

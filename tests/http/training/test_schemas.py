@@ -242,7 +242,7 @@ def test_groups_that_are_null_or_absent_are_missing() -> None:
 @pytest.mark.parametrize(
     "raw", [b'{"trajectory_groups": [], "trajectory_groups": []}', b'{"trajectory_groups": []} {}']
 )
-def test_groups_that_come_twice_and_anything_behind_the_body_are_refused(raw: bytes) -> None:
+def test_repeated_groups_and_anything_after_the_body_are_refused(raw: bytes) -> None:
     assert problems(lambda raw: list(GroupsBody([raw]).lines()), raw).keys() == {("body",)}
 
 

@@ -519,7 +519,7 @@ def test_files_about_a_run_get_no_address(uploader: Uploader) -> None:
     assert answer["files"] == [{"name": "../a", "uploadUrl": None}, {"name": "b", "uploadUrl": None}]
 
 
-def test_a_bearer_is_no_basic_and_nobody_is_nobody(client: Any) -> None:
+def test_bearer_and_basic_credentials_are_not_interchangeable(client: Any) -> None:
     for key, auth in ((client.key, "Bearer"), ("", "Basic")):
         answer = client.send("POST", "/graphql", {"query": "{ viewer { id } }"}, key=key, auth=auth)
         assert (answer.status, answer.json["data"]) == (401, None)
@@ -528,7 +528,7 @@ def test_a_bearer_is_no_basic_and_nobody_is_nobody(client: Any) -> None:
 # ---- only when asked for ---------------------------------------------------------------------------------------------
 
 
-def test_uploads_are_mounted_and_described_only_when_asked_for(platform: Any) -> None:
+def test_uploads_are_mounted_and_documented_only_on_request(platform: Any) -> None:
     own = {"/graphql", "/uploads/files/{file}", "/uploads/manifests/{manifest}"}
     for endpoint, there in ((Endpoint(platform), False), (Endpoint(platform, [Interface.UPLOADS]), True)):
         assert (own <= {route.path for route in endpoint.table.routes}) is there
@@ -611,7 +611,7 @@ def test_an_upload_ends_after_its_time_and_is_swept_by_a_later_one(client_for: A
         assert platform._runtime.store.read(lambda snapshot: snapshot.page(Upload, "by_age"))[0].id == fresh
 
 
-def test_an_upload_goes_on_after_a_restart_between_any_two_calls(client_for: Any, tmp_path: Path) -> None:
+def test_an_upload_continues_after_a_restart_between_any_two_calls(client_for: Any, tmp_path: Path) -> None:
     story: dict[str, str] = {}
     data = rows(3)
     with open_platform(tmp_path / "yard.db", durability="process") as platform:

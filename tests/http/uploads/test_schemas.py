@@ -12,7 +12,7 @@ gaps = st.text(" \t\r\n", min_size=1, max_size=5)
 
 
 @given(st.sampled_from(["query", "mutation"]), words, words, words, spaces, gaps)
-def test_a_name_and_a_field_are_seen_whatever_the_layout(
+def test_a_name_and_a_field_are_found_in_any_layout(
     kind: str, name: str, alias: str, field: str, space: str, gap: str
 ) -> None:
     head = f"{space}{kind}{gap}{name}{space}"

@@ -241,7 +241,7 @@ def test_a_store_on_disk_changes_nothing(how: str, kind: Any, yard_file: Path) -
 
 @examples(40)
 @given(st.data())
-def test_a_stream_folds_to_the_whole_answer_whatever_the_pieces_stops_and_limits(data: st.DataObject) -> None:
+def test_a_stream_folds_to_the_whole_answer_for_any_pieces_stops_and_limits(data: st.DataObject) -> None:
     pieces = data.draw(st.lists(st.text("ab\u00e9", max_size=4), max_size=8))
     stops = data.draw(st.lists(st.text("ab\u00e9", min_size=1, max_size=3), max_size=3))
     most = data.draw(st.integers(1, 9))
@@ -340,7 +340,7 @@ def test_plain_dicts_in_the_usual_shape_become_the_request() -> None:
         ({"tempratur": 1}, "tempratur"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name_and_the_backend_is_not_asked(options: Any, where: str) -> None:
+def test_what_does_not_fit_is_refused_by_name_without_calling_the_backend(options: Any, where: str) -> None:
     backend = says("x")
     with pytest.raises(InvalidInput) as refused:
         ask(chat(backend), "complete", **options)
@@ -438,7 +438,7 @@ def test_what_does_not_fit_the_context_is_refused_in_the_words_that_clients_look
 @pytest.mark.parametrize(
     ("prompt", "most", "given"), [(99, 1, 1), (50, 50, 50), (99, None, 1), (4, None, 50), (80, None, 20)]
 )
-def test_a_backend_is_told_how_many_tokens_a_choice_may_have(prompt: int, most: int | None, given: int) -> None:
+def test_a_backend_gets_the_token_limit_of_a_choice(prompt: int, most: int | None, given: int) -> None:
     backend = says("x", counts=prompt)
     ask(chat(backend), "complete", max_tokens=most)
     assert backend.asked[0].max_tokens == given
@@ -577,7 +577,7 @@ def test_a_piece_that_passes_the_limit_is_cut_where_its_tokens_are() -> None:
 
 
 @WAYS
-def test_a_backend_that_makes_one_choice_is_asked_once_for_each_with_a_seed_of_its_own(how: str) -> None:
+def test_a_backend_that_makes_one_choice_is_called_once_per_choice_with_different_seeds(how: str) -> None:
     backend = Says(lambda request: text(str(request.sampling.seed)))
     answer = ask(chat(backend), how, n=3, seed=2**63 - 2)
     assert [choice.message.content for choice in answer.choices] == [str(2**63 - 2), str(2**63 - 1), str(-(2**63))]
@@ -715,7 +715,7 @@ def test_nonsense_of_a_backend_is_its_fault_and_the_next_request_is_answered(non
     assert ask(of, how).text == "fine"
 
 
-def test_what_a_backend_raises_of_its_own_is_wrapped_and_its_words_are_not_shown() -> None:
+def test_an_unexpected_error_of_a_backend_is_wrapped_and_its_message_hidden() -> None:
     with pytest.raises(BackendError) as failed:
         ask(chat(Says(always(ValueError("secret")))), "complete")
     assert "secret" not in str(failed.value)
@@ -742,12 +742,12 @@ def test_a_backend_s_last_report_wins_over_what_was_counted() -> None:
     assert ledger(of)[0].cost == Decimal("0.001") + 2 * Decimal("0.0001") + 7 * Decimal("0.01")
 
 
-def test_nobody_is_billed_for_more_than_was_admitted() -> None:
+def test_no_caller_is_billed_for_more_than_was_admitted() -> None:
     of = chat(Says(reported(Usage(90, 90, 90))))
     assert ask(of, "complete", max_tokens=5).usage == Usage(4, 5, 4)
 
 
-def test_a_prompt_that_nobody_counts_is_estimated_and_says_so() -> None:
+def test_the_tokens_of_an_uncounted_prompt_are_estimated_and_marked() -> None:
     of = chat(says("x", counts=None))
     usage = ask(of, "complete", messages="12345678").usage
     assert usage == Usage(3, 1, estimated=True)
@@ -914,7 +914,7 @@ def test_a_backend_that_fails_at_once_shows_nothing_either() -> None:
         next(shown)
 
 
-def test_details_are_asked_for_where_the_backend_has_them() -> None:
+def test_details_are_requested_where_the_backend_has_them() -> None:
     rich = Says(always(*logged(["a", "b"])))
     completion = items(chat(rich), REQUEST, details=True)[-1]
     assert len(completion.choices[0].logprobs) == len(completion.choices[0].token_ids) == 2
@@ -925,7 +925,7 @@ def test_details_are_asked_for_where_the_backend_has_them() -> None:
     assert not poor.asked[0].logprobs
 
 
-def test_logprobs_that_nobody_asked_for_are_not_in_the_answer() -> None:
+def test_logprobs_that_were_not_requested_are_not_in_the_answer() -> None:
     assert ask(chat(Says(always(*logged(["a"])))), "complete").choices[0].logprobs is None
 
 
@@ -1002,7 +1002,7 @@ def test_kept_completions_of_other_projects_and_tenants_are_not_seen() -> None:
                 view.list().page(after=after)
 
 
-def test_parts_that_are_no_text_take_part_in_a_kept_request() -> None:
+def test_parts_that_are_not_text_take_part_in_a_kept_request() -> None:
     backend = says("x", modalities=("text", "image"))
     of = chat(backend)
     parts = (Part("text", "see"), Part("image_url", data={"image_url": {"url": "u"}}))

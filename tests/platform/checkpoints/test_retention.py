@@ -139,7 +139,7 @@ def test_a_policy_is_applied_when_a_checkpoint_is_added_and_the_files_go_too(yar
     assert yard.models.get(model.id).last_step == 5
 
 
-def test_a_policy_that_comes_later_is_applied_when_that_is_asked_for(yard: Any) -> None:
+def test_a_later_policy_is_applied_on_request(yard: Any) -> None:
     train(yard, 4)
     yard.models.set_retention(yard.model(), keep_last=3, keep_best=("loss", 2), lower_is_better=True)
     yard.models.set_retention(yard.model(), keep_last=1)
@@ -173,7 +173,7 @@ def test_young_checkpoints_stay_until_their_time_is_over(yard: Any) -> None:
     assert yard.models.apply_retention(yard.model()) == (1,)
 
 
-def test_a_cursor_goes_on_behind_a_checkpoint_that_retention_removed(yard: Any) -> None:
+def test_a_cursor_continues_after_a_checkpoint_that_retention_removed(yard: Any) -> None:
     train(yard, 3)
     first = yard.models.checkpoints(yard.model().id).page(limit=2).items[-1]
     yard.models.set_retention(yard.model(), keep_last=2)
@@ -181,7 +181,7 @@ def test_a_cursor_goes_on_behind_a_checkpoint_that_retention_removed(yard: Any) 
     assert [one.step for one in yard.models.checkpoints(yard.model().id).page(after=first.id)] == [2, 3]
 
 
-def test_a_pinned_checkpoint_stays_until_it_is_unpinned_even_when_asked_to_go(yard: Any) -> None:
+def test_a_pinned_checkpoint_cannot_be_deleted_until_it_is_unpinned(yard: Any) -> None:
     train(yard, 3)
     model = yard.model()
     assert yard.models.pin(model, 1).pinned

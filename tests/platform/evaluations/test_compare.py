@@ -148,7 +148,7 @@ def test_a_metric_that_the_candidate_lost_does_not_go_unnoticed(platform: Platfo
 
 
 @pytest.mark.parametrize("wrong", [None, 5, object(), {"run": "id"}])
-def test_what_is_no_run_is_refused_in_words(platform: Platform, judged_runs: Any, wrong: Any) -> None:
+def test_what_is_not_a_run_is_refused(platform: Platform, judged_runs: Any, wrong: Any) -> None:
     run = judged_runs.add(platform, judged_runs.questions(values(3, 0)))
     for pair in ((run, wrong), (wrong, run)):
         with pytest.raises(InvalidInput, match="run: must be a run, its id, or the result of one"):
@@ -156,9 +156,7 @@ def test_what_is_no_run_is_refused_in_words(platform: Platform, judged_runs: Any
 
 
 @pytest.mark.parametrize("wrong", ["x", None, 95, 1.0, True])
-def test_what_is_no_confidence_margin_or_threshold_is_refused_in_words(
-    platform: Platform, judged_runs: Any, wrong: Any
-) -> None:
+def test_an_invalid_confidence_margin_or_threshold_is_refused(platform: Platform, judged_runs: Any, wrong: Any) -> None:
     run = judged_runs.add(platform, judged_runs.questions(values(3, 0)))
     with pytest.raises(InvalidInput, match=r"confidence: must be at least 0\.5 and below 1"):
         platform.evaluations.report(run, confidence=wrong)

@@ -161,7 +161,7 @@ def test_an_alias_that_points_to_nothing_or_there_already_needs_no_runs(trained:
     assert trained.models.promote("p/m", 2, "canary", require=NotWorse("exam")) == first
 
 
-def test_an_alias_that_moves_while_its_promotion_is_judged_is_not_moved_again(
+def test_an_alias_that_moves_while_its_promotion_is_checked_is_not_moved_again(
     trained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged(trained, 1, GOOD)

@@ -130,7 +130,7 @@ def test_an_alias_names_one_version_after_another(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("alias", ["latest", "v1", "step2", "", "Big", "1st", "a" * 65, "a b"])
-def test_some_words_are_no_aliases(objects: Objects, alias: str) -> None:
+def test_some_words_cannot_be_aliases(objects: Objects, alias: str) -> None:
     objects.publish("op", "f", {}, **RED)
     with pytest.raises(InvalidInput, match="alias"):
         objects.alias("op", "f", "v0", alias, **RED)

@@ -82,13 +82,13 @@ def test_calls_that_are_made_together_are_booked_together_and_with_their_rows(
     assert platform.usage.total()[0].cost == 20
 
 
-def test_one_at_a_time_is_booked_and_stored_before_the_next_is_asked(opened: Callable[[Any], Platform]) -> None:
+def test_each_sequential_row_is_booked_and_stored_before_the_next_request(opened: Callable[[Any], Platform]) -> None:
     platform = opened(EchoBackend(pricing=PRICE))
     run(platform, 3, concurrency=1)
     assert brought(platform) == [(1, 1)] * 3
 
 
-def test_what_a_budget_refuses_is_an_error_of_its_own_row_and_the_others_are_booked_once(
+def test_a_refused_budget_is_an_error_of_one_row_and_the_others_are_booked_once(
     opened: Callable[[Any], Platform],
 ) -> None:
     platform = opened(EchoBackend(pricing=PRICE))
@@ -136,7 +136,7 @@ def test_what_a_model_that_may_wait_has_answered_is_booked_at_once(opened: Calla
     assert brought(platform) == [(1, 0), (0, 1)] * 2
 
 
-def test_a_booking_is_told_once_it_is_stored(tmp_path: Path) -> None:
+def test_a_booking_is_announced_after_it_is_stored(tmp_path: Path) -> None:
     told: list[tuple[str, bool]] = []
 
     def observer(event: object) -> None:

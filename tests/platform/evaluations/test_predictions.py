@@ -99,7 +99,7 @@ def test_a_score_is_in_the_run_of_its_prediction(platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("value", [[1], float("nan"), object(), {"a": float("inf")}])
-def test_what_is_no_score_is_refused(platform: Platform, value: Any) -> None:
+def test_what_is_not_a_score_is_refused(platform: Platform, value: Any) -> None:
     with pytest.raises(InvalidInput, match="value"):
         scored(platform, predicted(platform), value)
 

@@ -25,7 +25,7 @@ def test_the_bar_shows_the_count_the_score_and_the_rate_once(capsys: pytest.Capt
     assert len(re.findall(r"/s\b|\bs/", last)) == 1
 
 
-def test_the_bar_says_which_model_is_judged_on_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_names_the_model_and_the_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
     with open_platform() as platform:
         platform.evaluations.run("e", "echo", ROWS, project="p", progress=True)
     assert capsys.readouterr().err.startswith("\recho on e: ")
@@ -45,7 +45,7 @@ def test_the_rate_of_the_bar_leaves_out_what_was_there_before(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("wrong", [5, None, "yes"])
-def test_what_is_no_progress_is_refused_before_there_is_a_run(wrong: Any) -> None:
+def test_what_is_not_progress_is_refused_before_there_is_a_run(wrong: Any) -> None:
     with open_platform() as platform:
         with pytest.raises(InvalidInput, match="progress: must be True for a bar, or a function"):
             platform.evaluations.run("e", "echo", ROWS, project="p", progress=wrong)
@@ -98,7 +98,7 @@ def test_rows_that_were_stored_for_a_run_are_removed_where_it_is_refused(tmp_pat
         assert not [path for path in (tmp_path / "yard.db-artifacts").rglob("*") if path.is_file()]
 
 
-def test_a_function_is_told_the_rate_of_the_rows_that_this_call_has_done() -> None:
+def test_a_progress_function_gets_the_rate_of_the_rows_of_this_call() -> None:
     told: list[tuple[int, Mapping[str, float]]] = []
     calls = iter(range(10))
 

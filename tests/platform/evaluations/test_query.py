@@ -105,14 +105,14 @@ def test_rows_of_several_runs_are_joined_by_their_digests_in_the_order_of_these(
     assert all(list(one.runs) == sorted(one.runs, reverse=True) for one in found)
 
 
-def test_only_rows_that_all_runs_have_are_kept_if_asked_for(world: World) -> None:
+def test_only_rows_that_all_runs_have_are_kept_if_requested(world: World) -> None:
     world.run("a", [(1, 1), (2, 2), (2, 2)])
     world.run("b", [(2, 2), (3, 3)])
     assert world.rows("a", "b", in_all_runs=True) == [2]
     assert world.rows("a", "b", "gone", in_all_runs=True) == []
 
 
-def test_a_run_that_is_not_here_or_elsewhere_is_told_as_missing(world: World) -> None:
+def test_a_missing_or_foreign_run_is_not_found(world: World) -> None:
     world.run("a", [(1, 1)])
     world.run("q", [(2, 2)], project="q")
     found = world.ask("q", "a", "never", "a")
@@ -122,7 +122,7 @@ def test_a_run_that_is_not_here_or_elsewhere_is_told_as_missing(world: World) ->
         held.results(("a",), project="p")
 
 
-def test_pages_are_cut_behind_everything_else(world: World) -> None:
+def test_pages_are_cut_after_everything_else(world: World) -> None:
     world.run("a", [(number, number) for number in range(10)])
     whole = in_order(*range(10))
     assert world.rows("a", limit=3) == whole[:3]
@@ -159,14 +159,14 @@ def test_a_row_fits_a_filter_of_a_run_when_one_of_its_trials_there_does(world: W
     assert world.rows("a", "b", where={"gone": JUDGED > 3}, check_names=False) == []
 
 
-def test_a_row_fits_a_filter_without_a_run_in_some_run_or_if_asked_for_in_every_one(world: World) -> None:
+def test_a_row_matches_a_filter_in_some_run_or_on_request_in_every_run(world: World) -> None:
     world.run("a", [(1, 5), (2, 5), (3, 1)])
     world.run("b", [(1, 5), (2, 1), (4, 5)])
     assert world.rows("a", "b", where=JUDGED > 3, match="any") == in_order(1, 2, 4)
     assert world.rows("a", "b", where=JUDGED > 3) == [1]
 
 
-def test_several_filters_are_joined_within_a_run_and_across_runs_as_asked_for(world: World) -> None:
+def test_several_filters_are_combined_within_a_run_and_across_runs_as_requested(world: World) -> None:
     world.run("a", [(1, 5), (2, 9), (3, 1)])
     world.run("b", [(1, 5), (3, 5)])
     assert world.rows("a", "b", where={"a": (JUDGED > 3) & (JUDGED < 7)}) == [1]
@@ -179,7 +179,7 @@ def test_several_filters_are_joined_within_a_run_and_across_runs_as_asked_for(wo
         world.rows("a", where=JUDGED > 3, match="some")
 
 
-def test_inputs_and_outputs_can_be_asked_for_too(world: World) -> None:
+def test_inputs_and_outputs_can_be_requested_too(world: World) -> None:
     world.run("a", [(1, 1), (2, 2)])
     assert world.rows("a", where=field("inputs.n") >= 2) == [2]
     assert world.rows("a", where=field("output.answer") == "text 1") == [1]
@@ -209,7 +209,7 @@ def test_a_misspelt_option_is_refused(world: World) -> None:
         field("score.judge")
 
 
-def test_names_of_runs_without_rows_or_scores_are_not_judged(world: World) -> None:
+def test_a_filter_on_runs_without_rows_or_scores_matches_nothing(world: World) -> None:
     world.run("a", [])
     world.run("b", [(1, {})])
     assert world.rows("a", "b", where=(field("inputs.n") > 0) & (JUDGED > 1)) == []
@@ -304,7 +304,7 @@ def stats(world: World, *run_ids: str, **options: Any) -> dict[str, LeafStats]:
     return {f"{one.scorer_key}/{one.path}": one for one in summary.stats}
 
 
-def test_each_leaf_of_a_score_has_its_counts_and_bools_are_no_numbers(world: World) -> None:
+def test_each_leaf_of_a_score_has_its_counts_and_bools_are_not_numbers(world: World) -> None:
     values: list[Any] = [
         {"ok": True, "deep": {"n": 1}, "why": "good"},
         {"ok": False, "deep": {"n": 2.5}, "why": None},
@@ -339,7 +339,7 @@ def test_two_versions_of_a_scorer_do_not_overwrite_each_other(world: World) -> N
     ]
 
 
-def test_the_summary_is_over_the_rows_that_fit_and_if_asked_for_over_those_of_all_runs(world: World) -> None:
+def test_the_summary_covers_the_matching_rows_and_on_request_those_of_all_runs(world: World) -> None:
     world.run("a", [(1, 1), (2, 2), (3, 3)])
     world.run("b", [(2, 4), (3, 6)])
 

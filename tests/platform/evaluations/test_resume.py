@@ -69,7 +69,7 @@ def test_whenever_it_is_killed_just_what_is_not_stored_is_left(
                 told = {**tally.data, "begun": begun, "open": [list(place) for _, place in open_]}
 
 
-def test_of_what_was_told_as_done_nothing_is_looked_up() -> None:
+def test_nothing_reported_as_done_is_looked_up_again() -> None:
     told = {**RunningTotals({}).data, "begun": 99_990, "open": [[3, 0]]}
     stored = Stored([(index, 0) for index in range(99_995) if index != 3])
     left, tally = left_of(stored, told, 1, 100_000, 8)

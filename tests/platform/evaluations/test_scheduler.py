@@ -170,7 +170,7 @@ def half(output: str, row: Mapping[str, Any]) -> float:
 # ---- asking and scoring ----
 
 
-def test_a_model_is_asked_every_row_and_judged_by_exact_match(world: World) -> None:
+def test_a_model_answers_every_row_and_is_scored_by_exact_match(world: World) -> None:
     result = world.run(ROWS)
     assert result.score == pytest.approx(2 / 3)
     assert [(row.output, row.score) for row in result.rows] == [("one", 1.0), ("two", 0.0), ("three", 1.0)]
@@ -261,7 +261,7 @@ def test_an_output_that_no_store_can_keep_is_the_models_error(world: World, outp
     assert [row.outcome for row in result.rows] == [Outcome.MODEL_ERROR]
 
 
-def test_without_rows_there_is_no_run(world: World) -> None:
+def test_without_rows_no_run_is_created(world: World) -> None:
     read = iter(ROWS)
     list(read)
     empty = world.evaluations().objects.publish("dataset", "empty", {}, [], project="red")
@@ -329,7 +329,7 @@ def test_a_model_that_was_published_as_source_code_is_never_run(world: World) ->
         world.run(ROWS, str(other.ref).rpartition(":")[0])
 
 
-def test_training_that_ends_meanwhile_does_not_change_what_is_being_judged() -> None:
+def test_training_that_ends_meanwhile_does_not_change_the_model_under_test() -> None:
     asked: list[int] = []
 
     class Witness(EchoBackend):
@@ -437,7 +437,7 @@ def test_an_option_that_the_model_cannot_honour_is_refused_before_the_first_row(
 # ---- trials, retries, time-outs ----
 
 
-def test_each_trial_of_each_row_is_asked_with_a_seed_of_its_own_and_the_same_one_again() -> None:
+def test_each_trial_of_each_row_has_its_own_reproducible_seed() -> None:
     def seeds(**options: Any) -> list[int | None]:
         backend = ScriptedBackend(lambda request: "x")
         world = world_on(backend=backend)
@@ -483,7 +483,7 @@ def test_retries_end_with_the_last_error(world: World) -> None:
     assert (prediction.attempts, prediction.error) == (4, "ValueError: always")
 
 
-def test_a_row_whose_time_is_up_is_an_error_and_the_others_go_on() -> None:
+def test_a_row_whose_time_is_up_is_an_error_and_the_others_continue() -> None:
     release, others_done, both_under_way = threading.Event(), threading.Event(), threading.Barrier(3)
 
     def stuck() -> None:
@@ -525,7 +525,7 @@ def test_a_row_whose_time_is_up_is_an_error_and_the_others_go_on() -> None:
     }
 
 
-def test_as_many_rows_as_the_concurrency_are_asked_at_once_and_no_more() -> None:
+def test_the_concurrency_is_reached_and_never_exceeded() -> None:
     together, most, now, lock = threading.Barrier(3), 0, 0, threading.Lock()
 
     def model(row: Mapping[str, Any]) -> str:
@@ -545,7 +545,7 @@ def test_as_many_rows_as_the_concurrency_are_asked_at_once_and_no_more() -> None
 # ---- durable before it counts, and counted right ----
 
 
-def test_what_is_told_as_done_is_stored(world: World) -> None:
+def test_rows_reported_as_done_are_stored(world: World) -> None:
     told: list[tuple[int, int]] = []
 
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
@@ -577,7 +577,7 @@ answers = st.sampled_from([True, False, 0.25, 3, None, float("nan"), "text", [1]
 @given(
     st.lists(st.tuples(st.booleans(), answers, answers), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 3)
 )
-def test_the_counts_of_every_scorer_add_up_whatever_happens(
+def test_the_counts_of_every_scorer_always_add_up(
     rows: list[tuple[bool, Any, Any]], concurrency: int, trials: int
 ) -> None:
     def model(row: Mapping[str, Any]) -> str:
@@ -721,7 +721,7 @@ def test_only_a_run_of_the_engine_in_the_callers_scope_can_be_resumed(world: Wor
         world.evaluations(RED).resume(made.id)
 
 
-def test_a_run_that_somebody_works_on_is_not_taken_from_them() -> None:
+def test_a_run_that_a_worker_holds_is_not_taken_from_it() -> None:
     world = world_on()
     refused: list[str] = []
 
@@ -799,7 +799,7 @@ def test_a_dataset_may_be_named_by_its_reference_and_a_scorer_too(world: World) 
     assert (len(result.rows), result.score) == (3, 1.0)
 
 
-def test_rescoring_what_a_published_evaluation_judged_makes_a_version_of_it_with_the_new_scorers(world: World) -> None:
+def test_rescoring_a_run_of_a_published_evaluation_makes_a_version_with_the_new_scorers(world: World) -> None:
     evaluation = published(world)
     source = world.evaluations().run(evaluation, "echo", project="red")
     result = world.evaluations().rescore(source.run.id, "exact_match")
@@ -942,7 +942,7 @@ def test_more_failed_rows_than_the_budget_end_the_run_as_failed_and_what_is_done
     assert f"{failed} of {failed * 2} rows failed" in run.reason
 
 
-def test_a_run_within_its_budget_completes_and_one_that_stopped_goes_on_without_doubt(world: World) -> None:
+def test_a_run_within_its_budget_completes_and_a_stopped_one_continues(world: World) -> None:
     assert world.run(numbered(20), failing, half, error_budget=0.5).run.state is RunState.COMPLETED
     with pytest.raises(JobFailed):
         world.run(numbered(20), failing, half, error_budget=2, concurrency=1)
@@ -1041,7 +1041,7 @@ def test_a_submitted_run_is_done_by_a_worker(world: World) -> None:
     assert (result.run.state, result.score, len(result.rows)) == (RunState.COMPLETED, pytest.approx(2 / 3), 6)
 
 
-def test_waiting_without_a_worker_does_the_work_here_and_events_tell_of_it(world: World) -> None:
+def test_waiting_without_a_worker_runs_the_job_here_and_records_its_events(world: World) -> None:
     run = world.evaluations().submit("e", "echo", ROWS, project="red")
     events = list(world.evaluations().events(run.id))
     assert [event.type for event in events] == ["evaluation_started", "evaluation_progress", "evaluation_ended"]
@@ -1069,7 +1069,7 @@ def test_a_job_of_a_key_that_was_revoked_is_not_done(world: World) -> None:
 
 
 @pytest.mark.parametrize("key_id", ["", "session-7"])
-def test_a_job_acts_for_whoever_asked_with_no_more_than_they_had(world: World, key_id: str) -> None:
+def test_a_job_acts_for_its_requester_with_the_same_rights(world: World, key_id: str) -> None:
     """Nobody but the host is everybody, whoever let them in; what they have no right to is not there for their job."""
     asker = attrs.evolve(RED, key_id=key_id, limits=KeyLimits(5, 2))
     run = world.evaluations(asker).submit("e", "echo", ROWS, project="red")

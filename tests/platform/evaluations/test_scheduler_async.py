@@ -28,7 +28,7 @@ def runs(platform: Platform) -> list[EvaluationRun]:
     return list(platform.evaluations.runs.list(project="red"))
 
 
-def test_rows_are_asked_together_on_the_callers_loop() -> None:
+def test_rows_are_requested_concurrently_on_the_callers_loop() -> None:
     together = 0
 
     async def main() -> EvaluationResult:
@@ -56,7 +56,7 @@ def test_rows_are_asked_together_on_the_callers_loop() -> None:
     assert together == 9
 
 
-def test_several_models_are_evaluated_on_the_callers_loop_each_in_a_run_of_its_own() -> None:
+def test_several_models_are_evaluated_on_the_callers_loop_in_one_run_each() -> None:
     async def main() -> list[float | None]:
         async def model(row: Mapping[str, Any]) -> str:
             await asyncio.sleep(0)
@@ -115,7 +115,7 @@ def test_a_cancelled_task_breaks_its_run_off_and_what_was_stored_stays() -> None
     asyncio.run(main())
 
 
-def test_a_model_that_can_only_be_awaited_is_asked_together_without_a_loop_of_the_callers() -> None:
+def test_an_asynchronous_model_is_called_concurrently_without_a_loop_of_the_caller() -> None:
     class Gathering(EchoBackend):
         """Answers when three are asking; asynchronous only."""
 

@@ -129,7 +129,7 @@ def test_a_model_may_be_an_op_and_our_own_scheme_is_accepted(world: World) -> No
 
 
 @pytest.mark.parametrize("project", ["", "..", "a/b", "x" * 129])
-def test_a_project_that_is_no_name_is_refused(world: World, project: str) -> None:
+def test_an_invalid_project_name_is_refused(world: World, project: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         world.create(project)
     assert locations(refused.value) == [("project",)]
@@ -378,7 +378,7 @@ def test_a_finished_run_keeps_its_summary_and_its_first_moment(world: World) -> 
 
 
 @pytest.mark.parametrize("summary", [{"x": float("nan")}, {"x": {1, 2}}, {"x": START}])
-def test_a_summary_that_is_no_json_is_refused_and_the_run_goes_on(world: World, summary: Any) -> None:
+def test_a_summary_that_is_not_json_is_refused_and_the_run_continues(world: World, summary: Any) -> None:
     run = world.create()
     with pytest.raises(InvalidInput) as refused:
         world.runs().finish(run.id, summary)

@@ -42,9 +42,7 @@ def test_every_way_to_name_a_version_runs_the_same(platform: Platform, quiz: Obj
     assert len(platform.evaluations.run("The Quiz", "echo", project="p").rows) == 2
 
 
-def test_what_is_no_evaluation_is_refused_in_words_that_say_what_to_pass(
-    platform: Platform, quiz: ObjectVersion
-) -> None:
+def test_what_is_not_an_evaluation_is_refused_with_what_to_pass(platform: Platform, quiz: ObjectVersion) -> None:
     (dataset,) = platform.evaluations.objects.list("dataset", project="p")
     for wrong in (None, 5, ["the_quiz"], "", "a:b:c", "weave:///x", "weave:///e/p/op/x", dataset):
         with pytest.raises(InvalidInput, match="must be a name such as quiz or quiz:v0, a reference such as") as told:
@@ -59,12 +57,12 @@ def test_an_evaluation_that_was_never_published_needs_rows(platform: Platform) -
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [], [5], {"a": 1}, b"echo"])
-def test_what_is_no_model_is_refused_in_words_that_say_what_to_pass(platform: Platform, wrong: Any) -> None:
+def test_what_is_not_a_model_is_refused_with_what_to_pass(platform: Platform, wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="model: must be a name, a reference"):
         platform.evaluations.run("e", wrong, ROWS, project="p")
 
 
-def test_what_are_no_rows_is_refused(platform: Platform) -> None:
+def test_values_that_are_not_rows_are_refused(platform: Platform) -> None:
     for wrong in (5, object()):
         with pytest.raises(InvalidInput, match="rows: must be mappings, one for each row; a version of a dataset, or"):
             platform.evaluations.run("e", "echo", wrong, project="p")  # type: ignore[call-overload]
@@ -112,12 +110,12 @@ def test_only_the_host_may_name_a_file(platform: Platform, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["project", "entity"])
 @pytest.mark.parametrize("wrong", [5, b"p", ""])
-def test_what_is_no_name_of_a_place_is_refused_in_words(platform: Platform, name: str, wrong: Any) -> None:
+def test_an_invalid_entity_or_project_name_is_refused(platform: Platform, name: str, wrong: Any) -> None:
     with pytest.raises(InvalidInput, match=f"{name}: must be 1 to 128 characters"):
         platform.evaluations.run("e", "echo", ROWS, **{"project": "p", name: wrong})
 
 
-def test_a_function_that_cannot_be_called_so_is_refused_before_a_row_is_asked(platform: Platform) -> None:
+def test_a_function_with_a_wrong_signature_is_refused_before_the_first_row(platform: Platform) -> None:
     with pytest.raises(
         InvalidInput, match=r"scorers\.short: must be a function of output and row: too many positional"
     ):
@@ -129,7 +127,7 @@ def test_a_function_that_cannot_be_called_so_is_refused_before_a_row_is_asked(pl
 
 
 @pytest.mark.parametrize("seed", ["7", 7.0, True, 2**63])
-def test_what_is_no_seed_is_refused_also_for_functions(platform: Platform, seed: Any) -> None:
+def test_what_is_not_a_seed_is_refused_also_for_functions(platform: Platform, seed: Any) -> None:
     for model in ("echo", lambda row: "yes"):
         with pytest.raises(InvalidInput, match="seed: must be a whole number from -"):
             platform.evaluations.run("e", model, ROWS, project="p", seed=seed)
@@ -141,7 +139,7 @@ def test_a_rescoring_takes_no_other_option(platform: Platform) -> None:
         platform.evaluations.rescore(run.id, "contains", temperature=1)  # type: ignore[call-arg]
 
 
-def test_a_run_that_names_its_model_goes_on_with_no_other(platform: Platform) -> None:
+def test_a_run_that_names_its_model_continues_with_no_other(platform: Platform) -> None:
     def interrupted(output: str, row: object) -> bool:
         raise KeyboardInterrupt
 
@@ -166,7 +164,7 @@ def test_a_scorer_that_was_published_may_be_given_itself(platform: Platform) -> 
         {"type": "llm_judge", "model": "echo", "prompt": "Is {expected} {output}?"},
     ],
 )
-def test_a_row_without_the_field_that_a_scorer_reads_is_told_so(platform: Platform, scorer: Any) -> None:
+def test_a_row_without_the_field_that_a_scorer_reads_is_an_error_of_that_row(platform: Platform, scorer: Any) -> None:
     result = platform.evaluations.run("e", "echo", [{"prompt": "1"}], scorer, project="p")
     assert [row.detail for row in result.errors] == ["invalid_input: row.expected: is missing, and the scorer reads it"]
 

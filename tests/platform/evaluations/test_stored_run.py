@@ -157,7 +157,7 @@ def test_inputs_are_looked_up_one_by_one_unless_whole_records_are_read(
 
 @ONCE
 @given(TRIALS)
-def test_each_digest_is_told_once_and_each_score_by_its_scorer(platform: Platform, trials: Trials) -> None:
+def test_each_digest_is_listed_once_and_each_score_by_its_scorer(platform: Platform, trials: Trials) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "MANY", 2)
         run = StoredRun(platform._runtime, add_run(platform, trials))

@@ -109,7 +109,7 @@ def test_a_suspect_waits_until_the_process_is_empty_and_no_later_job_passes_it(y
     assert [needs.alone for _, needs in executor.submitted] == [True, True, False]
 
 
-def test_suspects_run_side_by_side_where_each_has_a_process_of_its_own(yard: Any) -> None:
+def test_suspects_run_side_by_side_where_each_has_its_own_process(yard: Any) -> None:
     for model in "abc":
         yard.sft(4, model)
     begin(yard, isolates=True)
@@ -159,9 +159,7 @@ def test_a_job_of_a_process_that_is_dead_on_this_machine_is_taken_at_once(
     assert yard.job(hold.job.id).status is JobStatus.QUEUED
 
 
-def test_who_waits_for_a_job_whose_worker_is_silent_is_told_once_what_for(
-    yard: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waiting_for_a_job_with_a_silent_worker_warns_once(yard: Any, caplog: pytest.LogCaptureFixture) -> None:
     job = yard.sft(ROWS)
     yard.abandon(2)
     events = job.events()

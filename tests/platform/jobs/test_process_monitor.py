@@ -155,7 +155,7 @@ def test_a_job_that_is_not_there_cannot_be_taken_up(yard: Any) -> None:
         yard.runner().adopt("unknown")
 
 
-def test_the_handle_is_kept_while_the_attempt_goes_on_and_not_by_the_next(site: Site) -> None:
+def test_the_handle_is_kept_during_an_attempt_and_not_by_the_next(site: Site) -> None:
     assert site.job.handle == "process-1"
     site.engine.die("process-1", "fell over")
     site.engine.foreign = {"process-2"}
@@ -300,7 +300,7 @@ def test_a_process_that_ends_in_order_without_ending_its_job_counts_as_a_death(s
     assert (site.job.attempts, site.crashes) == (2, 1)
 
 
-def test_a_job_that_ended_is_no_death_and_makes_room_for_the_next(site: Site) -> None:
+def test_a_job_that_ended_is_not_a_death_and_makes_room_for_the_next(site: Site) -> None:
     for _ in site.process():
         pass
     other = site.yard.sft(2, "other")
@@ -312,7 +312,7 @@ def test_a_job_that_ended_is_no_death_and_makes_room_for_the_next(site: Site) ->
     assert site.yard.job(other.id).place is QueueState.CLAIMED
 
 
-def test_a_job_that_its_process_gave_back_is_no_death(site: Site) -> None:
+def test_a_job_that_its_process_gave_back_is_not_a_death(site: Site) -> None:
     site.process(2).close()
     site.engine.die("process-1")
     site.worker.look()
@@ -328,7 +328,7 @@ class Busy(MemoryStore):
         return super().transact(step, durable)
 
 
-def test_a_death_behind_which_the_store_is_busy_is_counted_later(build: Any) -> None:
+def test_a_death_during_which_the_store_is_busy_is_counted_later(build: Any) -> None:
     store = Busy(RECORDS)
     site = Site(build.build(store, max_crashes=1))
     site.engine.die("process-1", "the first word")

@@ -171,7 +171,7 @@ def test_every_write_of_a_worker_is_refused_once_its_job_is_no_longer_its_own(ya
     assert kept is None or (yard.job(job.id), yard.progress(job.id)) == kept
 
 
-def test_each_claim_has_an_epoch_of_its_own_and_counts_as_an_attempt(yard: Any) -> None:
+def test_each_claim_has_its_own_epoch_and_counts_as_an_attempt(yard: Any) -> None:
     put(yard)
     first = take(yard)
     tokens = [token_of(yard, first)]
@@ -262,7 +262,7 @@ def test_the_times_of_a_job_never_go_back(yard: Any) -> None:
         (JobKind.RESCORE, "evaluation_ended", "evaluation_failed"),
     ],
 )
-def test_the_last_event_tells_how_a_job_of_each_kind_ended(yard: Any, kind: JobKind, ended: str, failed: str) -> None:
+def test_the_last_event_names_how_a_job_of_each_kind_ended(yard: Any, kind: JobKind, ended: str, failed: str) -> None:
     for lane, how, more in (("a", succeed, ()), ("b", fail, ("why",)), ("c", cancel, ("me",))):
         put(yard, lane, kind=kind)
         settle(yard, take(yard), how, *more)
@@ -294,7 +294,7 @@ def ask_to_cancel(yard: Any, job: Job, by: str = "me") -> Job:
     return yard.runtime.store.transact(lambda tx: request_cancel(tx, JOB_TYPES, job.id, event_id, by, now))
 
 
-def test_a_job_that_waits_is_cancelled_at_once_and_the_lane_goes_on(yard: Any) -> None:
+def test_a_job_that_waits_is_cancelled_at_once_and_the_lane_continues(yard: Any) -> None:
     first, second, third = (put(yard) for _ in range(3))
     assert ask_to_cancel(yard, second).status is JobStatus.CANCELLED
     assert places(yard, first, third) == [QueueState.READY, QueueState.WAITING]
@@ -303,7 +303,7 @@ def test_a_job_that_waits_is_cancelled_at_once_and_the_lane_goes_on(yard: Any) -
     assert yard.story(first.id) == yard.story(second.id) == [("training_failed", 0)]
 
 
-def test_a_running_job_is_marked_and_its_worker_s_next_write_tells(yard: Any) -> None:
+def test_cancelling_marks_a_running_job_and_its_worker_stops_at_its_next_write(yard: Any) -> None:
     put(yard)
     job = take(yard)
     assert ask_to_cancel(yard, job).status is JobStatus.RUNNING

@@ -53,7 +53,7 @@ def test_a_worker_runs_jobs_in_the_calling_thread_until_none_is_left(yard: Any) 
     assert [job.step for job in jobs] == [1, 1, 2]
 
 
-def test_each_item_is_stored_before_the_next_is_asked_for(yard: Any) -> None:
+def test_each_item_is_stored_before_the_next_is_requested(yard: Any) -> None:
     job = yard.sft(4)
     seen = {}
     yard.trainer.before = lambda item: seen.setdefault(item, yard.story(job.id))
@@ -77,7 +77,7 @@ def test_the_observer_sees_every_status(yard: Any) -> None:
     assert [one.status.value for one in yard.seen if isinstance(one, JobChanged)] == ["queued", "running", "succeeded"]
 
 
-def test_a_job_goes_on_from_the_checkpoint_before_it_across_kinds(yard: Any) -> None:
+def test_a_job_continues_from_the_checkpoint_before_it_across_kinds(yard: Any) -> None:
     first, second = yard.sft(4), yard.training.rl(yard.model(), yard.groups(1.0, 2.0))
     yard.worker().run_until_idle()
     one, two = (first.result(), second.result())
@@ -122,7 +122,7 @@ def test_a_job_whose_workers_are_lost_at_every_other_item_still_ends_alike(yard:
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
 
 
-def test_the_observer_is_told_the_place_of_a_repeated_step(yard: Any) -> None:
+def test_the_observer_gets_the_position_of_a_repeated_step(yard: Any) -> None:
     """Abandoned behind step 4, with step 2 saved: steps 3 and 4 run again and keep their places."""
     job = yard.sft(ROWS)
     yard.abandon(6)
@@ -191,7 +191,7 @@ def test_a_process_that_is_killed_around_any_of_its_commits_changes_nothing_in_t
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
 
 
-def test_a_saved_state_that_is_gone_or_altered_means_beginning_anew(build: Any, undisturbed: str) -> None:
+def test_a_missing_or_altered_saved_state_restarts_the_job(build: Any, undisturbed: str) -> None:
     for harm in ("gone", "altered"):
         yard = build.build()
         job = yard.sft(ROWS)
@@ -216,7 +216,7 @@ def test_a_worker_that_lost_its_job_writes_nothing_more_and_stops(yard: Any) -> 
     assert yard.job(job.id).status is JobStatus.QUEUED
 
 
-def test_a_job_that_loses_three_workers_without_a_step_fails_and_the_lane_goes_on(yard: Any) -> None:
+def test_a_job_that_loses_three_workers_without_a_step_fails_and_the_lane_continues(yard: Any) -> None:
     job, other = yard.sft(ROWS), yard.sft(2)
     for _ in range(3):
         yard.abandon(1)
@@ -227,7 +227,7 @@ def test_a_job_that_loses_three_workers_without_a_step_fails_and_the_lane_goes_o
     assert other.step == 1
 
 
-def test_a_lease_is_judged_by_stillness_and_not_by_any_wall_clock(yard: Any) -> None:
+def test_a_lease_depends_on_idle_time_and_not_on_any_wall_clock(yard: Any) -> None:
     yard.sft(ROWS)
     holder, watcher = yard.runner(), yard.runner()
     steps = holder.steps(yard.claim(holder))
@@ -258,7 +258,7 @@ def test_a_runner_does_not_take_its_own_jobs_away(yard: Any) -> None:
 
 
 @pytest.mark.parametrize("items", range(1, 9))
-def test_a_running_job_stops_at_its_next_item_and_leaves_nothing_behind(yard: Any, items: int) -> None:
+def test_a_cancelled_job_stops_at_its_next_item_and_leaves_no_artifacts(yard: Any, items: int) -> None:
     job = yard.sft(ROWS)
     runner = yard.runner()
     steps = runner.steps(yard.claim(runner))
@@ -330,7 +330,7 @@ FAULTS = (
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("at", ["started", "step 1", "step 4", "trained"])
-def test_whatever_a_trainer_raises_fails_its_job_alone(yard: Any, error: BaseException, at: str) -> None:
+def test_any_error_of_a_trainer_fails_only_its_job(yard: Any, error: BaseException, at: str) -> None:
     job, other = yard.sft(ROWS), yard.sft(2, "other")
     yard.trainer.before = raising(error, at)
     worker = yard.worker()
@@ -345,7 +345,7 @@ def test_whatever_a_trainer_raises_fails_its_job_alone(yard: Any, error: BaseExc
 
 
 @pytest.mark.parametrize(("error", "traced"), [(ValueError("odd"), True), (TrainingError("too little data"), False)])
-def test_a_worker_s_log_tells_why_a_job_failed_with_a_traceback_where_nobody_foresaw_it(
+def test_the_log_of_a_worker_has_the_cause_of_a_failure_with_a_traceback_if_unexpected(
     yard: Any, error: Exception, traced: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "modelyard")
@@ -357,7 +357,7 @@ def test_a_worker_s_log_tells_why_a_job_failed_with_a_traceback_where_nobody_for
     assert any(record.exc_info for record in caplog.records) is traced
 
 
-def test_an_interrupt_in_the_main_thread_gives_the_job_back_and_goes_on(yard: Any, undisturbed: str) -> None:
+def test_an_interrupt_in_the_main_thread_gives_the_job_back_and_continues(yard: Any, undisturbed: str) -> None:
     job = yard.sft(ROWS)
     for interrupt in (KeyboardInterrupt, SystemExit):
         yard.trainer.before = raising(interrupt(), "step 4")
@@ -411,7 +411,7 @@ class Odd:
         ((Started(0), Trained({"a": [b"x"], "b": [1]}, {})), "TypeError"),
     ],
 )
-def test_a_trainer_that_breaks_its_laws_fails_the_job_with_a_sentence_that_says_so(
+def test_a_trainer_that_breaks_its_laws_fails_the_job_with_the_broken_law(
     yard: Any, items: tuple[Any, ...], told: str
 ) -> None:
     job = yard.sft(2)
@@ -435,7 +435,7 @@ def test_a_worker_leaves_a_job_alone_whose_trainer_it_lacks_and_another_runs_it(
     assert job.refresh().status is JobStatus.SUCCEEDED
 
 
-def test_a_job_that_no_worker_can_run_says_so_and_one_that_some_can_names_them(yard: Any) -> None:
+def test_a_waiting_job_names_the_workers_that_could_run_it_or_that_none_can(yard: Any) -> None:
     job = yard.sft(2)
     assert job.refresh().waiting_for == "a worker: none is alive"
     with without_trainer(yard) as unable:
@@ -475,7 +475,7 @@ def test_a_worker_passes_over_jobs_that_it_cannot_run_without_reading_each(yard:
     assert claimed.job.id == other.id
 
 
-def test_the_oldest_job_that_can_be_run_is_claimed_first_whatever_it_needs(yard: Any) -> None:
+def test_the_oldest_job_that_can_be_run_is_claimed_first_for_any_needs(yard: Any) -> None:
     first, second = yard.new_job("a", JobKind.RESCORE), yard.new_job("b", JobKind.EVALUATE)
     for job in (first, second):
         yard.runtime.store.transact(lambda tx, job=job: enqueue(tx, job, 1000))
@@ -612,7 +612,7 @@ def test_leaving_gives_running_jobs_back_after_their_current_item(lively: Any) -
     worker.stop()
 
 
-def test_the_heartbeat_goes_on_while_a_step_takes_its_time(build: Any) -> None:
+def test_the_heartbeat_continues_during_a_slow_step(build: Any) -> None:
     yard = build.build(MemoryStore(RECORDS), lease=0.01, poll=0.002)
     yard.runtime = attrs.evolve(yard.runtime, clock=SystemClock())
     beats: list[int] = []

@@ -97,7 +97,7 @@ def test_a_key_works_until_the_moment_it_expires(world: World) -> None:
         world.keys().authenticate(new.secret)
 
 
-def test_every_key_has_another_secret_and_its_prefix_tells_it_apart(world: World) -> None:
+def test_every_key_has_its_own_secret_and_prefix(world: World) -> None:
     made = [world.keys().create() for _ in range(20)]
     assert len({new.secret for new in made}) == 20
     assert all(new.secret.startswith(new.key.prefix + "_") for new in made)

@@ -82,12 +82,12 @@ def test_weights_of_other_number_formats_are_refused(base_folder: Path) -> None:
         yard.add_base_model(base_folder, id="tiny")
 
 
-def test_a_platform_with_a_backend_of_its_own_is_told_where_it_belongs(base_folder: Path) -> None:
+def test_a_platform_with_a_given_backend_names_where_a_base_model_belongs(base_folder: Path) -> None:
     with open_platform(backend=EchoBackend()) as yard, pytest.raises(InvalidInput, match="LocalBackend"):
         yard.add_base_model(base_folder, id="tiny")
 
 
-def test_nobody_but_the_host_may_add_one(base_folder: Path) -> None:
+def test_only_the_host_may_add_one(base_folder: Path) -> None:
     with open_platform() as yard:
         tenant = yard.acting_as(Principal("somebody", "local", Scope("local")))
         with pytest.raises(Forbidden):

@@ -57,7 +57,7 @@ def test_an_alias_is_a_lower_case_word_and_parses_as_one_in_a_model_s_name(name:
 @pytest.mark.parametrize(
     "name", ["", "latest", "step1", "step007", "v0", "v12", "Prod", "1a", "-a", "a:b", "a b", "ä", "x" * 65, "prod\n"]
 )
-def test_what_means_something_else_or_is_no_word_is_no_alias(yard: Any, name: str) -> None:
+def test_a_reserved_or_invalid_word_cannot_be_an_alias(yard: Any, name: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         yard.models.promote(yard.model(), 0, name)
     assert [problem.loc for problem in refused.value.problems] == [("alias",)]
@@ -94,7 +94,7 @@ def test_the_untouched_base_can_be_promoted(trained: Any) -> None:
     assert served_step(trained, "prod") == 0
 
 
-def test_an_alias_that_nobody_set_serves_nothing(trained: Any) -> None:
+def test_an_unset_alias_serves_nothing(trained: Any) -> None:
     with pytest.raises(ModelNotFound):
         resolve(trained.runtime, "acme/p/m:prod", trained.principal)
 
@@ -205,7 +205,7 @@ def test_a_rollback_returns_to_where_the_alias_pointed_before_and_another_one_fu
     ]
 
 
-def test_a_rollback_to_a_checkpoint_that_was_deleted_says_so_and_changes_nothing(trained: Any) -> None:
+def test_a_rollback_to_a_deleted_checkpoint_is_refused_and_changes_nothing(trained: Any) -> None:
     model = trained.model()
     trained.models.promote(model, 1)
     trained.models.promote(model, 2)
@@ -215,7 +215,7 @@ def test_a_rollback_to_a_checkpoint_that_was_deleted_says_so_and_changes_nothing
     assert served_step(trained, "prod") == 2
 
 
-def test_a_removed_alias_serves_nothing_keeps_its_history_and_begins_anew(trained: Any) -> None:
+def test_a_removed_alias_serves_nothing_keeps_its_history_and_begins_again(trained: Any) -> None:
     model = trained.model()
     trained.models.promote(model, 1)
     trained.models.remove_alias(model, "prod")

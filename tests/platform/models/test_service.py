@@ -51,7 +51,7 @@ def test_a_name_is_unique_within_its_project_alone(yard: Any) -> None:
         yard.models.create("m", project="p", base_model="base-model")
 
 
-def test_an_existing_model_is_returned_when_asked_for_and_its_base_agrees(yard: Any) -> None:
+def test_an_existing_model_is_returned_on_request_if_its_base_agrees(yard: Any) -> None:
     first = yard.model()
     assert yard.models.create("m", project="p", base_model="base-model", return_existing=True) == first
     yard.runtime = attrs.evolve(yard.runtime, trainers=(type("Any", (), {"methods": lambda *_: ("sft",)})(),))
@@ -135,7 +135,7 @@ def test_the_host_lists_every_entity_s_models_unless_one_is_named(yard: Any) -> 
     assert yard.models.list(project="p").page().items == (first, third)
 
 
-def test_a_listing_looks_behind_however_many_models_the_key_may_not_see(build: Any) -> None:
+def test_a_listing_continues_past_any_number_of_hidden_models(build: Any) -> None:
     yard = build.build()
     for number in range(450):
         yard.model(f"m{number}", "p" if number % 200 == 0 else "q")
@@ -170,7 +170,7 @@ def test_the_latest_checkpoint_is_one_item_in_descending_order(yard: Any) -> Non
     assert (steps(page), page.has_more) == ([2], True)
 
 
-def test_a_cursor_goes_on_from_its_place_after_its_item_was_deleted(yard: Any) -> None:
+def test_a_cursor_continues_from_its_place_after_its_item_was_deleted(yard: Any) -> None:
     model_id = trained(yard, 4)
     third = yard.models.checkpoint(model_id, 2)
     yard.models.delete_checkpoints(model_id, [2])

@@ -84,7 +84,7 @@ def test_the_health_check_is_a_word(store: Store) -> None:
     assert health_of(store).check() == "ok"
 
 
-def test_a_system_that_is_well_says_so_of_every_part_and_how_long_each_took(staffed: Store) -> None:
+def test_a_healthy_system_reports_every_part_and_its_duration(staffed: Store) -> None:
     check = health_of(staffed).system_check()
     assert check.success
     assert check.artifacts == CheckResult(True, 0.25)
@@ -114,7 +114,7 @@ def test_without_a_worker_the_check_says_how_to_start_one(store: Store) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"), [(StorageFull("no room"), "no room"), (OSError("/secret/place"), "OSError; see the log")]
 )
-def test_a_part_that_fails_in_whatever_way_is_told_and_the_others_are_checked(
+def test_a_part_that_fails_in_any_way_is_reported_and_the_others_are_checked(
     staffed: Store, fault: Exception, words: str
 ) -> None:
     check = health_of(staffed, Artifacts(fault)).system_check()
@@ -137,7 +137,7 @@ def test_a_closed_store_fails_every_check_that_needs_it(staffed: Store) -> None:
     assert [name for name, part in parts(check).items() if not part.success] == ["store", "worker", "queue"]
 
 
-def test_the_age_is_that_of_the_oldest_job_that_waits_behind_another_or_not(store: Store) -> None:
+def test_the_age_is_that_of_the_oldest_ready_or_waiting_job(store: Store) -> None:
     queue(store, "claimed", QueueState.CLAIMED, timedelta(hours=9))
     queue(store, "done", QueueState.DONE, timedelta(hours=8))
     assert health_of(store).system_check().oldest_queued_s is None

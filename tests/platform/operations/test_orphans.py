@@ -98,7 +98,7 @@ def test_the_file_of_an_upload_that_is_under_way_stays(yard: Any) -> None:
     assert name in yard.files()
 
 
-def test_without_an_orphan_nobody_waits(yard: Any) -> None:
+def test_without_an_orphan_there_is_no_grace_period(yard: Any) -> None:
     yard.sft(2).wait()
     clock = Meanwhile(yard.clock)
     assert collect_orphans(attrs.evolve(yard.runtime, clock=clock)) == OrphanReport(0)
@@ -238,7 +238,7 @@ def test_the_first_file_of_a_checkpoint_stays_while_its_second_is_still_written(
     assert swept(yard) == 0
 
 
-def test_what_an_ended_job_left_behind_goes(yard: Any) -> None:
+def test_leftovers_of_an_ended_job_are_removed(yard: Any) -> None:
     job = yard.sft(2)
     data = yard.job(job.id).spec["artifact"]
     kept = yard.runtime.artifacts

@@ -38,7 +38,7 @@ def test_a_job_that_waits_has_a_plot_without_values(platform: Any) -> None:
     assert "no values yet" in job.plot().svg
 
 
-def test_a_model_s_plot_goes_on_from_job_to_job(platform: Any) -> None:
+def test_a_model_s_plot_continues_from_job_to_job(platform: Any) -> None:
     first, second = (platform.training.sft("demo/polite", ROWS) for _ in range(2))
     expected = losses(first) + losses(second)
     model = platform.models.find("polite", project="demo")
@@ -46,9 +46,7 @@ def test_a_model_s_plot_goes_on_from_job_to_job(platform: Any) -> None:
     assert panel.series[0].points == list(enumerate(expected, 1))
 
 
-def test_waiting_shows_progress_when_asked_and_nothing_otherwise(
-    platform: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_waiting_shows_progress_only_on_request(platform: Any, capsys: pytest.CaptureFixture[str]) -> None:
     platform.training.sft("demo/polite", ROWS).wait()
     assert capsys.readouterr() == ("", "")
     job = platform.training.sft("demo/polite", ROWS)

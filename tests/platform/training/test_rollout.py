@@ -27,7 +27,7 @@ def test_a_conversation_is_remembered_turn_by_turn() -> None:
         assert platform.usage.total(by=("project",))[0].project == "demo"
 
 
-def test_the_sampled_tokens_are_there_without_being_asked_for() -> None:
+def test_the_sampled_tokens_are_always_returned() -> None:
     with open_platform() as platform:
         rollout = Rollout(platform.chat, model="echo")
         rollout.ask("one two three")
@@ -68,7 +68,7 @@ def test_a_turn_that_fails_leaves_the_conversation_as_it_was() -> None:
         assert len(history.items) == 2
 
 
-def test_it_goes_on_an_event_loop_too() -> None:
+def test_it_works_on_an_event_loop_too() -> None:
     async def turns() -> str:
         async with open_platform() as platform:
             rollout = Rollout(platform.chat, model="echo")

@@ -35,7 +35,7 @@ def types(events: Any) -> list[str]:
 # ---- asking ------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_waits_in_the_queue_until_somebody_runs_it(yard: Any) -> None:
+def test_a_job_waits_in_the_queue_until_a_worker_runs_it(yard: Any) -> None:
     job = yard.sft(4)
     read = job.refresh()
     assert (read.status, read.step, read.attempts, read.training_start) == (JobStatus.QUEUED, None, 0, None)
@@ -199,7 +199,7 @@ def test_a_key_holds_when_the_queue_is_full_and_when_what_the_request_named_is_g
     assert yard.training.rl(yard.model(), yard.groups(1.0), **options).id == job.id
 
 
-def test_a_key_that_was_used_for_another_request_is_refused_and_says_so(yard: Any) -> None:
+def test_an_idempotency_key_of_another_request_is_refused(yard: Any) -> None:
     url = yard.training.upload("rows", [plain(1)], project="p").url
     ask = yard.training.sft
     job = ask(yard.model(), yard.examples(4), idempotency_key="key")
@@ -231,7 +231,7 @@ def test_a_key_means_nothing_to_another_project_or_entity(yard: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "two words", "line\nbreak", "\0", "schlüssel"])
-def test_what_is_no_idempotency_key_is_refused_before_any_data_are_read(yard: Any, key: str) -> None:
+def test_what_is_not_an_idempotency_key_is_refused_before_any_data_are_read(yard: Any, key: str) -> None:
     for ask in (yard.training.sft, yard.training.rl):
         with pytest.raises(InvalidInput) as refused:
             ask(yard.model(), iter(lambda: 1 / 0, None), idempotency_key=key)
@@ -242,7 +242,7 @@ def test_what_is_no_idempotency_key_is_refused_before_any_data_are_read(yard: An
 # ---- what its owner sees -----------------------------------------------------------------------------------------
 
 
-def test_a_job_tells_how_many_are_ahead_of_it_while_it_waits(yard: Any) -> None:
+def test_a_waiting_job_shows_how_many_are_ahead_of_it(yard: Any) -> None:
     jobs = [yard.sft(2, model) for model in ("a", "b", "a", "c")]
 
     def positions() -> list[int | None]:
@@ -295,7 +295,7 @@ class Noting:
         return self.snapshot.page(*args, limit=limit, **more)
 
 
-def test_a_running_job_tells_when_its_worker_was_last_heard_of(yard: Any) -> None:
+def test_a_running_job_shows_the_last_heartbeat_of_its_worker(yard: Any) -> None:
     job = yard.sft(10)
     assert job.refresh().last_heartbeat is None
     runner = yard.runner()
@@ -310,7 +310,7 @@ def test_a_running_job_tells_when_its_worker_was_last_heard_of(yard: Any) -> Non
     assert job.refresh().last_heartbeat is None
 
 
-def test_a_running_job_tells_when_it_will_end_at_the_rate_since_its_start(yard: Any) -> None:
+def test_a_running_job_estimates_its_end_from_its_rate_so_far(yard: Any) -> None:
     job = yard.sft(10)
     started = yard.clock.now()
     estimates = []
@@ -658,7 +658,7 @@ def test_a_key_s_holder_is_named_in_what_it_cancels(yard: Any) -> None:
     assert job.cancel().status is JobStatus.CANCELLED
 
 
-def test_other_kinds_of_jobs_are_no_training_jobs(yard: Any) -> None:
+def test_other_kinds_of_jobs_are_not_training_jobs(yard: Any) -> None:
     job = yard.new_job("lane", JobKind.EVALUATE)
     yard.runtime.store.transact(lambda tx: tx.add(job))
     assert yard.training.list().page().items == ()

@@ -234,7 +234,7 @@ def test_processes_that_live_for_a_moment_recover_it_too(fleet: Fleet) -> None:
     stream.close()
 
 
-def test_a_clock_that_steps_forward_kills_nobody_that_beats(fleet: Fleet) -> None:
+def test_a_clock_that_steps_forward_loses_no_worker_that_beats(fleet: Fleet) -> None:
     clock = ManualClock()
     alive = fleet.open(clock, "other")
     alive.usage.set_budget(9)

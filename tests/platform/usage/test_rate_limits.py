@@ -124,7 +124,9 @@ def test_processes_of_different_uptime_share_a_rate(opened: Callable[[ManualCloc
     assert [refused(platforms[number % 2], 60) for number in range(300)].count(None) == 60
 
 
-def test_a_copy_of_a_machine_that_was_ahead_locks_nobody_out(opened: Callable[[ManualClock], Platform]) -> None:
+def test_a_copy_from_a_machine_with_a_later_clock_locks_no_caller_out(
+    opened: Callable[[ManualClock], Platform],
+) -> None:
     assert let_in(opened(UpFor(0, START + timedelta(days=400))), 60, asked=100) == 60
     clock = ManualClock(START)
     here = opened(clock)
@@ -133,7 +135,7 @@ def test_a_copy_of_a_machine_that_was_ahead_locks_nobody_out(opened: Callable[[M
     assert let_in(here, 60, asked=100) == 60
 
 
-def test_a_clock_that_steps_back_locks_nobody_out(opened: Callable[[ManualClock], Platform]) -> None:
+def test_a_clock_that_steps_back_locks_no_caller_out(opened: Callable[[ManualClock], Platform]) -> None:
     clock = ManualClock()
     platform = opened(clock)
     assert let_in(platform, 6, asked=10) == 6

@@ -124,7 +124,7 @@ tokens = st.integers(0, 2**53)
 
 
 @given(st.builds(Pricing, prices, prices, prices, prices, prices), tokens, tokens, tokens, tokens)
-def test_a_cost_is_exact_whatever_the_thread_s_decimal_context(
+def test_a_cost_is_exact_in_any_decimal_context(
     pricing: Pricing, prompt: int, cached: int, completion: int, images: int
 ) -> None:
     used = Usage(prompt + cached, completion, cached, images)
@@ -415,7 +415,7 @@ def test_only_the_host_sets_budgets_and_a_key_reads_its_entity_s() -> None:
             refused()
 
 
-def test_a_budget_that_is_removed_and_set_anew_while_a_request_runs_is_neither_negative_nor_overrun() -> None:
+def test_a_budget_that_is_replaced_while_a_request_runs_is_neither_negative_nor_overrun() -> None:
     def replace_budget() -> None:
         ledger.remove_budget()
         assert ledger.set_budget(1).reserved == WORST

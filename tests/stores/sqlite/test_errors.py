@@ -73,7 +73,7 @@ def test_a_group_that_fills_the_disk_keeps_exactly_what_was_acknowledged(store: 
     assert names(store) == kept | {"afterwards"}
 
 
-def test_a_step_that_meets_a_fault_takes_nobody_in_its_group_with_it(store: SqliteStore) -> None:
+def test_a_failing_step_fails_no_other_step_of_its_group(store: SqliteStore) -> None:
     limit_pages(store, 4)
     gate, outcomes = threading.Event(), {}
 
@@ -140,13 +140,13 @@ def test_closing_says_when_it_cannot_bring_to_the_disk_what_waits_for_that(
     store.close()
 
 
-def test_closing_waits_for_nobody_to_bring_nothing_to_the_disk(store: SqliteStore, peer: sqlite3.Connection) -> None:
+def test_closing_without_unsynced_writes_does_not_wait(store: SqliteStore, peer: sqlite3.Connection) -> None:
     store.transact(lambda tx: tx.add(Counter("c")))
     peer.execute("BEGIN IMMEDIATE")
     store.close()
 
 
-def test_a_file_that_is_up_to_date_opens_beside_a_peer_that_holds_it(
+def test_an_up_to_date_file_opens_while_another_process_holds_the_write_lock(
     store: SqliteStore, peer: sqlite3.Connection, path: Path
 ) -> None:
     """A process frozen inside a transaction keeps nobody from opening the file and reading."""
@@ -157,7 +157,7 @@ def test_a_file_that_is_up_to_date_opens_beside_a_peer_that_holds_it(
     peer.execute("ROLLBACK")
 
 
-def test_everyone_in_a_group_is_told_that_the_store_is_busy(store: SqliteStore, peer: sqlite3.Connection) -> None:
+def test_every_caller_in_a_group_gets_store_busy(store: SqliteStore, peer: sqlite3.Connection) -> None:
     peer.execute("BEGIN IMMEDIATE")
     told = []
 

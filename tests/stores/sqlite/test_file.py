@@ -84,7 +84,7 @@ def test_check_reports_the_facts(store: SqliteStore) -> None:
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(path: Path) -> None:
     path.write_text("The yard opens at eight.\n" * 100)
     refused(path, StoreCorrupt)
 
@@ -338,9 +338,7 @@ def test_a_backup_into_a_missing_folder_is_a_store_error(store: SqliteStore, tmp
         store.backup(str(tmp_path / "missing" / "copy.db"))
 
 
-def test_a_backup_that_fails_leaves_nothing_behind(
-    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_backup_leaves_no_files(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: str, target: str) -> None:
         raise OSError(errno.ENOSPC, "no room")
 

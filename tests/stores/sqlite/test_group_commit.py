@@ -258,7 +258,7 @@ def test_ctrl_c_just_after_the_commit_repeats_no_step(store: SqliteStore) -> Non
     assert numbers(store) == [1, 2, 9]
 
 
-def test_ctrl_c_while_telling_the_others_still_tells_them(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_waking_the_others_still_wakes_them(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt, wake = interrupting_once(), group._ThreadCall.wake
 
     def interrupted(call: Any) -> None:
@@ -329,14 +329,14 @@ async def leave(store: SqliteStore, first: int) -> None:
     assert not all(call.done() for call in calls)
 
 
-def test_a_loop_that_closes_with_calls_under_way_stops_nobody(store: SqliteStore) -> None:
+def test_a_loop_that_closes_with_calls_in_progress_stops_no_other_call(store: SqliteStore) -> None:
     for first in range(0, 30, 3):
         asyncio.run(leave(store, first))
         assert store.transact(adding(100 + first)) == 100 + first
     assert numbers(store)[:30] == list(range(30))
 
 
-def test_a_loop_that_is_dropped_without_ceremony_stops_nobody(store: SqliteStore) -> None:
+def test_a_loop_that_is_dropped_stops_no_other_call(store: SqliteStore) -> None:
     loop = asyncio.new_event_loop()
     with held(store):
         calls = [loop.create_task(store.atransact(adding(number))) for number in range(3)]

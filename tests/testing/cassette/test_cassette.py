@@ -84,7 +84,7 @@ class TestReplayOfAnAsynchronousBackend(ReplayContract):
 # ---- modes -------------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_needs_no_backend_and_tells_everything_that_was_told(path: Path) -> None:
+def test_a_replay_needs_no_backend_and_repeats_every_delta(path: Path) -> None:
     options: dict[str, Any] = {"model": "echo", "messages": "one two three", "logprobs": True, "n": 2}
 
     def converse(platform: Platform) -> Any:
@@ -128,7 +128,7 @@ def test_the_same_request_is_replayed_in_the_order_in_which_it_was_answered(path
         answers(backend, "a")
 
 
-def test_a_recorder_answers_anew_what_it_has_just_recorded(path: Path) -> None:
+def test_a_recorder_asks_the_backend_again_for_a_repeated_request(path: Path) -> None:
     assert record(path, ["one", "two"], "a", "a") == ["one", "two"]
 
 
@@ -204,7 +204,7 @@ def test_a_function_may_compare_values_of_the_request(path: Path) -> None:
         use_cassette(path, match=lambda request: {object()})
 
 
-def test_what_is_missing_is_told_with_the_nearest_recording(path: Path) -> None:
+def test_a_missing_recording_is_reported_with_the_nearest_one(path: Path) -> None:
     long = "x" * 200
     record(path, ["1", "2", "3"], "What is the capital of France?", "Tell me a joke.", f"{long} red and round")
     with pytest.raises(NoAnswerPrepared) as refused:

@@ -76,7 +76,7 @@ def test_a_torn_last_line_is_named_and_the_file_is_left_as_it_is(path: Path) -> 
     assert ask(use_cassette(path), "a") == "a"
 
 
-def test_nothing_is_written_behind_a_line_that_another_process_left_torn(path: Path) -> None:
+def test_nothing_is_appended_to_a_line_that_another_process_left_torn(path: Path) -> None:
     record(path, "a")
     backend = use_cassette(path, EchoBackend(), mode="new")
     with path.open("ab") as file:
@@ -109,7 +109,7 @@ def test_a_line_that_cannot_be_read_is_named(path: Path, line: bytes) -> None:
         use_cassette(path)
 
 
-def test_another_file_is_no_cassette_and_a_newer_one_is_told(path: Path) -> None:
+def test_a_foreign_file_and_a_newer_cassette_are_refused(path: Path) -> None:
     path.write_text('{"some": "json"}\n')
     with pytest.raises(StoreCorrupt, match="line 1, is not a line of a cassette: the header is missing"):
         use_cassette(path)

@@ -56,7 +56,7 @@ def cassettes(pytester: pytest.Pytester) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(Path(pytester.path).rglob("cassettes/**/*.jsonl"))}
 
 
-def test_a_cassette_of_its_own_for_each_test_is_recorded_once_and_replayed_ever_after(
+def test_each_test_has_its_own_cassette_which_is_recorded_once_and_replayed_afterwards(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_app=TESTS)
@@ -78,7 +78,7 @@ def test_a_cassette_of_its_own_for_each_test_is_recorded_once_and_replayed_ever_
     assert cassettes(pytester) == recorded
 
 
-def test_all_records_anew(pytester: pytest.Pytester) -> None:
+def test_mode_all_records_again(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_app=TESTS)
     run(pytester, "--yard-record=all").assert_outcomes(passed=6)
     pytester.makepyfile(test_app=TESTS.replace("ONE", "CHANGED"))

@@ -49,7 +49,7 @@ def test_a_key_of_a_known_shape_is_taken_out(key: str) -> None:
         ("my_model my_little_pony", None),
     ],
 )
-def test_what_is_no_key_stays(text: str, clean: str | None) -> None:
+def test_what_is_not_a_key_stays(text: str, clean: str | None) -> None:
     assert Redactor().text(text) == (clean or text)
 
 

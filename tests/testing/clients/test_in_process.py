@@ -308,9 +308,7 @@ async def abroken() -> AsyncIterator[bytes]:
     raise OwnFault
 
 
-def test_what_a_body_raises_is_raised_to_the_client_and_blamed_on_nobody_else(
-    asked: Yard, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_a_body_is_raised_to_its_client_only(asked: Yard, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     with asked.client() as client, pytest.raises(OwnFault):
         client.post(CHAT, content=broken(), headers=JSON)
@@ -336,9 +334,7 @@ async def abreaking_off(*pieces: bytes) -> AsyncIterator[bytes]:
     raise OwnFault
 
 
-def test_an_answer_that_is_broken_off_is_told_in_the_library_s_words(
-    asked: Yard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_answer_raises_an_error_of_the_library(asked: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ahandle(self: Endpoint, request: Any) -> Response:
         return Response(200, [], abreaking_off(b"half"))
 
@@ -357,7 +353,7 @@ def test_an_answer_that_is_broken_off_is_told_in_the_library_s_words(
         asyncio.run(main())
 
 
-def test_a_platform_that_does_not_answer_is_told_in_the_library_s_words(
+def test_a_platform_that_does_not_answer_raises_an_error_of_the_library(
     asked: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handle(self: Endpoint, request: Any) -> Response:

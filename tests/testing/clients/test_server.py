@@ -28,7 +28,7 @@ def test_platforms_are_served_side_by_side_each_to_its_own_keys() -> None:
         assert httpx.post(there + CHAT, json=body, headers=headers).status_code == 401
 
 
-def test_nothing_stays_behind_when_the_block_ends() -> None:
+def test_nothing_remains_when_the_block_ends() -> None:
     threads, loggers = threading.enumerate(), states()
     with open_platform() as platform, served(platform) as url:
         assert len(threading.enumerate()) > len(threads)
@@ -55,7 +55,7 @@ def states() -> list[Any]:
     return [(logger.level, logger.propagate, list(logger.handlers)) for logger in named]
 
 
-def test_a_stream_that_nobody_reads_keeps_no_server_from_ending() -> None:
+def test_an_unread_stream_does_not_keep_a_server_from_ending() -> None:
     done = threading.Event()
 
     def endless(request: Any) -> Iterator[Delta]:

@@ -393,7 +393,7 @@ class TestRequests:
         old = chat(fake, guided_choice=["yes", "no"]).json()
         assert old["choices"][0]["message"]["content"] == "one two three"
 
-    def test_a_model_that_is_unknown_is_told_the_known_ones(self, fake: FakeVllm) -> None:
+    def test_an_unknown_model_is_refused_with_the_known_ones(self, fake: FakeVllm) -> None:
         words = "The model `nope` does not exist. Valid aliases: tiny."
         assert error_of(chat(fake, model="nope"), 404) == (words, "NotFoundError", "model")
 

@@ -103,12 +103,12 @@ class TestChat:
         assert not any("usage" in chunk for chunk in chunks)
         assert done == "[DONE]"
 
-    def test_usage_comes_last_and_only_when_it_was_asked_for(self, fake):
+    def test_usage_comes_last_and_only_on_request(self, fake):
         *_, last, _ = events(chat(fake, stream=True, stream_options={"include_usage": True}))
         assert last["choices"] == []
         assert last["usage"] == {"prompt_tokens": 3, "total_tokens": 6, "completion_tokens": 3}
 
-    def test_token_ids_stand_in_the_choice_and_those_of_the_prompt_beside_the_choices(self, fake):
+    def test_token_ids_stand_in_the_choice_and_those_of_the_prompt_next_to_the_choices(self, fake):
         whole = chat(fake, return_token_ids=True).json()
         assert whole["prompt_token_ids"] == whole["choices"][0]["token_ids"]
         first, second, *_ = events(chat(fake, return_token_ids=True, stream=True))
@@ -233,7 +233,7 @@ class TestAdapters:
         (folder / "adapter_model.safetensors").unlink()
         assert chat(fake, model="first").status_code == 500
 
-    def test_without_runtime_updating_there_are_no_such_routes(self, tmp_path):
+    def test_without_runtime_updating_the_routes_of_adapters_are_missing(self, tmp_path):
         fake = FakeVllm(EchoBackend((BASE,)), lora=False)
         assert load(fake, "first", adapter_folder(tmp_path / "one")).json() == {"detail": "Not Found"}
 
@@ -355,7 +355,7 @@ class TestMisbehaviour:
         assert not fake.chats[0].disconnected
 
 
-def test_what_was_asked_is_remembered(fake):
+def test_requests_are_kept(fake):
     chat(fake, seed=7, temperature=0)
     (asked,) = fake.requests
     assert (asked.method, asked.path, asked.body["seed"]) == ("POST", CHAT, 7)

@@ -129,7 +129,7 @@ def test_what_one_platform_suffers_no_other_sees() -> None:
     assert other.happened == ()
 
 
-def test_a_fault_that_did_not_come_is_told(faults: Faults) -> None:
+def test_a_planned_fault_that_did_not_happen_is_reported(faults: Faults) -> None:
     faults.completion(RateLimited("slow down", 1.0), at=9)
     faults.completion(Cut(), times=2, after=2)
     faults.put(StorageFull("full"), rate=0.0)
@@ -142,7 +142,7 @@ def test_a_fault_that_did_not_come_is_told(faults: Faults) -> None:
     )
 
 
-def test_a_fault_behind_more_tokens_than_come_did_not_come(faults: Faults) -> None:
+def test_a_fault_after_more_tokens_than_came_did_not_happen(faults: Faults) -> None:
     faults.completion(Disconnect(), after=100)
     with faults.open_platform() as platform:
         assert said(platform) == (WORDS, None)
@@ -173,7 +173,9 @@ def test_a_schedule_that_means_nothing_is_refused(faults: Faults, schedule: dict
     ],
 )
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_an_answer_ends_behind_so_many_tokens(faults: Faults, backend: Any, fault: Any, words: str, after: int) -> None:
+def test_an_answer_ends_after_a_planned_number_of_tokens(
+    faults: Faults, backend: Any, fault: Any, words: str, after: int
+) -> None:
     faults.completion(fault, after=after)
     with faults.open_platform(backend=backend) as platform:
         text, error = said(platform)
@@ -267,7 +269,7 @@ def test_a_store_is_full_from_a_moment_on(faults: Faults) -> None:
     assert [one.moment - faults.happened[0].moment for one in faults.happened] == [timedelta(0)] * 2
 
 
-def test_a_store_that_cannot_be_read_says_so(faults: Faults) -> None:
+def test_an_unreadable_store_is_an_error(faults: Faults) -> None:
     with faults.open_platform() as platform:
         faults.read(StoreBusy("locked"))
         with pytest.raises(StoreBusy):
@@ -360,7 +362,7 @@ def test_what_fails_before_the_first_token_is_a_plain_answer(
 
 
 @pytest.mark.parametrize("fault", [Disconnect(), Cut(), Malformed(), Timeout(5), ModelyardError("lost its mind")])
-def test_a_stream_that_breaks_tells_so_and_is_not_done(faults: Faults, post: Post, fault: Any) -> None:
+def test_a_broken_stream_ends_with_an_error_and_without_done(faults: Faults, post: Post, fault: Any) -> None:
     faults.completion(fault, after=2)
     seen = post(stream=True)
     assert seen.status == 200

@@ -110,7 +110,7 @@ def test_a_connection_is_lost_in_the_stream(faults: Faults, call: Caller, platfo
     faults.check()
 
 
-def test_a_connection_is_lost_behind_the_stream(faults: Faults, call: Caller) -> None:
+def test_a_connection_is_lost_after_the_stream(faults: Faults, call: Caller) -> None:
     whole, _ = call(stream=True)
     faults.connection(Disconnect(), after=whole.count("\n\n"))
     read, error = call(stream=True)

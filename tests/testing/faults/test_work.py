@@ -67,7 +67,9 @@ def test_a_killed_job_stays_claimed_until_its_lease_is_over_and_then_ends_as_if_
     assert not faults.unused
 
 
-def test_whoever_waits_for_a_job_takes_over_from_the_dead(faults: Faults, clock: ManualClock, platform: Any) -> None:
+def test_a_caller_that_waits_for_a_job_takes_over_from_dead_workers(
+    faults: Faults, clock: ManualClock, platform: Any
+) -> None:
     faults.step(Killed(), at=2, times=2)
     job = begun(platform)
     assert job.result().digest == undisturbed()
@@ -82,9 +84,7 @@ def test_a_job_that_kills_what_runs_it_again_and_again_fails(faults: Faults, pla
     assert len(faults.happened) == platform._runtime.settings.max_crashes
 
 
-def test_a_worker_goes_on_to_beat_for_no_job_that_was_killed_under_it(
-    faults: Faults, clock: ManualClock, platform: Any
-) -> None:
+def test_a_worker_does_not_beat_for_a_job_that_was_killed(faults: Faults, clock: ManualClock, platform: Any) -> None:
     faults.step(Killed(), at=2)
     with platform.worker(executor=InlineExecutor()):
         job = begun(platform)
@@ -105,7 +105,7 @@ def job_steps(platform: Any, job: Any) -> list[Any]:
     return [event for event in platform.training.events(job.id).page(limit=100) if event.type == "gradient_step"]
 
 
-def test_a_slow_step_keeps_its_lease_since_the_heartbeat_goes_on(
+def test_a_slow_step_keeps_its_lease_since_the_heartbeat_continues(
     faults: Faults, clock: ManualClock, platform: Any
 ) -> None:
     faults.step(Slow(600), at=3)
