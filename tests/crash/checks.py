@@ -23,7 +23,7 @@ from modelyard.domain.training import (
     TrajectoryGroup,
 )
 from modelyard.errors import ArtifactMissing
-from modelyard.platform.platform import Platform, beside
+from modelyard.platform.platform import Platform, artifacts_folder
 from modelyard.platform.training.service import SEED_BYTES
 from modelyard.testing.contracts.trainer import WORDS, rewarded
 
@@ -137,7 +137,7 @@ class Evidence:
     @property
     def artifacts(self) -> Path:
         """The folder of its files."""
-        return Path(beside(self.path))
+        return Path(artifacts_folder(self.path))
 
     def open(self) -> Platform:
         """The platform, with no worker."""

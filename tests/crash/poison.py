@@ -3,7 +3,7 @@
     python tests/crash/poison.py [--rounds 10] [--mode work | threads | processes] [--sabotage "charge all"]
     python tests/crash/poison.py --kills 40 [--mode ...]
 
-In a round one poisoned job runs beside seven healthy ones, in a worker of eight places that is started again whenever
+In a round one poisoned job runs next to seven healthy ones, in a worker of eight places that is started again whenever
 it has died. The healthy ones must succeed, and the poisoned one must fail. With `--kills` there is no poison: the
 worker is killed that many times, alone or with all that it has started; no job may fail. Modes: `modelyard work` as it
 is, threads alone, or a process for each job. Prints a report as JSON; fails when anything is wrong.

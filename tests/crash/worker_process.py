@@ -28,7 +28,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.engines.torch.training import trainer as local
 from modelyard.executors.thread import ThreadExecutor
-from modelyard.platform.platform import beside
+from modelyard.platform.platform import artifacts_folder
 from modelyard.protocols import Trainer
 from modelyard.stores.sqlite import SqliteStore
 
@@ -114,7 +114,7 @@ def work(request: Request) -> None:
             store, trainer = MUTANTS[request.mutant](store, trainer, moments)
         platform = open_platform(
             store=WatchedStore(store, moments),
-            artifacts=WatchedArtifacts(FolderArtifacts(beside(request.path)), moments),
+            artifacts=WatchedArtifacts(FolderArtifacts(artifacts_folder(request.path)), moments),
             trainers=[WatchedTrainer(trainer, moments)],
             clock=PollClock() if request.told else SystemClock(),
             observer=observer,

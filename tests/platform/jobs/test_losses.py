@@ -84,7 +84,7 @@ def test_what_was_in_a_process_that_died_runs_alone_before_it_is_charged_and_the
         ((job_id, needs),) = executor.submitted
         assert needs.alone
         worker.look()
-        assert len(executor.submitted) == 1, "nothing runs beside a suspect"
+        assert len(executor.submitted) == 1, "nothing runs next to a suspect"
         if job_id == poison.id:
             yard.lose_worker()
             deaths += 1
