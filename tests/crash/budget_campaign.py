@@ -38,7 +38,7 @@ from modelyard.protocols import ServedModel
 TOKENS = 5
 CALLS = 6
 MACHINES = ("", "", "elsewhere")
-"""Where each process runs; the first two where they really do."""
+"""Where each process runs: the first two where they really do, the third on a machine of its own each time."""
 
 THREADS = 3
 LEASES_A_CALL = 3
@@ -110,17 +110,10 @@ class BudgetCampaign:
             self.wrong.append("something is still held in the end")
 
     def _start(self, machine: str) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            __file__,
-            "--serve",
-            str(self.path),
-            "--machine",
-            machine,
-            "--lease",
-            str(self.lease),
-        ]
-        return subprocess.Popen([*command, *(["--sabotage"] if self.sabotage else [])], stdin=subprocess.PIPE)
+        place = f"{machine}-{len(self.held)}" if machine else ""
+        options = ["--serve", str(self.path), "--machine", place, "--lease", str(self.lease)]
+        options += ["--sabotage"] if self.sabotage else []
+        return subprocess.Popen([sys.executable, __file__, *options], stdin=subprocess.PIPE)
 
     def _play(self) -> None:
         self.platform.usage.set_budget(self._budget.spent + CALLS * TOKENS)

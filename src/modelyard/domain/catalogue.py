@@ -124,6 +124,8 @@ def _day(value: date | str | None) -> date | None:
 class Pricing:
     """Prices in USD, exact: per token for the token kinds, per image for `image`, per request for `request`.
 
+    `training` is per token that a job trains on. The catalogue of clients does not show it.
+
     Takes Decimals, strings and whole numbers. Raises `InvalidInput` for a float, which would not be exact.
 
     >>> Pricing(prompt="0.0000001").texts
@@ -135,6 +137,7 @@ class Pricing:
     image: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
     request: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
     input_cache_read: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
+    training: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -281,6 +284,7 @@ class RegisteredEntry:
     country_codes: tuple[str, ...]
     deprecation_date: str | None = None
     offer: str = "public"
+    price_training: Decimal = Decimal(0)
 
     @classmethod
     def of(cls, entry: CatalogueEntry, answers_as: str) -> "RegisteredEntry":

@@ -46,7 +46,10 @@ def most(usage: Usage, pricing: Pricing) -> Decimal:
 
 @attrs.frozen
 class LedgerEntry:
-    """One completion as it was recorded, at the price in force when it was accepted. Never changed."""
+    """One completion, or a part of a training job, as it was recorded, at the price in force when it was accepted.
+
+    `trained_tokens` is 0 for a completion; a part of a training job has no other tokens. Never changed.
+    """
 
     id: str
     entity: str
@@ -62,6 +65,7 @@ class LedgerEntry:
     estimated: bool
     cost: Decimal
     created_at: datetime
+    trained_tokens: int = 0
     seq: int = sequence_field()
 
 
@@ -69,7 +73,7 @@ class LedgerEntry:
 class UsageTotal:
     """The sum of a day's ledger entries with the same entity, project, key and model, updated with each entry.
 
-    `day` is YYYY-MM-DD, in UTC.
+    `day` is YYYY-MM-DD, in UTC. Training is not counted as a request.
     """
 
     entity: str
@@ -83,6 +87,7 @@ class UsageTotal:
     completion_tokens: int = 0
     images: int = 0
     cost: Decimal = Decimal(0)
+    trained_tokens: int = 0
 
     def plus(self, entry: LedgerEntry) -> "UsageTotal":
         """Return this total with one more entry."""
@@ -92,12 +97,13 @@ class UsageTotal:
             self.project,
             self.key_id,
             self.model,
-            self.requests + 1,
+            self.requests + (not entry.trained_tokens),
             self.prompt_tokens + entry.prompt_tokens,
             self.cached_tokens + entry.cached_tokens,
             self.completion_tokens + entry.completion_tokens,
             self.images + entry.images,
             EXACT.add(self.cost, entry.cost),
+            self.trained_tokens + entry.trained_tokens,
         )
 
 
@@ -134,6 +140,7 @@ class UsageSum:
     completion_tokens: int = 0
     images: int = 0
     cost: Decimal = Decimal(0)
+    trained_tokens: int = 0
 
 
 SUM_BY = {"entity": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
@@ -149,7 +156,7 @@ def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> list[UsageSum]:
 
 
 def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, Any]) -> UsageSum:
-    counted = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images")
+    counted = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
     counts = {name: sum(getattr(total, name) for total in totals) for name in counted}
     return UsageSum(**apart, **counts, cost=add(total.cost for total in totals))
 

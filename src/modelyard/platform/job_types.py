@@ -10,6 +10,7 @@ from modelyard.platform.evaluations import runs as evaluation_runs
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.training.billing import book_rest, is_over_budget
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.protocols import Tx
@@ -53,10 +54,22 @@ def _evaluation(kind: JobKind) -> JobType:
     )
 
 
+def _training(kind: JobKind) -> JobType:
+    return JobType(
+        kind,
+        train,
+        TRAINING_ENDED,
+        TRAINING_FAILED,
+        book_rest,
+        resumable=is_over_budget,
+        can_run=partial(_trains, kind),
+    )
+
+
 JOB_TYPES: JobTypes = {
     job_type.kind: job_type
     for job_type in (
-        *(JobType(kind, train, TRAINING_ENDED, TRAINING_FAILED, can_run=partial(_trains, kind)) for kind in METHODS),
+        *map(_training, METHODS),
         _evaluation(JobKind.EVALUATE),
         _evaluation(JobKind.RESCORE),
     )

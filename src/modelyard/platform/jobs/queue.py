@@ -40,7 +40,7 @@ LOSSES_PER_CRASH = 10
 MAX_FAULTS = 10
 """After how many faults of the store without progress in between a job fails."""
 
-_DRAWN = frozenset({"seed", "artifact"})
+_DRAWN = frozenset({"seed", "artifact", "billing"})
 
 
 # ---- into the queue ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import attrs
 
 from modelyard.domain.training import Dataset, DatasetName, Example, Preference, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat
@@ -112,3 +113,20 @@ def add_version(tx: Tx, requested: Dataset) -> Dataset:
     dataset = attrs.evolve(requested, version=latest[0].version + 1 if latest else 0)
     tx.add(dataset)
     return dataset
+
+
+def own(stored: StoredArtifact) -> Mapping[str, Any]:
+    """Return how a spec names data that belong to one job."""
+    return {"artifact": stored.name, "digest": stored.digest}
+
+
+def check_not_empty(rows: int) -> None:
+    """Refuse data without rows. Raises `InvalidInput`."""
+    if not rows:
+        raise InvalidInput.at("data", msg="has no rows; give at least one example")
+
+
+def check_rows(config: TrainingConfig, rows: int) -> None:
+    """Refuse so many rows where the configuration does. Raises `InvalidInput`."""
+    check_not_empty(rows)
+    config.check_rows(rows)

@@ -5,9 +5,7 @@ A job begins at the model's highest checkpoint and keeps that parent however oft
 
 import hashlib
 import math
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from numbers import Integral, Real
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -20,21 +18,19 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
 from modelyard.errors import (
     ArtifactMissing,
-    CallerError,
-    MissingExtra,
-    ModelyardError,
+    BudgetExceeded,
     RecordNotFound,
-    StoreError,
     TrainingError,
 )
-from modelyard.lazy import log
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.checkpoints.transactions import artifacts_of
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import require_claim
-from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
+from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.billing import OVER_BUDGET, book_steps, cost_of, require_budget, tokens_of
 from modelyard.platform.training.methods import METHODS
+from modelyard.platform.training.trainer_border import close, next_of, trainer_border
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
 T = TypeVar("T")
@@ -51,10 +47,10 @@ def train(claimed: ClaimedJob) -> Generator[None, None, None]:
     items = run.items()
     try:
         while not run.ended:
-            run.store(_next_of(items))
+            run.store(next_of(items))
             yield
     finally:
-        _close(items)
+        close(items)
         run.remove_loose_files()
 
 
@@ -122,6 +118,7 @@ class _Run:
         self.ended = False
         self._started = False
         self._loose = claimed.loose
+        self._unbooked = 0
         self._saved = start.job.resume
         resume = _intact(self.runtime, self._saved)
         self._last_step = start.job.resume_step if resume else 0
@@ -142,12 +139,16 @@ class _Run:
             raise TrainingError(f"the trainer yielded {type(item).__name__} before Started; correct the trainer")
         if isinstance(item, Started):
             self._store_started(item)
-        elif isinstance(item, Step):
-            self._store_step(item)
-        elif isinstance(item, SavedState):
-            self._store_state(item)
-        else:
-            self._store_checkpoint(item)
+            return
+        try:
+            if isinstance(item, Step):
+                self._store_step(item)
+            elif isinstance(item, SavedState):
+                self._store_state(item)
+            else:
+                self._store_checkpoint(item)
+        except BudgetExceeded as error:
+            self._end_over_budget(str(error))
 
     def _store_started(self, item: Started) -> None:
         self._started = True
@@ -157,28 +158,43 @@ class _Run:
     def _store_step(self, item: Step) -> None:
         if item.number != self._last_step + 1:
             raise TrainingError(f"the trainer made step {item.number} after {self._last_step}; correct the trainer")
-        self.claimed.record(GRADIENT_STEP, _finite(item.metrics, f"step {item.number}"), step=item.number)
+        metrics = _finite(item.metrics, f"step {item.number}")
+        self._require_budget(tokens_of(metrics))
+        self.claimed.record(GRADIENT_STEP, metrics, step=item.number)
         self._last_step = item.number
+
+    def _require_budget(self, tokens: int) -> None:
+        """Raise `BudgetExceeded` before a step is recorded that the budgets cannot pay for."""
+        self._unbooked += tokens
+        if cost := cost_of(self.start.job, self._unbooked):
+            self.runtime.store.read(lambda snapshot: require_budget(snapshot, self.start.job, cost))
 
     def _store_state(self, item: SavedState) -> None:
         if item.number != self._last_step:
             raise TrainingError(f"the trainer saved step {item.number} after {self._last_step}; correct the trainer")
-        files, now = self._put(item.files), self.runtime.clock.now()
-        self.claimed.write(lambda tx: save_resume(tx, self.claimed.claim, item.number, files, now))
+        files, entry_id, now = self._put(item.files), self.runtime.ids(), self.runtime.clock.now()
+
+        def step(tx: Tx) -> JobProgress:
+            book_steps(tx, require_claim(tx, self.claimed.claim), entry_id, now)
+            return save_resume(tx, self.claimed.claim, item.number, files, now)
+
+        self.claimed.write(step)
+        self._unbooked = 0
         self._loose[:] = [file["artifact"] for file in self._saved.values()]
         self._saved = files
         self.remove_loose_files()
 
     def _store_checkpoint(self, item: Trained) -> None:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
-        checkpoint_id, event_id, now = self.runtime.ids(), self.runtime.ids(), self.runtime.clock.now()
+        checkpoint_id, event_id, entry_id = self.runtime.ids(), self.runtime.ids(), self.runtime.ids()
+        now = self.runtime.clock.now()
         types = self.runtime.job_types
 
         def step(tx: Tx) -> tuple[Job, Sequence[Checkpoint]]:
             job, progress = require_claim(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
             if progress.cancelled_by:
                 return cancel(tx, types, job, event_id, progress.cancelled_by, now), ()
-            model = tx.get(Model, job.lane)
+            job, model = book_steps(tx, job, entry_id, now), tx.get(Model, job.lane)
             checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
@@ -189,6 +205,19 @@ class _Run:
         self.ended = True
         if self.claimed.job.status is JobStatus.SUCCEEDED:
             self._loose[:] = artifacts_of(gone)
+        announce(self.runtime, self.claimed.job)
+
+    def _end_over_budget(self, message: str) -> None:
+        """End the job as failed, and keep its saved state, so that another can continue from there."""
+        event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
+
+        def step(tx: Tx) -> Job:
+            job = require_claim(tx, self.claimed.claim)
+            stopped = attrs.evolve(job, result={**job.result, OVER_BUDGET: True})
+            return fail(tx, types, stopped, event_id, message, now)
+
+        self.claimed.job = self.runtime.store.transact(step)
+        self.ended = True
         announce(self.runtime, self.claimed.job)
 
     def _put(self, files: Mapping[str, Iterable[bytes]]) -> Files:
@@ -302,44 +331,3 @@ class _Rows(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         with self.artifacts.open(self.name) as file:
             yield from self.read(file)
-
-
-# ---- the border to the trainer's code ----------------------------------------------------------------------------
-
-
-@contextmanager
-def trainer_border() -> Iterator[None]:
-    """Whatever a trainer raises, of any class, becomes a `TrainingError`; an interrupt of the main thread passes."""
-    try:
-        yield
-    except (TrainingError, CallerError, StoreError):
-        raise
-    except MissingExtra as error:
-        raise TrainingError(str(error)) from error
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit) and threading.current_thread() is threading.main_thread():
-            raise
-        log.info("the trainer failed", exc_info=True)
-        raise TrainingError(
-            f"the trainer failed with {type(error).__name__}: {error}; correct the data or the configuration, "
-            "or look into the worker's log, then start a new job"
-        ) from error
-
-
-def _next_of(items: Iterator[TrainItem]) -> TrainItem:
-    with trainer_border():
-        item = next(items, None)
-    if not isinstance(item, Started | Step | SavedState | Trained):
-        raise TrainingError(f"the trainer yielded {item!r:.100} in the place of a result; correct the trainer")
-    return item
-
-
-def _close(items: Iterator[TrainItem]) -> None:
-    """Let the trainer put its things away. A fault in that changes nothing any more."""
-    if not hasattr(items, "close"):
-        return
-    try:
-        with trainer_border():
-            items.close()
-    except ModelyardError:
-        log.warning("the trainer failed while it was closed", exc_info=True)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar, Unpack
@@ -16,7 +17,7 @@ from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
-from modelyard.errors import InvalidInput, NotFound, nearest
+from modelyard.errors import Conflict, InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
@@ -26,12 +27,16 @@ from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, named_place
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.billing import OVER_BUDGET, billing_of, is_over_budget, require_budget
 from modelyard.platform.training.data import (
     DatasetRows,
     ExampleData,
     GroupData,
     PreferenceData,
     add_version,
+    check_not_empty,
+    check_rows,
+    own,
     rows_of,
     store_rows,
     version_of,
@@ -130,13 +135,13 @@ class Training:
         if require_worker:
             Jobs(self._runtime, self._principal).require_worker()
         if isinstance(data, StoredArtifact):
-            return self._submit(request, _own(data))
+            return self._submit(request, own(data))
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
         stored, rows = self._keep(method.rows, data)
         with remove_unless_recorded(self._runtime.artifacts, stored):
-            _check_rows(request.config, rows)
-            return self._submit(request, {**_own(stored), "rows": rows})
+            check_rows(request.config, rows)
+            return self._submit(request, {**own(stored), "rows": rows})
 
     # ---- datasets
 
@@ -157,7 +162,7 @@ class Training:
         check_name(name, "name")
         stored, rows = self._keep(DATASETS, data)
         with remove_unless_recorded(self._runtime.artifacts, stored):
-            _check_not_empty(rows)
+            check_not_empty(rows)
             place = (entity, project, name)
             requested = Dataset(
                 self._runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self._runtime.clock.now()
@@ -186,6 +191,15 @@ class Training:
     def cancel(self, job_id: str) -> TrainingJob:
         """End a job: at once while it waits, at its next step while it runs. Idempotent. Raises `NotFound`."""
         return cancel_job(self._runtime, self._principal, job_id)
+
+    def resume(self, job_id: str) -> JobHandle:
+        """Continue a job that a budget has ended, from its last saved state, as a new job on the same data.
+
+        Raises `NotFound`, `Conflict` for a job that ended otherwise or was continued already, `BudgetExceeded`.
+        """
+        new_id, now = self._runtime.ids(), self._runtime.clock.now()
+        job = self._runtime.store.transact(lambda tx: self._resume(tx, job_id, new_id, now))
+        return JobHandle(self._runtime, self._principal, announce(self._runtime, job).id)
 
     def list(
         self,
@@ -249,7 +263,7 @@ class Training:
         """Return the data of a job on a dataset, and the fingerprint of its request."""
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
         rows = self._readable_rows(dataset, request.method.rows)
-        _check_rows(request.config, rows)
+        check_rows(request.config, rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": rows, "digest": dataset.digest}
         return data, digest([request.model.id, dataset.url, attrs.asdict(request.config)])
 
@@ -278,7 +292,8 @@ class Training:
 
     def _submit(self, request: JobRequest, data: Mapping[str, Any], fingerprint: str = "") -> JobHandle:
         seed = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big")
-        spec = {"config": attrs.asdict(request.config), "seed": seed, **data}
+        billing = billing_of(self._runtime, self._principal, request.model.base_model)
+        spec = {"config": attrs.asdict(request.config), "seed": seed, **billing, **data}
         place = (request.model.entity, request.model.project, request.model.id)
         head = (self._runtime.ids(), request.method.kind, *place, self._runtime.clock.now(), spec, fingerprint)
         requested = Job(*head, request.idempotency_key, base_model=request.model.base_model)
@@ -299,7 +314,25 @@ class Training:
         step = job.spec["config"].get("kl_penalty_reference_step")
         if step is not None and tx.find(Checkpoint, "step", job.lane, step) is None:
             raise InvalidInput.at("kl_penalty_reference_step", msg=f"the model has no checkpoint of step {step}")
+        require_budget(tx, job)
         return enqueue(tx, job, self._runtime.settings.max_queued_jobs)
+
+    def _resume(self, tx: Tx, job_id: str, new_id: str, now: datetime) -> Job:
+        ended = found_job(tx, self._principal, job_id)
+        if not is_over_budget(ended):
+            raise Conflict("only a job that a budget has ended can be resumed, once; start a new job")
+        result = {name: value for name, value in ended.result.items() if name != OVER_BUDGET}
+        tx.replace(attrs.evolve(ended, result=result, resume={}))
+        kept = (ended.kind, ended.entity, ended.project, ended.lane, now, ended.spec)
+        job = Job(
+            new_id,
+            *kept,
+            base_model=ended.base_model,
+            resume=ended.resume,
+            resume_step=ended.resume_step,
+            result=result,
+        )
+        return self._enqueue(tx, job)
 
     def _lane(self, model: Model | str) -> str:
         if isinstance(model, Model):
@@ -315,18 +348,3 @@ def _check_options(method: Method, options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in known:
             raise TypeError(f"{method.kind.value}() has no option {name!r}{nearest(name, known)}")
-
-
-def _own(stored: StoredArtifact) -> Mapping[str, Any]:
-    """Return how a spec names data that belong to one job."""
-    return {"artifact": stored.name, "digest": stored.digest}
-
-
-def _check_not_empty(rows: int) -> None:
-    if not rows:
-        raise InvalidInput.at("data", msg="has no rows; give at least one example")
-
-
-def _check_rows(config: TrainingConfig, rows: int) -> None:
-    _check_not_empty(rows)
-    config.check_rows(rows)

@@ -127,6 +127,15 @@ def _loose_artifacts(database: Database) -> None:
         database.table("job_progress").add_column("loose", str, not_null_default="")
 
 
+def _trained_tokens(database: Database) -> None:
+    """Add the price of training, and the tokens that were trained on."""
+    if not database["ledger"].exists():
+        return
+    database.table("catalogue_entries").add_column("price_training", str, not_null_default="0")
+    for table in ("ledger", "usage_totals"):
+        database.table(table).add_column("trained_tokens", int, not_null_default=0)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("0002_rows_of_scores", _rows_of_scores),
     Migration("0003_values_by_row", _values_by_row),
@@ -135,6 +144,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0006_losses_of_jobs", _losses_of_jobs),
     Migration("0007_loose_artifacts", _loose_artifacts),
     Migration("0008_order_of_appearance", number_records),
+    Migration("0009_trained_tokens", _trained_tokens),
 )
 """Every change since `INITIAL`, oldest first."""
 

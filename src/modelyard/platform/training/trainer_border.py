@@ -1,0 +1,48 @@
+"""The border to the code of trainers: what it raises and yields is checked before the platform uses it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from modelyard.errors import CallerError, MissingExtra, ModelyardError, StoreError, TrainingError
+from modelyard.lazy import log
+from modelyard.protocols import SavedState, Started, Step, Trained, TrainItem
+
+
+@contextmanager
+def trainer_border() -> Iterator[None]:
+    """Whatever a trainer raises, of any class, becomes a `TrainingError`; an interrupt of the main thread passes."""
+    try:
+        yield
+    except (TrainingError, CallerError, StoreError):
+        raise
+    except MissingExtra as error:
+        raise TrainingError(str(error)) from error
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit) and threading.current_thread() is threading.main_thread():
+            raise
+        log.info("the trainer failed", exc_info=True)
+        raise TrainingError(
+            f"the trainer failed with {type(error).__name__}: {error}; correct the data or the configuration, "
+            "or look into the worker's log, then start a new job"
+        ) from error
+
+
+def next_of(items: Iterator[TrainItem]) -> TrainItem:
+    """Return what a trainer yields next. Raises `TrainingError` for what is not a result."""
+    with trainer_border():
+        item = next(items, None)
+    if not isinstance(item, Started | Step | SavedState | Trained):
+        raise TrainingError(f"the trainer yielded {item!r:.100} in the place of a result; correct the trainer")
+    return item
+
+
+def close(items: Iterator[TrainItem]) -> None:
+    """Let the trainer put its things away. A fault in that changes nothing any more."""
+    if not hasattr(items, "close"):
+        return
+    try:
+        with trainer_border():
+            items.close()
+    except ModelyardError:
+        log.warning("the trainer failed while it was closed", exc_info=True)
