@@ -32,6 +32,7 @@ __all__ = [
     "NoWorker",
     "NotFound",
     "ObjectDeleted",
+    "OutcomeUnknown",
     "Overloaded",
     "Problem",
     "PromotionRefused",
@@ -294,7 +295,7 @@ class QueueFull(Overloaded):
 
 
 class StoreError(ModelyardError):
-    """The store failed; the step left no changes."""
+    """The store failed; the step left no changes, unless the error is `OutcomeUnknown`."""
 
     code = "store_error"
 
@@ -316,6 +317,12 @@ class StoreBusy(StoreError):
 
     code = "store_busy"
     status = 503
+
+
+class OutcomeUnknown(StoreError):
+    """The connection was lost during the commit, so the step may have been stored: look before you try it again."""
+
+    code = "outcome_unknown"
 
 
 class StorageFull(StoreError):

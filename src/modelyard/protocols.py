@@ -132,6 +132,10 @@ class Store(Protocol):
     itself, even when it shares a commit; one that calls its own store gets a RuntimeError, not a deadlock; `tx` is
     invalid once its step has returned. 5. A read sees whole commits only, and every acknowledged one. Steps may run
     on another caller's thread: no thread-locals, no context variables. A cancelled caller does not undo its step.
+    6. The laws hold for all who share the records, from whatever object, process or machine they do. 7. A record with a
+    sequence gets its number when it is added: no record appears before one that any reader can have seen, so a
+    reader who continues after the last record misses none, and a number is never used again. 8. A string in a key, a
+    unique key or an index has at most `stores.columns.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError.
     """
 
     @property
@@ -148,7 +152,8 @@ class Store(Protocol):
         """Run `step` atomically, serializably and, unless `durable` is False, as durably as the store promises.
 
         `durable=False` records survive the death of the process and reach the disk with the next durable commit.
-        Raises what `step` raises, `StoreBusy`, `StorageFull`, `StoreClosed`, `UsedAfterFork`.
+        Raises what `step` raises, `StoreBusy`, `StorageFull`, `StoreClosed`, `UsedAfterFork`, and `OutcomeUnknown` if
+        it cannot find out whether a commit took place. After any other error nothing was stored.
         """
         ...
 
@@ -157,7 +162,7 @@ class Store(Protocol):
         ...
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
-        """Run `query` on one consistent snapshot."""
+        """Run `query`, a pure function, on one consistent snapshot. The store may run it again from the start."""
         ...
 
     def check(self) -> Mapping[str, object]:

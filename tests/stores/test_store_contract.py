@@ -1,6 +1,7 @@
 """The public contract and the state machine, on every store of ours."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ class TestSqliteStore(StoreContract):
     def reopen(self, store: Store) -> Store:
         store.close()
         return SqliteStore(self.path, CONTRACT_RECORDS)
+
+    def another(self, store: Store) -> Callable[[], Store]:
+        return partial(SqliteStore, self.path, CONTRACT_RECORDS)
 
 
 class TestSqliteStoreThatLastsAsLongAsTheProcess(StoreContract):

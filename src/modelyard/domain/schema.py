@@ -1,6 +1,7 @@
 """Every kind of record, for a store to be opened with."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -38,10 +39,14 @@ class _Declarations(Sequence[Record]):
             yield from module.RECORDS
 
     def __getitem__(self, at: Any) -> Any:
-        return tuple(self)[at]
+        if isinstance(at, slice) or at < 0:
+            return [*iter(self)][at]
+        for record in islice(self, at, None):
+            return record
+        raise IndexError(at)
 
     def __len__(self) -> int:
-        return len(tuple(self))
+        return sum(1 for _ in self)
 
 
 RECORDS: Sequence[Record] = _Declarations(

@@ -107,6 +107,7 @@ INTERNAL = "internal error; it was logged with the x-request-id of this response
 
 SENTENCES: Mapping[type[BaseException], str] = {
     errors.StoreBusy: "the store is busy; try again",
+    errors.OutcomeUnknown: "it is not known whether this was stored; look before you send it again",
     errors.StorageFull: "there is no room left to store this; nothing was stored",
     errors.StoreClosed: "the platform is closing",
 }

@@ -22,6 +22,9 @@ from modelyard.stores import json_values
 
 Convert = Callable[[Any], Any]
 
+MAX_INDEXED = 1000
+"""Bytes of UTF-8 that a string in a key or an index may have: what the index of any database can hold."""
+
 
 @attrs.frozen
 class ColumnKind:
@@ -85,6 +88,15 @@ def _utc_text(value: datetime) -> str:
 def _dump_time(value: datetime) -> str:
     return _utc_text(_utc(value))
 
+
+def _within_index(text: str) -> str:
+    """Return `text` unchanged. Raises `ValueError` if it is too long for an index, or contains a lone surrogate."""
+    if len(text) > MAX_INDEXED // 4 and len(text.encode()) > MAX_INDEXED:
+        raise ValueError(f"a string of more than {MAX_INDEXED} bytes cannot be part of a key or an index")
+    return json_values.encodable(text)
+
+
+_INDEXED_TEXT = ColumnKind("TEXT", (str,), keep=_within_index, dump=_within_index)
 
 _KINDS: Mapping[Any, ColumnKind] = {
     str: ColumnKind("TEXT", (str,), keep=json_values.encodable),
@@ -158,6 +170,8 @@ def columns_of(record: Record) -> Mapping[str, Column]:
     for name in _indexed(record):
         if not columns[name].kind.indexable:
             raise TypeError(f"{record.cls.__name__}.{name} cannot be part of a key or an index")
+        if columns[name].kind is _KINDS[str]:
+            columns[name] = attrs.evolve(columns[name], kind=_INDEXED_TEXT)
     return columns
 
 
@@ -261,6 +275,13 @@ def _check_texts(texts: Sequence[str]) -> None:
             json_values.encodable(text)
 
 
+def _check_indexed_texts(texts: Sequence[str]) -> None:
+    """Check each string with `_within_index`, quickly if all are short and ASCII."""
+    if max(map(len, texts)) > MAX_INDEXED // 4 or not all(map(str.isascii, texts)):
+        for text in texts:
+            _within_index(text)
+
+
 def _check_integers(numbers: Sequence[int]) -> None:
     """Check each number with `within_63_bits`, quickly if all are in range."""
     if min(numbers) < -json_values.MAX_INT or max(numbers) >= json_values.MAX_INT:
@@ -270,6 +291,7 @@ def _check_integers(numbers: Sequence[int]) -> None:
 
 _CHECKS: Mapping[Convert, Callable[[Any], None]] = {
     json_values.encodable: _check_texts,
+    _within_index: _check_indexed_texts,
     json_values.within_63_bits: _check_integers,
 }
 

@@ -10,7 +10,7 @@ import attrs
 from modelyard.clock import backoff
 from modelyard.domain.job import Claim, Job, JobProgress, Needs
 from modelyard.domain.record import truncate_for_storage
-from modelyard.errors import LeaseLost, ModelyardError, StorageFull, StoreBusy, StoreError
+from modelyard.errors import LeaseLost, ModelyardError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import adopt
 from modelyard.platform.jobs.claimed_job import ClaimedJob
@@ -272,7 +272,7 @@ def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[
 
 def _passes(error: Exception) -> bool:
     """Return whether a fault of the store or the disk may pass, so that the job can be run again."""
-    return isinstance(error, StoreBusy | StorageFull) or type(error) is StoreError
+    return isinstance(error, StoreBusy | StorageFull | OutcomeUnknown) or type(error) is StoreError
 
 
 def sentence(error: Exception) -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.stores.columns import MAX_INDEXED
 from modelyard.testing.contracts.store_machine import Window, names_of_columns, sorted_items, windows
 from modelyard.testing.contracts.store_values import ITEM, UNKEEPABLE, Colour, Item, Specimen, items, specimens
 
@@ -57,6 +58,18 @@ class RecordLaws:
         for key in (("a", 2), ("b", 1), ("\ud800", 1), ("a", 2**70)):
             with pytest.raises(RecordNotFound):
                 store.read(lambda snapshot, key=key: snapshot.get(Item, *key))  # type: ignore[misc]
+
+    def test_what_is_indexed_is_bounded(self, store: Store) -> None:
+        longest = "\u00e9" * (MAX_INDEXED // 2)
+        keep(store, Item(longest, 1, longest), Specimen("s", text=longest * 100))
+        assert store.read(lambda snapshot: snapshot.get(Item, longest, 1)).label == longest
+        for item in (Item(longest + "x", 2), Item("a", 2, longest + "x")):
+            with pytest.raises(ValueError, match="1000 bytes"):
+                keep(store, item)
+        with pytest.raises(ValueError, match="1000 bytes"):
+            store.transact(lambda tx: tx.replace(Item(longest, 1, longest + "x")))
+        assert store.read(lambda snapshot: snapshot.find(Item, KEY, longest + "x", 2)) is None
+        assert all_items(store) == [Item(longest, 1, longest)]
 
     def test_a_taken_key_is_refused(self, store: Store) -> None:
         keep(store, Item("a", 1, "x"))
