@@ -127,3 +127,12 @@ def test_a_chat_request_is_described_as_strictly_as_it_is_read() -> None:
 
 def test_a_document_of_no_routes_is_still_one() -> None:
     assert document([])["paths"] == {}
+
+
+def test_a_route_lists_the_statuses_with_which_it_refuses(shown: Any) -> None:
+    chat = shown["paths"]["/inference/v1/chat/completions"]["post"]["responses"]
+    assert {"400", "401", "402", "403", "404", "413", "415", "429", "503", "default"} <= set(chat)
+    model = shown["paths"]["/v1/preview/models/{model_id}"]["get"]["responses"]
+    assert {"401", "404", "422"} <= set(model)
+    assert not {"409", "413"} & set(model)
+    assert not {"401", "403"} & set(shown["paths"]["/openapi.json"]["get"]["responses"])

@@ -136,9 +136,35 @@ def _responses(route: Route, schemas: "Schemas") -> JsonSchema:
         str(status): {"description": route.summary, "content": content} if status != 304 else _NOT_MODIFIED
         for status in route.statuses
     }
-    failure = schemas.of(_FAILURES[route.error_format])
-    shown["default"] = {"description": "What went wrong.", "content": {"application/json": {"schema": failure}}}
-    return shown
+    content = {"application/json": {"schema": schemas.of(_FAILURES[route.error_format])}}
+    refusals = {str(status): {"description": _REFUSED[status], "content": content} for status in _refusals(route)}
+    return shown | refusals | {"default": {"description": "What went wrong.", "content": content}}
+
+
+_REFUSED: Mapping[int, str] = {
+    400: "The request contradicts itself, or what is stored.",
+    401: "The API key is missing or not valid.",
+    402: "A budget has too little left for this request.",
+    403: "The API key gives no access to the entity or project.",
+    404: "There is no such thing in the caller's scope.",
+    408: "The body came too slowly.",
+    409: "The request contradicts what is stored.",
+    413: "The body is too large.",
+    415: "The body has another media type.",
+    422: "The request does not fit its schema.",
+    429: "Too many requests; try again after `Retry-After` seconds.",
+    503: "Nothing can be done now; try again after `Retry-After` seconds.",
+}
+
+
+def _refusals(route: Route) -> Sequence[int]:
+    """Return the statuses with which a route may refuse a request."""
+    chat = route.body is Body.CHAT
+    named = "{" in route.path or chat
+    changes = route.method in ("POST", "PUT", "PATCH", "DELETE") and not chat
+    found = [400, 503, *[401, 403] * (route.auth in (Auth.BEARER, Auth.BASIC)), *[404] * named]
+    found += [402, 429] * chat + [409] * changes + [408, 413, 415] * (route.body is not Body.NONE)
+    return sorted(found if route.error_format is ErrorFormat.ERROR else [*found, 422])
 
 
 _NOT_MODIFIED: JsonSchema = {"description": "The client's copy is the newest."}
@@ -155,9 +181,10 @@ _PRIMITIVES: Mapping[Any, JsonSchema] = {
     None: {"type": "null"},
     type(None): {"type": "null"},
     datetime: {"type": "string"},
-    Any: {"type": ["object", "array", "string", "number", "boolean", "null"]},
-    object: {"type": ["object", "array", "string", "number", "boolean", "null"]},
+    Any: {"description": "Any JSON value."},
+    object: {"description": "Any JSON value."},
 }
+_EVERY_TYPE = ["object", "array", "string", "number", "boolean", "null"]
 
 
 class Schemas:
@@ -231,5 +258,7 @@ def _types(schema: JsonSchema) -> list[str]:
     """Return the JSON types that a schema made here accepts."""
     if "anyOf" in schema:
         return [type_ for member in schema["anyOf"] for type_ in _types(member)]
+    if schema == _PRIMITIVES[Any]:
+        return _EVERY_TYPE
     named = schema.get("type", "object" if "$ref" in schema else "string")
-    return named if isinstance(named, list) else [named]
+    return [str(named)]

@@ -1,0 +1,113 @@
+"""Clients that are generated from the OpenAPI document can use a platform: Python's, and TypeScript's types."""
+
+import hashlib
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("openapi_python_client", reason="it has a lane of its own: tests/clients/lanes.py generated")
+
+HERE = Path(__file__).parent / "generated"
+
+
+@pytest.fixture(scope="module")
+def document(served: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The document as the server shows it, in a file."""
+    file: Path = tmp_path_factory.mktemp("document") / "openapi.json"
+    file.write_text(json.dumps(httpx.get(f"{served.root}/openapi.json").json()))
+    return file
+
+
+# ---- Python --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def generated(document: Path) -> tuple[Path, str]:
+    """The folder of the client, and what the generator reported."""
+    home = document.parent / "client"
+    tool = Path(sys.executable).parent / "openapi-python-client"
+    done = subprocess.run(
+        [tool, "generate", "--path", document, "--output-path", home], capture_output=True, text=True, check=True
+    )
+    return home, done.stdout + done.stderr
+
+
+def test_every_operation_but_uploads_is_generated(generated: tuple[Path, str]) -> None:
+    left_out = [line for line in generated[1].splitlines() if "Endpoint will not be generated" in line]
+    assert {line.split()[3] for line in left_out} <= {"/v1/preview/datasets", "/uploads/files/{file}"}
+    assert "Unable to" not in generated[1]
+
+
+def test_the_python_client_chats_and_makes_models(
+    served: Any, generated: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(generated[0])
+    package = "modelyard_client"
+    with importlib.import_module(package).AuthenticatedClient(served.root, served.key) as client:
+        models = importlib.import_module(f"{package}.models")
+        chat = importlib.import_module(f"{package}.api.inference.post_inference_v1_chat_completions")
+        body = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
+        completion = chat.sync(client=client, body=models.ChatRequest.from_dict(body))
+        assert completion.choices[0].message.content == "hello"
+        assert completion.usage.total_tokens == 2
+        refused = chat.sync_detailed(client=client, body=models.ChatRequest.from_dict({**body, "model": "nowhere"}))
+        assert (refused.status_code, refused.parsed.error.code) == (404, "model_not_found")
+
+        create = importlib.import_module(f"{package}.api.training.post_v1_preview_models")
+        listing = importlib.import_module(f"{package}.api.training.get_v1_preview_models")
+        wanted = {"name": "support", "project": "generated-py", "base_model": "tabular-mini"}
+        made = create.sync(client=client, body=models.ModelCreate.from_dict(wanted))
+        assert made.name == "support"
+        found = listing.sync(client=client, project="generated-py")
+        assert [one.name for one in found.data] == ["support"]
+
+
+# ---- TypeScript ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    """The folder of the pinned packages, cached next to the lane's environment."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    pins = HERE / "package.json"
+    home = Path(sys.prefix).parent / f"npm-{hashlib.sha256(pins.read_bytes()).hexdigest()[:16]}"
+    if not (home / "complete").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        shutil.copy(pins, home)
+        subprocess.run([npm, "install", "--silent", "--no-audit", "--no-fund"], cwd=home, check=True)
+        (home / "complete").touch()
+    return home / "node_modules"
+
+
+def test_the_types_fit_a_program_that_uses_a_platform(
+    served: Any, document: Path, packages: Path, tmp_path: Path
+) -> None:
+    shutil.copy(HERE / "client.ts", tmp_path)
+    shutil.copy(HERE / "package.json", tmp_path)
+    (tmp_path / "node_modules").symlink_to(packages)
+
+    def run(*command: object) -> str:
+        done = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("node", packages / "openapi-typescript" / "bin" / "cli.js", document, "-o", "schema.d.ts")
+    options = ("--strict", "--target", "es2022", "--module", "nodenext", "--skipLibCheck")
+    run("node", packages / "typescript" / "bin" / "tsc", *options, "client.ts")
+    assert json.loads(run("node", "client.js", served.root, served.key)) == {
+        "text": "hello from types",
+        "name": "typed",
+        "listed": ["typed"],
+        "status": 404,
+        "code": "model_not_found",
+    }
