@@ -3,7 +3,7 @@
 The function is the host's; called with the arguments it returns the platform. A worker has claimed the job; this
 process takes it over under a claim of its own. So starting it twice does no harm: the older one writes nothing more.
 
-Where JOB_ID is `-`, the process waits for it as a spare: lines of its standard input tell what to import until then
+Where JOB_ID is `-`, the process waits for it as a spare: lines of its standard input name what to import until then
 (`import MODULE`), and then the job. `python -m modelyard.worker fork [MODULE...]` imports the modules, and forks a
 process for each job that it receives on a socket.
 
@@ -47,7 +47,7 @@ class Departure:
     """How this process leaves before its job has ended."""
 
     def __init__(self) -> None:
-        self.asked: threading.Event = threading.Event()
+        self.requested: threading.Event = threading.Event()
         self._lock = threading.Lock()
         self._held: tuple[Runner, ClaimedJob] | None = None
 
@@ -60,7 +60,7 @@ class Departure:
 
     def leave(self) -> None:
         """Leave at once while nothing was taken up; else after the current item, which has the lease to end."""
-        self.asked.set()
+        self.requested.set()
         with self._lock:
             held = self._held
             if held is None:
@@ -139,7 +139,7 @@ def main(words: Sequence[str]) -> int:
             return 1
         if claimed is not None:
             with runner.beating():
-                runner.run(claimed, departure.asked.is_set)
+                runner.run(claimed, departure.requested.is_set)
     return 0
 
 

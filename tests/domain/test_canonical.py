@@ -63,5 +63,5 @@ def test_a_number_that_json_has_not_is_refused(value: object) -> None:
 
 
 def test_what_is_not_a_json_value_is_refused() -> None:
-    with pytest.raises(TypeError, match="set is no JSON value"):
+    with pytest.raises(TypeError, match="set is not a JSON value"):
         canonical_json({1})

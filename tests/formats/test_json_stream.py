@@ -91,7 +91,7 @@ def test_a_damaged_text_is_refused_exactly_when_parsing_refuses_it(value: object
         (b"[]", (), "must be an object"),
         (b"nul", (), "not valid JSON"),
         (b'{"groups": {}}', ("groups",), "must be a list"),
-        (b'{"groups": [{"a": 1}, {"a": NaN}]}', ("groups", 1), "NaN"),
+        (b'{"groups": [{"a": 1}, {"a": NaN}]}', ("groups", 1, "a"), "NaN"),
         (b'{"groups": [1, {"a": 1, "a": 2}]}', ("groups", 1), "same key twice"),
         (b'{"groups": [1], "groups": [2]}', (), "same key twice"),
         (b'{"groups": [[[1]', ("groups", 0), "ends too early"),

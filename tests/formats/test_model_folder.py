@@ -95,7 +95,7 @@ CONFIGS = [
     ({"max_position_embeddings": None}, "max_position_embeddings"),
     ({"vocab_size": True}, "vocab_size"),
     ({"vocab_size": 0}, "vocab_size"),
-    ({"type_vocab_size": 2}, "sees what comes behind"),
+    ({"type_vocab_size": 2}, "sees what comes after"),
     ({"decoder_layers": 2}, "answers an encoder"),
     ({"architectures": ["XLMWithLMHeadModel"]}, r"classes named \.\.\.ForCausalLM"),
     ({"rope_scaling": {"type": "su"}}, "now calls 'longrope'"),
@@ -166,7 +166,7 @@ def test_a_missing_file_is_named(base_folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_what_is_not_a_json_object_is_refused(base_folder: Path, name: str, text: bytes) -> None:
     (base_folder / name).write_bytes(text)
-    with pytest.raises(InvalidInput, match=r"is no JSON|must hold an object"):
+    with pytest.raises(InvalidInput, match=r"is not JSON|must be an object"):
         read_base_folder(base_folder)
 
 
@@ -202,7 +202,7 @@ def test_an_index_never_leads_out_of_its_folder(base_folder: Path, name: str) ->
     (base_folder / "model.safetensors").rename(base_folder.parent / "outside.safetensors")
     (base_folder / "code.py").touch()
     (base_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    with pytest.raises(InvalidInput, match="no safetensors file of this folder"):
+    with pytest.raises(InvalidInput, match="not a safetensors file of this folder"):
         read_base_folder(base_folder)
 
 
@@ -214,5 +214,5 @@ def test_a_file_that_is_far_too_large_is_not_read(base_folder: Path) -> None:
 
 
 def test_what_is_not_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no folder"):
+    with pytest.raises(InvalidInput, match="is not a folder"):
         read_base_folder(tmp_path / "nothing")

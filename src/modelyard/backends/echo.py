@@ -1,4 +1,4 @@
-"""A backend that repeats the last user message, and how a text that is known beforehand is streamed as if sampled.
+"""A backend that repeats the last user message, and how a known string is streamed as if it were sampled.
 
 A token begins at each space and each line break, so that words are counted as fast as characters are found. The text
 has probability 1: every log-probability is 0 and there are no alternatives. There is no end-of-turn token.
@@ -104,7 +104,7 @@ def _last_user_text(messages: Sequence[Message]) -> str:
 
 
 def split_tokens(text: str) -> list[str]:
-    """Split a text into tokens; joined they are the text."""
+    """Split a string into tokens; joined they are the string."""
     return _TOKEN.findall(text)
 
 

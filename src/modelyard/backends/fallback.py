@@ -35,7 +35,7 @@ class Fallback:
 
     def __init__(self, backends: Sequence[AnyBackend]) -> None:
         if not backends:
-            raise InvalidInput.at("backends", msg="must hold at least one backend")
+            raise InvalidInput.at("backends", msg="must name at least one backend")
         self._entries: dict[str, CatalogueEntry] = {}
         self._by_model: dict[str, list[AnyBackend]] = {}
         for backend in backends:

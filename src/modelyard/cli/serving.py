@@ -93,7 +93,7 @@ def work(store: Path | None, factory: str | None, concurrency: int, isolate: boo
 
 
 def _log_to_terminal() -> None:
-    """Log to standard error, where error messages tell a job's owner to look."""
+    """Log to standard error, where error messages direct a job's owner."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -10,7 +10,7 @@ from typing import Any
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=True, allow_nan=False, default=_plain).encode

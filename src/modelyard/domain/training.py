@@ -64,7 +64,7 @@ class Preference:
 
     def __attrs_post_init__(self) -> None:
         if not self.messages:
-            raise InvalidInput.at("messages", msg="must hold the prompt, at least one message")
+            raise InvalidInput.at("messages", msg="must have the prompt, at least one message")
         if self.messages[-1].role is Role.ASSISTANT:
             msg = "must not be an assistant message: the prompt ends where the answers begin"
             raise InvalidInput.at("messages", len(self.messages) - 1, msg=msg)

@@ -143,7 +143,7 @@ def _add_unstructure_hooks(made: Converter) -> None:
 
 
 def _unknown(kind: Any) -> Never:
-    raise TypeError(f"{kind!r} is not a type that JSON can hold")
+    raise TypeError(f"{kind!r} is not a type that JSON has")
 
 
 _LENIENT = _converter(detailed=False), _converter(detailed=True)

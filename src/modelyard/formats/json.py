@@ -109,7 +109,7 @@ def _depth(structure: bytes, enough: int) -> int:
 
 def _check_escapes(raw: bytes) -> None:
     if b"\\" in raw and any(escape[1] for escape in _ESCAPE.finditer(raw)):
-        raise _Refused("has half of a surrogate pair, which is no character")
+        raise _Refused("has half of a surrogate pair, which is not a character")
 
 
 def _has_suspicious_number(raw: bytes) -> bool:
@@ -126,7 +126,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(_: str) -> Never:
-    raise _RefusedNumber("has NaN or Infinity, which are no JSON; send null or a number")
+    raise _RefusedNumber("has NaN or Infinity, which are not JSON; send null or a number")
 
 
 def _float(text: str) -> float:
@@ -186,7 +186,7 @@ _MARKING = json.JSONDecoder(
 def _plain(value: object) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain)

@@ -20,7 +20,7 @@ _TABLE, _TABLE_FILE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "models/auto/modeling
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` for a model that would be answered wrongly or not at all, as far as it can be told here."""
+    """Raise `InvalidInput` for a model that would be answered wrongly or not at all, as far as this file shows."""
     _check_class(config)
     _check_family(config)
     _check_kind(config)
@@ -99,7 +99,7 @@ def _default_sizes(family: Any) -> Mapping[str, Any]:
 
     try:
         told = AutoConfig.for_model(family).get_text_config().to_dict()
-    except Exception:  # noqa: BLE001 - what the configuration lacks is told instead
+    except Exception:  # noqa: BLE001 - what the configuration lacks is reported instead
         return {}
     return {name: told[name] for name in ("vocab_size", *_LENGTHS) if name in told}
 
@@ -110,12 +110,12 @@ def vocabulary_size(config: Mapping[str, Any]) -> int:
 
 
 _ODD: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "type_vocab_size": ("sees what comes behind a token", (None,)),
+    "type_vocab_size": ("sees what comes after a token", (None,)),
     "decoder_layers": ("answers an encoder", (None,)),
     "is_encoder_decoder": ("answers an encoder", (None, False)),
     "quantization_config": ("has quantized weights", (None,)),
 }
-"""What a configuration says of a model that is no causal one of plain weights, and where it does not mean it."""
+"""Members of a configuration whose model is not a causal one of plain weights, and their values that are harmless."""
 
 
 def _check_kind(config: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ def context_length(config: Mapping[str, Any]) -> int:
     """Return how many tokens a model of this configuration is served and trained with. Raises `InvalidInput`.
 
     Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
-    before, and what is read beside it, would be wrong.
+    before, and what is read next to it, would be wrong.
     """
     said = language_model(config)
     most = _positive(said, next((name for name in _LENGTHS if name in said), _LENGTHS[0]))

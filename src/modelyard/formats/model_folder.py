@@ -1,4 +1,4 @@
-"""A causal language model in a local folder of the transformers format: what it holds, checked without loading it.
+"""A causal language model in a local folder of the transformers format: what is in it, checked without loading it.
 
 Only data are looked at: JSON, a chat template, and weights as safetensors. Pickled weights are never read, and a folder
 that wants code of its own to be run is refused.
@@ -94,7 +94,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise InvalidInput.at("path", msg=f"{folder} is no folder; give one with a model in the transformers format")
+        raise InvalidInput.at("path", msg=f"{folder} is not a folder; give one with a model in the transformers format")
     config = _json(folder, CONFIG)
     check_config(config)
     form = format_of(_template(folder))
@@ -127,7 +127,7 @@ def check_unchanged(base: BaseModel) -> None:
     if changed:
         raise BackendError(
             f"the folder {folder.name!r} of the base model {base.id!r} is not as it was when it was added "
-            f"({', '.join(changed)}): the host must put back what was there, or add it anew under another id"
+            f"({', '.join(changed)}): the host must put back what was there, or add it again under another id"
         )
 
 
@@ -149,15 +149,15 @@ def _refused(name: str, msg: str) -> InvalidInput:
 def _json(folder: Path, name: str) -> Mapping[str, Any]:
     path = folder / name
     if not path.is_file():
-        raise _refused(name, "is missing; this is no model in the transformers format")
+        raise _refused(name, "is missing; this is not a model in the transformers format")
     if path.stat().st_size > MAX_JSON:
         raise _refused(name, f"is larger than {MAX_JSON} bytes")
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise _refused(name, f"is no JSON ({error})") from None
+        raise _refused(name, f"is not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise _refused(name, "must hold an object")
+        raise _refused(name, "must be an object")
     if "auto_map" in value:
         raise _refused(name, "wants code from the folder to be run (auto_map), which is never done")
     return value
@@ -190,7 +190,7 @@ def _weight_files(folder: Path) -> list[str]:
     names = sorted({name for name in listed.values() if isinstance(name, str)})
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors") or not (folder / name).is_file():
-            raise _refused(WEIGHTS_INDEX, f"names {name[:100]!r}, which is no safetensors file of this folder")
+            raise _refused(WEIGHTS_INDEX, f"names {name[:100]!r}, which is not a safetensors file of this folder")
     return names
 
 

@@ -48,7 +48,7 @@ class Tensor:
 
     def __attrs_post_init__(self) -> None:
         if self.dtype not in _ITEM_SIZES or len(self.data) != _size(self.dtype, self.shape):
-            raise ValueError(f"{len(self.data)} bytes are no {self.dtype} tensor of shape {self.shape}")
+            raise ValueError(f"{len(self.data)} bytes are not a {self.dtype} tensor of shape {self.shape}")
 
 
 def _size(dtype: str, shape: tuple[int, ...]) -> int:
@@ -98,7 +98,7 @@ def _header(file: BinaryIO, size: int) -> bytes:
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length > min(MAX_HEADER, size - 8):
-        raise ValueError(f"no safetensors file: {size} bytes cannot hold a header of {length} (limit {MAX_HEADER})")
+        raise ValueError(f"not a safetensors file: {size} bytes cannot hold a header of {length} (limit {MAX_HEADER})")
     return file.read(length)
 
 
@@ -111,9 +111,9 @@ def _entries(header: bytes, size: int) -> Mapping[str, Entry]:
     try:
         listed = loads(header, max_depth=3)
     except InvalidInput as wrong:
-        raise ValueError(f"no safetensors file: its header {wrong}") from None
+        raise ValueError(f"not a safetensors file: its header {wrong}") from None
     if not isinstance(listed, dict):
-        raise ValueError("no safetensors file: its header is no object")
+        raise ValueError("not a safetensors file: its header is not an object")
     listed.pop(_METADATA, None)
     entries = dict(sorted(((name, _entry(name, one)) for name, one in listed.items()), key=lambda item: item[1][2]))
     _check_offsets(entries, size - 8 - len(header))
@@ -127,7 +127,7 @@ def _entry(name: str, listed: Any) -> Entry:
     except (TypeError, KeyError, ValueError):
         sound = False
     if not sound or end - begin != _size(dtype, shape):
-        raise ValueError(f"the header's entry {name[:100]!r} is no tensor of a known type whose offsets fit its shape")
+        raise ValueError(f"the header's entry {name[:100]!r} is not a tensor of a known type with fitting offsets")
     return dtype, shape, begin
 
 

@@ -91,7 +91,7 @@ def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
 
 
 def dump_example(example: Example) -> bytes:
-    """Return the line of an example. Raises `InvalidInput` when it holds what JSON cannot."""
+    """Return the line of an example. Raises `InvalidInput` when it has what JSON cannot express."""
     row: dict[str, Any] = {"messages": [message_object(message) for message in example.messages]}
     if example.tools:
         row["tools"] = [tool_object(tool) for tool in example.tools]
@@ -99,7 +99,7 @@ def dump_example(example: Example) -> bytes:
 
 
 def dump_preference(preference: Preference) -> bytes:
-    """Write the line of a preference. Raises `InvalidInput` when it holds what JSON cannot say."""
+    """Write the line of a preference. Raises `InvalidInput` when it has what JSON cannot express."""
     row: dict[str, Any] = {
         "messages": [message_object(message) for message in preference.messages],
         "chosen": message_object(preference.chosen),
@@ -165,4 +165,4 @@ DATASETS: RowFormat[Any] = RowFormat(
     read_dataset,
     lambda row: dump_preference(row) if isinstance(row, Preference) else dump_example(row),
 )
-"""What a dataset may hold: rows of any method that takes them in batches."""
+"""What a dataset may consist of: rows of any method that takes them in batches."""

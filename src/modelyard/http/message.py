@@ -72,7 +72,7 @@ class Request:
 
     `raw_path` is the path as sent, percent-encoded, below the mount point of the platform. `query` is what follows the
     question mark. Header names are lower-case, values latin-1. `body` yields its bytes as they come. `scheme` and
-    `root` (the decoded path of the mount point) tell where the platform is reached.
+    `root` (the decoded path of the mount point) are where the platform is reached.
     """
 
     method: str

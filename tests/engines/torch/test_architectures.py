@@ -30,7 +30,7 @@ from modelyard.formats import model_config as base_config
 from modelyard.formats.model_folder import read_base_folder
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("bert", {"is_decoder": True}, "sees what comes behind a token"),
+    ("bert", {"is_decoder": True}, "sees what comes after a token"),
     ("trocr", {"decoder_layers": 1, "d_model": 32, "decoder_attention_heads": 2}, "answers an encoder"),
 ]
 

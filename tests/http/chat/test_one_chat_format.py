@@ -189,6 +189,9 @@ def test_what_json_cannot_carry_is_refused_by_both(platform: Platform, key: str,
     request = asked() | {parameter: value}
     here, there = in_process(platform, request), over_http(platform, key, request)
     assert (here[0], there[0]) == ("refused", "refused")
+    if isinstance(value, int | float):
+        assert here[1] == there[1]
+        return
     assert here[1].startswith(f"{parameter}: ")  # over HTTP nothing of such a body is read, so it has no place
     assert here[1].removeprefix(f"{parameter}: ") == there[1].removeprefix("the body ")
 

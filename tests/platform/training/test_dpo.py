@@ -98,7 +98,7 @@ def test_rows_come_as_values_as_a_file_and_as_a_dataset(platform: Platform, tmp_
         ({"messages": None}, ("messages",), "is required"),
         ({"chosen": None}, ("chosen",), "is required"),
         ({"rejected": None}, ("rejected",), "is required"),
-        ({"messages": []}, ("messages",), "must hold the prompt, at least one message"),
+        ({"messages": []}, ("messages",), "must have the prompt, at least one message"),
         ({"messages": EXAMPLE["messages"]}, ("messages", 1), "must not be an assistant message: the prompt ends"),
         ({"chosen": 7}, ("chosen",), "must be a string or an assistant message"),
         ({"chosen": {"role": "user", "content": "x"}}, ("chosen", "role"), "must be 'assistant'"),

@@ -220,7 +220,7 @@ def test_a_missing_recording_is_reported_with_the_nearest_one(path: Path) -> Non
 
 def test_an_empty_cassette_says_that_it_is_empty(path: Path) -> None:
     use_cassette(path, EchoBackend(), mode="new").entries()
-    with pytest.raises(NoAnswerPrepared, match="holds no recording"):
+    with pytest.raises(NoAnswerPrepared, match="has no recording"):
         answers(use_cassette(path), "hello", model="echo")
 
 

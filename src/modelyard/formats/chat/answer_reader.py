@@ -172,7 +172,7 @@ class _ChoiceReader:
         return ids
 
     def _call(self, numbered: tuple[int, Any]) -> ToolCallDelta:
-        """Return a piece of a call. Only its first piece has an id and a name, whatever the server sends."""
+        """Return a piece of a call. Only its first piece has an id and a name, no matter what the server sends."""
         place, call = numbered[0], mapping(numbered[1])
         function = optional(mapping, call, "function", {})
         arguments = optional(text, function, "arguments", "")

@@ -17,7 +17,7 @@ class BackendStream:
     """An open stream of deltas, of a backend of one kind or the other.
 
     A synchronous one has `begin`, called at the first pull, so that all of a backend runs where it may block; `deltas`
-    is what it returned, and `blocking` tells whether getting them may wait: then an event loop does it in `threads`. An
+    is what it returned, and `blocking` is whether getting them may wait: then an event loop does it in `threads`. An
     asynchronous one has `adeltas`; `runner` drives them where no event loop runs.
     """
 

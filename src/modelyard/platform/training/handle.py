@@ -112,7 +112,7 @@ class JobHandle:
         return followed(self._runtime, self._follow(after))
 
     def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
-        """Yield its events on an event loop, which it never blocks. Between two polls it holds no thread."""
+        """Yield its events on an event loop, which it never blocks. Between two polls it occupies no thread."""
         threads = self._runtime.threads.backends.of(self._principal.entity)
         return afollowed(self._runtime, self._follow(after), threads)
 

@@ -93,7 +93,7 @@ class Training:
     ) -> JobHandle:
         """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
 
-        `groups` are values or plain dicts, read as they come; or an artifact that holds them as `formats.training_data`
+        `groups` are values or plain dicts, read as they come; or an artifact with them as `formats.training_data`
         writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises as `sft`
         does.
         """

@@ -105,7 +105,7 @@ class Player:
     def _missing(self, asked: RequestKey, step: int | None) -> str:
         recorded = [one for one in self.file.recordings if one.step == step]
         if not recorded:
-            return f"{self.file.path} holds no recording{'' if step is None else f' of step {step}'}; {_ADVICE}"
+            return f"{self.file.path} has no recording{'' if step is None else f' of step {step}'}; {_ADVICE}"
         times = [self._match.key(one.asked) for one in recorded].count(self._match.key(asked))
         if times:
             return f"{self.file.path} answers this request {times} times, and it is requested once more; {_ADVICE}"

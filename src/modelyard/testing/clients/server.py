@@ -16,7 +16,7 @@ from modelyard.platform.platform import Platform
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 PATIENCE = 1
-"""Seconds that a response may still be streamed after the server is told to stop."""
+"""Seconds that a response may still be streamed after the server was asked to stop."""
 LONGEST_END = 30
 """Seconds within which a server must have stopped."""
 TICK = 0.1

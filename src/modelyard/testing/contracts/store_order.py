@@ -1,4 +1,4 @@
-"""The laws of a store about the order of appearance: whoever continues after the last record seen misses none."""
+"""The laws of a store about the order of appearance: a reader that continues after the last record seen misses none."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -35,7 +35,7 @@ class _FaultyOffer:
         return getattr(self._inner, name)
 
     def backend_of(self, model: str) -> AnyBackend:
-        """Return the model's backend, wrapped: behind a router every backend fails as scheduled."""
+        """Return the model's backend, wrapped: of a router, every backend fails as scheduled."""
         found = backend_of(self._inner, model)
         return cast(AnyBackend, self) if found is self._inner else faulty_backend(self._plan, found)
 

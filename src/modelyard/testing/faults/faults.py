@@ -133,7 +133,7 @@ class Faults:
     # ---- wrapping the ports
 
     def backend(self, inner: AnyBackend) -> AnyBackend:
-        """Wrap a backend; behind a router every backend is wrapped."""
+        """Wrap a backend; of a router, wrap every backend."""
         return faulty_backend(self._plan, inner)
 
     def store(self, inner: Store) -> Store:
