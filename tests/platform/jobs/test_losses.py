@@ -109,6 +109,20 @@ def test_a_suspect_waits_until_the_process_is_empty_and_no_later_job_passes_it(y
     assert [needs.alone for _, needs in executor.submitted] == [True, True, False]
 
 
+def test_a_suspect_does_not_join_what_runs_and_holds_back_what_came_after_it(yard: Any) -> None:
+    first = yard.sft(4, "a")
+    begin(yard)
+    yard.sft(4, "b")
+    worker, executor = begin(yard)
+    yard.lose_worker(worker._runner)
+    yard.sft(4, "c")
+    worker.look()
+    assert len(executor.submitted) == 1
+    end(yard, worker)
+    worker.look()
+    assert [id for id, needs in executor.submitted if needs.alone] == [first.id] == [executor.submitted[-1][0]]
+
+
 def test_suspects_run_side_by_side_where_each_has_its_own_process(yard: Any) -> None:
     for model in "abc":
         yard.sft(4, model)

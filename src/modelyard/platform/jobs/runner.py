@@ -10,7 +10,18 @@ import attrs
 from modelyard.clock import backoff
 from modelyard.domain.job import Claim, Job, JobProgress, Needs
 from modelyard.domain.record import truncate_for_storage
-from modelyard.errors import LeaseLost, ModelyardError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
+from modelyard.errors import (
+    ArtifactMissing,
+    LeaseLost,
+    ModelyardError,
+    RecordConflict,
+    RecordNotFound,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreTooNew,
+    UsedAfterFork,
+)
 from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import adopt
 from modelyard.platform.jobs.claimed_job import ClaimedJob
@@ -270,9 +281,21 @@ def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[
     return alive
 
 
+_LASTING = (
+    ArtifactMissing,
+    RecordConflict,
+    RecordNotFound,
+    StoreClosed,
+    StoreCorrupt,
+    StoreTooNew,
+    UsedAfterFork,
+)
+"""Faults of the store that another attempt would meet again."""
+
+
 def _passes(error: Exception) -> bool:
     """Return whether a fault of the store or the disk may pass, so that the job can be run again."""
-    return isinstance(error, StoreBusy | StorageFull | OutcomeUnknown) or type(error) is StoreError
+    return isinstance(error, StoreError) and not isinstance(error, _LASTING)
 
 
 def sentence(error: Exception) -> str:
