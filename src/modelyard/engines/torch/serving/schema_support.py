@@ -48,19 +48,29 @@ def softened(place: SchemaAt, fault: str) -> SchemaAt:
 
 
 def _refuse(place: SchemaAt, schema: dict[str, Any], words: list[str], fault: str) -> NoReturn:
-    if words:
-        at = next((loc for loc, part in _parts(schema, ()) if words[0] in part), ())
-        raise InvalidInput.at(
-            *place.loc, *at, words[0], msg="cannot be kept by this engine; leave it out, or use a simpler schema"
-        )
+    """Raise the error of a schema at the keyword that the fault is about, or at the schema where that is not known."""
+    says = (
+        "cannot be kept by this engine; leave it out, or use a simpler schema" if words else f"cannot be kept: {fault}"
+    )
+    found = [(*loc, word) for loc, part in _parts(schema, ()) for word in _blamed(part, words, fault)]
+    raise InvalidInput.at(*place.loc, *(found[0] if found else ()), msg=says)
+
+
+def _blamed(part: Mapping[str, Any], words: list[str], fault: str) -> Iterator[str]:
+    """Yield the keywords of a schema that the fault may be about."""
     quoted = re.findall(r"'([^']+)'", fault)
-    for loc, part in _parts(schema, ()):
-        for word in quoted:
-            if part.get("$ref") == f"#{word}":
-                raise InvalidInput.at(*place.loc, *loc, "$ref", msg=f"cannot be kept: {fault}")
-            if word in part:
-                raise InvalidInput.at(*place.loc, *loc, word, msg=f"cannot be kept: {fault}")
-    raise InvalidInput.at(*place.loc, msg=f"cannot be kept: {fault}")
+    kind = re.search(r"Invalid type: (\S+)", fault)
+    for word, value in part.items():
+        if words:
+            blamed = word in words
+        elif kind:
+            blamed = word == "type" and kind[1] in (value if isinstance(value, list) else [value])
+        elif word == "$ref":
+            blamed = str(value).removeprefix("#") in quoted
+        else:
+            blamed = word in quoted or (word == "pattern" and "regex" in fault)
+        if blamed:
+            yield word
 
 
 def _parts(schema: dict[str, Any], loc: Loc) -> Iterator[tuple[Loc, dict[str, Any]]]:
