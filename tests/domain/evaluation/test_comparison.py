@@ -13,9 +13,8 @@ from scipy import stats
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.compare import compare
-from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict
+from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict, rows_needed
 from modelyard.domain.evaluation.metrics import ScoredPrediction
-from modelyard.domain.evaluation.paired_tests import rows_needed
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.errors import InvalidInput
 

@@ -14,6 +14,9 @@ from modelyard.domain.evaluation.comparison import (
     MetricComparison,
     Pair,
     RowDifference,
+    holm_of_some,
+    paired_values,
+    rows_needed,
 )
 from modelyard.domain.evaluation.metrics import (
     Metric,
@@ -28,7 +31,6 @@ from modelyard.domain.evaluation.metrics import (
     rows,
     shortened,
 )
-from modelyard.domain.evaluation.paired_tests import holm_of_some, paired_values, rows_needed
 from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Distribution, Paired
 from modelyard.domain.evaluation.summary import ReportKeywords, ReportOptions

@@ -12,6 +12,7 @@ from modelyard.domain.evaluation.references import MODEL_KINDS
 from modelyard.formats.constraints import Length
 from modelyard.http.evaluations.route import (
     TEXTS,
+    GenaiSpanRef,
     Success,
     body_with_references,
     evaluation_route,
@@ -29,14 +30,6 @@ JsonValue = bool | float | int | str | Mapping[str, Any] | None
 
 
 # ---- requests
-
-
-@attrs.frozen
-class GenaiSpanRef:
-    """Where the call of a prediction was traced."""
-
-    trace_id: str = attrs.field(validator=_id)
-    span_id: str = attrs.field(validator=_id)
 
 
 @attrs.frozen

@@ -17,8 +17,13 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import structure
 from modelyard.http.evaluations.filters import parse_query
-from modelyard.http.evaluations.predictions import GenaiSpanRef
-from modelyard.http.evaluations.route import FIRST_LINES, evaluation_route, namespace_of, problems_in_request
+from modelyard.http.evaluations.route import (
+    FIRST_LINES,
+    GenaiSpanRef,
+    evaluation_route,
+    namespace_of,
+    problems_in_request,
+)
 from modelyard.http.message import JSON_HEADER, Response, answering, dump, json_response
 from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.evaluations.query import Results

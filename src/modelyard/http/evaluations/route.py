@@ -10,6 +10,7 @@ import attrs
 from modelyard.domain.evaluation.references import RefKind, RefMode, reference_problem
 from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure
 from modelyard.http.message import Response, dump, json_response
 from modelyard.http.query import Query
@@ -109,6 +110,14 @@ class NumDeleted:
     """How many were deleted."""
 
     num_deleted: int
+
+
+@attrs.frozen
+class GenaiSpanRef:
+    """Where the call of a prediction was traced."""
+
+    trace_id: str = attrs.field(validator=Length(1, 128))
+    span_id: str = attrs.field(validator=Length(1, 128))
 
 
 # ---- listings

@@ -20,7 +20,7 @@ from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.chat.capability_checks import check_supported
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
-from modelyard.platform.evaluations.references import find_version, is_trained
+from modelyard.platform.evaluations.references import Namespace, find_version, is_trained
 from modelyard.platform.evaluations.row import (
     Reply,
     Retries,
@@ -30,7 +30,6 @@ from modelyard.platform.evaluations.row import (
     to_score_result,
 )
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import Namespace
 from modelyard.protocols import ServedModel, Snapshot
 
 
@@ -169,7 +168,7 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
 
 def _model_ref(served: ServedModel, name: str, namespace: Namespace) -> ObjectRef:
     """Return the reference of a model's checkpoint; or of a catalogue entry, as an object of this namespace."""
-    named = ModelName.parse(name)
+    named = None if served.checkpoint is None else ModelName.parse(name)
     if served.checkpoint is None or named is None:
         return ObjectRef(*namespace, RefKind.OBJECT, object_id(served.entry.id))
     return ObjectRef(named.entity, named.project, RefKind.OBJECT, named.name, f"step{served.checkpoint.step}")

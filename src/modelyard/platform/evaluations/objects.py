@@ -15,11 +15,10 @@ from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json import checked_dumps
 from modelyard.formats.jsonl import dump_row, read_rows
 from modelyard.platform.artifacts import remove_unless_recorded
-from modelyard.platform.evaluations.references import References, find_version
+from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, find_version
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, unique_ids
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 MAX_NAME = 512

@@ -18,12 +18,11 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, RunAlreadyFinished
 from modelyard.formats.json import checked_dumps
-from modelyard.platform.evaluations.references import References
+from modelyard.platform.evaluations.references import Namespace, References, ScopedReader
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.listing import BATCH, Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing, unique_ids
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import Snapshot, Tx
 
 K = TypeVar("K", Prediction, Score)

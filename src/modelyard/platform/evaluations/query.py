@@ -20,10 +20,10 @@ from modelyard.domain.evaluation.results_summary import RunSummary, RunTotals
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.errors import Problem
+from modelyard.platform.evaluations.references import ScopedReader
 from modelyard.platform.evaluations.stored_run import RowFinder, StoredRun
 from modelyard.platform.paging import check_slice, unique_ids
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import ScopedReader
 
 MAX_NAMES = 5
 """How many names an error lists."""

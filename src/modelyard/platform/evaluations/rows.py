@@ -1,26 +1,178 @@
-"""The rows of an evaluation job: how they are read, in the order in which they begin, and the records they become.
+"""The rows of a run: from what a caller passes to a stored file, from there to the work, and from that to records.
 
-They are those of a dataset, or the predictions of the run that is rescored.
+They are checked, counted and stored before the run begins, and never whole in memory. The rows of a rescoring are the
+predictions of its source.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import csv
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice, starmap
+from typing import Any
 
 import attrs
 
 from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.running_totals import VALUE
+from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.record import EMPTY
-from modelyard.formats.jsonl import read_some
+from modelyard.errors import InvalidInput
+from modelyard.formats.jsonl import dump_row, in_chunks, read_rows, read_some
+from modelyard.platform.evaluations.objects import Objects
+from modelyard.platform.evaluations.references import Namespace, evaluation_ref
 from modelyard.platform.evaluations.row import ModelUnderTest
 from modelyard.platform.evaluations.scheduler import RowInFlight, WorkItem
-from modelyard.platform.paging import iter_index, iter_index_live
+from modelyard.platform.evaluations.scorers import Scorers, name_scorers
+from modelyard.platform.evaluations.spec import (
+    EVALUATION_OPTIONS,
+    OneModel,
+    Published,
+    RunSpec,
+    build_spec,
+    check_models,
+    check_options,
+)
+from modelyard.platform.paging import iter_index, iter_index_live, named_place
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import Namespace
 from modelyard.protocols import Snapshot
+
+# ---- what a caller passes
+
+RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str | os.PathLike[str]
+"""Any rows; the version of a dataset, or the reference of one; or the path of a file, CSV or JSON Lines."""
+
+RunSpecs = Generator[RunSpec, None, None]
+"""Specs that are made one by one. Closing it removes the rows of those that were not taken."""
+
+_ROWS = (
+    "mappings, one for each row; a version of a dataset, or its reference, such as "
+    "weave:///<entity>/<project>/object/<name>; or the path of a JSON Lines file, or of a table that ends in .csv"
+)
+
+
+def build_specs(
+    runtime: Runtime,
+    principal: Principal,
+    evaluation: OneObject,
+    models: Sequence[OneModel],
+    rows: RowData | None,
+    scorers: Scorers | None,
+    options: Mapping[str, Any],
+    portable: bool = False,
+) -> RunSpecs:
+    """Build the spec of a run of each model. Everything is checked when the first is taken.
+
+    Without `rows`, the evaluation must be published: its version then gives the rows, and by default scorers and
+    trials. A `portable` run must not need functions. Raises as `build_spec`.
+    """
+    check_options(options, EVALUATION_OPTIONS, "run")
+    namespace = named_place(runtime, principal, options.get("entity"), options.get("project"))
+    models, objects = check_models(models), Objects(runtime, principal)
+    if rows is None:
+        published = Published.of(objects, evaluation_ref(evaluation, namespace))
+        evaluation, rows = str(published.ref), published.dataset
+        scorers = published.scorers if scorers is None else scorers
+        options = {"trials": published.trials, **options}
+    named = name_scorers("exact_match" if scorers is None else scorers, objects)
+    specs = [build_spec(runtime, principal, evaluation, model, named, namespace, options) for model in models]
+    for spec in specs if portable else ():
+        spec.check_portable()
+    return _with_dataset(runtime, principal, specs, rows)
+
+
+def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpec], rows: RowData) -> RunSpecs:
+    """Add the rows to the specs, stored once for each, because a run removes its rows when it ends."""
+    if isinstance(rows, str) and "://" in rows:
+        rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
+    if isinstance(rows, ObjectVersion):
+        artifact, count = _artifact_of(rows), _counted(rows.rows or 0)
+        return (_with_rows(spec, count, dataset=artifact) for spec in specs)
+    if isinstance(rows, str | os.PathLike):
+        rows = _rows_of_file(principal, rows)
+    if not isinstance(rows, Iterable):
+        raise InvalidInput.at("rows", msg=f"must be {_ROWS}")
+    return _spooled(runtime, specs, rows)
+
+
+def _counted(rows: int) -> int:
+    if rows == 0:
+        raise InvalidInput.at("rows", msg="there are none; an iterator that was read before has none left")
+    return rows
+
+
+def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterator[Mapping[str, Any]]:
+    if principal.scope.entity is not None:
+        raise InvalidInput.at("rows", msg="only the host may name a file; publish a dataset, and give its reference")
+    if not os.path.isfile(path):
+        raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file; rows must be {_ROWS}")
+    try:
+        if os.fspath(path).endswith(".csv"):
+            yield from _csv_rows(path)
+        else:
+            with open(path, "rb") as file:
+                yield from read_rows(file)
+    except InvalidInput as wrong:
+        raise wrong.below(os.fspath(path)) from None
+
+
+def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
+    """Yield the rows of a table in UTF-8, whose first line has the names of the columns. All values are strings."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, strict=True)
+        try:
+            names = next(lines, [])
+            if len(set(names)) < len(names):
+                raise InvalidInput.at("line", 1, msg="must name each column once")
+            for cells in filter(None, lines):
+                if len(cells) != len(names):
+                    msg = f"has {len(cells)} cells, and the first line has {len(names)}"
+                    raise InvalidInput.at("line", lines.line_num, msg=msg)
+                yield dict(zip(names, cells, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidInput.at("line", lines.line_num + 1, msg=f"is not valid CSV: {error}") from None
+
+
+def _spooled(runtime: Runtime, specs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> RunSpecs:
+    count = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal count
+        for count, row in enumerate(rows, 1):
+            yield dump_row(row, count - 1)
+
+    names = [runtime.artifacts.put(in_chunks(lines())).name]
+    try:
+        _counted(count)
+        names += [_copy(runtime, names[0]) for _ in specs[1:]]
+        for spec in specs:
+            yield _with_rows(spec, count, artifact=names.pop())
+    finally:
+        for name in names:
+            runtime.artifacts.remove(name)
+
+
+def _copy(runtime: Runtime, name: str) -> str:
+    with runtime.artifacts.open(name) as file:
+        return runtime.artifacts.put(iter(partial(file.read, 2**16), b"")).name
+
+
+def _with_rows(spec: RunSpec, count: int, **source: str) -> RunSpec:
+    stored = {**spec.job.spec, **source, "total": count * spec.job.spec["trials"]}
+    return attrs.evolve(spec, job=attrs.evolve(spec.job, spec=stored))
+
+
+def _artifact_of(dataset: ObjectVersion) -> str:
+    if dataset.kind is not ObjectKind.DATASET or dataset.rows_artifact is None:
+        raise InvalidInput.at("rows", msg="must be rows, or a version of a dataset that has not been deleted")
+    return dataset.rows_artifact
+
+
+# ---- what a job works on
 
 RowKey = tuple[int, int]
 """Index and trial of a row."""

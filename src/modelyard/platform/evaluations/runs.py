@@ -17,13 +17,12 @@ from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.lineage import RunLineage
 from modelyard.errors import Conflict
 from modelyard.platform.evaluations.predictions import close_open, remove_parts
-from modelyard.platform.evaluations.references import References
+from modelyard.platform.evaluations.references import Namespace, References, ScopedReader
 from modelyard.platform.jobs.queue import announce, files_of, latest_job, request_cancel
 from modelyard.platform.lineage import run_lineage
 from modelyard.platform.listing import BATCH, Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, unique_ids
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import Namespace, ScopedReader
 from modelyard.protocols import Snapshot, Tx
 
 RUN = "Evaluation run"

@@ -17,6 +17,7 @@ from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
+from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.row import (
     CallableScorer,
     Retries,
@@ -27,7 +28,6 @@ from modelyard.platform.evaluations.row import (
     to_score_result,
 )
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import Namespace
 
 ModelFunction = Callable[[Mapping[str, Any]], Any]
 """A function of the row."""

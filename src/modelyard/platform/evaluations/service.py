@@ -16,13 +16,13 @@ from modelyard.errors import InvalidInput
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, result
 from modelyard.platform.evaluations.compare import QualityGate
-from modelyard.platform.evaluations.dataset import RowData, build_specs
 from modelyard.platform.evaluations.job import add_run, resume_here, run_here
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.query import Results, query_results
 from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress, RunOptions
 from modelyard.platform.evaluations.resume import requeue
+from modelyard.platform.evaluations.rows import RowData, build_specs
 from modelyard.platform.evaluations.runs import Runs, find_run
 from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
 from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, RunSpec, WorkOptions, build_rescore_spec
@@ -151,7 +151,9 @@ class Evaluations:
         (`copied_from`), and rows on which the model failed stay failed. Raises `NotFound`, `Conflict`, `InvalidInput`,
         `JobFailed`.
         """
-        return self._run_here(build_rescore_spec(self._runtime, self._principal, run_id, scorers, options), progress)
+        return self._run_here(
+            build_rescore_spec(self._runtime, self._principal, self.runs.get(run_id), scorers, options), progress
+        )
 
     def resume(
         self,
@@ -190,7 +192,7 @@ class Evaluations:
 
     def submit_rescore(self, run_id: str, scorers: Scorers, **options: Unpack[WorkOptions]) -> EvaluationRun:
         """Queue a rescoring for workers, and return the new run at once. Raises as `rescore` does."""
-        spec = build_rescore_spec(self._runtime, self._principal, run_id, scorers, options)
+        spec = build_rescore_spec(self._runtime, self._principal, self.runs.get(run_id), scorers, options)
         spec.check_portable()
         return self._queue(spec)
 

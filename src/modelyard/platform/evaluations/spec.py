@@ -21,9 +21,8 @@ from modelyard.formats.json import checked_dumps
 from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.references import evaluation_ref
+from modelyard.platform.evaluations.references import Namespace, evaluation_ref
 from modelyard.platform.evaluations.row import RunLimits, check_signature
-from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.scorers import (
     LocalCallables,
     ModelFunction,
@@ -36,7 +35,6 @@ from modelyard.platform.evaluations.scorers import (
 from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.scope import Namespace
 from modelyard.protocols import Tx
 
 T = TypeVar("T")
@@ -155,45 +153,35 @@ def build_spec(
 
 
 def build_rescore_spec(
-    runtime: Runtime,
-    principal: Principal,
-    source_id: str,
-    scorers: Scorers,
-    options: Mapping[str, Any],
+    runtime: Runtime, principal: Principal, source: EvaluationRun, scorers: Scorers, options: Mapping[str, Any]
 ) -> RunSpec:
     """Build the spec of a rescoring: a new run in the project of its source.
 
-    Raises as `build_spec` does, and `NotFound`, `Conflict`.
+    Raises as `build_spec` does, and `Conflict`.
     """
-    source, named = _rescorable(runtime, principal, source_id), name_scorers(scorers, Objects(runtime, principal))
-    total = runtime.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", source_id))
+    if source.state is RunState.RUNNING:
+        raise Conflict(f"evaluation run {source.id} is still running; finish or cancel it, then rescore it")
+    objects, namespace = Objects(runtime, principal), (source.entity, source.project)
+    named = name_scorers(scorers, objects)
+    total = runtime.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", source.id))
     runtime.require_room()
     check_options(options, WORK_OPTIONS, "rescore")
     limits = _limits(options)
-    namespace = (source.entity, source.project)
     scored_by = _scored_by(runtime, principal, namespace, named, limits, options.get("error_budget"))
-    spec = {"source": source.id, "total": total, **scored_by}
+    evaluation = _evaluation_with(objects, source.evaluation, [scorer["ref"] for scorer in scored_by["scorers"]])
     now = runtime.clock.now()
     run = EvaluationRun(
         runtime.ids(),
         *namespace,
-        _evaluation_with(
-            Objects(runtime, principal), source.evaluation, [scorer["ref"] for scorer in scored_by["scorers"]]
-        ),
+        evaluation,
         source.model,
         now,
         source_evaluation_run_id=source.id,
         source_known=True,
     )
+    spec = {"source": source.id, "total": total, **scored_by}
     job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, spec)
     return RunSpec(runtime, run, job, callables_of(None, named))
-
-
-def _rescorable(runtime: Runtime, principal: Principal, run_id: str) -> EvaluationRun:
-    source = find_run(runtime, principal, run_id)
-    if source.state is RunState.RUNNING:
-        raise Conflict(f"evaluation run {run_id} is still running; finish or cancel it, then rescore it")
-    return source
 
 
 def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
