@@ -41,6 +41,8 @@ def cost(usage: Usage, pricing: Pricing) -> Decimal:
 def most(usage: Usage, pricing: Pricing) -> Decimal:
     """Return the most that a completion of at most this usage can cost in USD, with or without cached tokens."""
     dearest = max(pricing.prompt, pricing.input_cache_read)
+    if dearest == pricing.prompt and not usage.cached_tokens:
+        return cost(usage, pricing)
     return cost(usage, attrs.evolve(pricing, prompt=dearest, input_cache_read=dearest))
 
 
@@ -265,7 +267,7 @@ RECORDS = (
         indexes={
             "by_key": Index(("key_id",), ("created_at",)),
             "by_entity": Index(("entity",), ("created_at",)),
-            "by_owner": Index(("owner",)),
+            "all": Index(()),
         },
     ),
     Record(RateLimit, "rate_limits", ("key_id",)),

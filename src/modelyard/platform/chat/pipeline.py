@@ -178,7 +178,7 @@ class CompletionPipeline:
 
     def _reserve(self) -> Flow[Admission | None]:
         assert self.request.max_tokens is not None
-        longest, shortest = self._cost_with(self.request.max_tokens), self._cost_with(1)
+        longest, shortest = self._cost_with(self.request.max_tokens), partial(self._cost_with, 1)
         now, entity = self.runtime.clock.now(), self.attribution.entity
         admission = Admission(self.id, self.principal.key_id, entity, (), longest, now)
         return reserve(self.runtime, admission, self.principal.limits, shortest)

@@ -4,6 +4,7 @@ A request is admitted in one transaction before the backend is called, and settl
 Where neither a budget nor a limit applies, nothing is reserved and there is no first transaction.
 """
 
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 
@@ -23,11 +24,15 @@ _ROUNDING = 1e-5
 _NOTHING = Decimal(0)
 
 
-def reserve(runtime: Runtime, admission: Admission, limits: Limits, least: Decimal) -> Flow[Admission | None]:
+def reserve(
+    runtime: Runtime, admission: Admission, limits: Limits, least: Callable[[], Decimal]
+) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `admission` names the key and what may be spent at most; `least` is what the shortest answer would cost. What dead
-    processes hold is released when the request would be refused otherwise. Raises `RateLimited`, `BudgetExceeded`.
+    `admission` names the key and what may be spent at most; `least` returns what the shortest answer would cost. What
+    dead processes hold is released when the request would be refused otherwise.
+
+    Raises `RateLimited`, `BudgetExceeded`.
     """
     store, here = runtime.store, presence.presence_of(runtime)
     threads = runtime.store_threads(admission.entity)
@@ -44,7 +49,9 @@ def reserve(runtime: Runtime, admission: Admission, limits: Limits, least: Decim
     return held  # type: ignore[no-any-return]
 
 
-def admit(tx: Tx, admission: Admission, limits: Limits, least: Decimal, here: "presence.Presence") -> Admission | None:
+def admit(
+    tx: Tx, admission: Admission, limits: Limits, least: Callable[[], Decimal], here: "presence.Presence"
+) -> Admission | None:
     """Apply the rules: rate, requests at once, then every budget. `here` is the process that will run the request."""
     if limits.requests_per_minute is not None:
         _count_request(tx, admission.key_id, limits.requests_per_minute)
@@ -72,18 +79,19 @@ def _count_request(tx: Tx, key_id: str, per_minute: int) -> None:
     (tx.add if kept is None else tx.replace)(used.after_request(time, per_minute))
 
 
-def _reserve(tx: Tx, budget: Budget, amount: Decimal, least: Decimal) -> None:
+def _reserve(tx: Tx, budget: Budget, amount: Decimal, least: Callable[[], Decimal]) -> None:
     if amount > budget.remaining:
         raise _over_budget(budget, amount, least)
     tx.replace(budget.reserve(amount))
 
 
-def _over_budget(budget: Budget, amount: Decimal, least: Decimal) -> BudgetExceeded:
+def _over_budget(budget: Budget, amount: Decimal, least: Callable[[], Decimal]) -> BudgetExceeded:
     """Return the error of a request that does not fit; it names `max_tokens` where a lower one would make it fit."""
     left = max(budget.remaining, _NOTHING)
+    shortest = least()
     has = f"the budget of {budget.limit:f} USD has {left:f} left"
-    if least > left:
-        return BudgetExceeded(f"even with the shortest answer this request may cost {least:f} USD, and {has}; raise it")
+    if shortest > left:
+        return BudgetExceeded(f"this request may cost {shortest:f} USD even with the shortest answer, and {has}")
     return BudgetExceeded(
         f"max_tokens: with the longest answer that it allows, this request would cost {amount:f} USD, and {has}; set a "
         "lower one, or have the budget raised",

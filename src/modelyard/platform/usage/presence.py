@@ -7,7 +7,7 @@ and stored that they did (`ProcessRecord.observed`).
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from modelyard.domain.process import ProcessRecord
@@ -102,7 +102,7 @@ class Presence:
 
     def _remove_if_idle(self, tx: Tx) -> bool:
         """Remove the record, and return whether it is gone: not while an admission names it."""
-        if tx.count(Admission, "by_owner", self.id):
+        if any(_admissions_of(tx, self.id)):
             return False
         if tx.find(ProcessRecord, KEY, self.id) is not None:
             tx.remove(ProcessRecord, self.id)
@@ -114,8 +114,7 @@ class Presence:
             pulse, self._pulse = self._pulse, None
         if pulse is not None:
             pulse.stop(self._runtime.settings.admission_lease)
-        while self._runtime.store.transact(partial(_release, id=self.id, beat=None), durable=False):
-            pass
+        self._runtime.store.transact(partial(_release, id=self.id, beat=None), durable=False)
 
 
 def _reserve_again(tx: Tx, held: Admission) -> bool:
@@ -160,8 +159,7 @@ def release_dead(runtime: Runtime) -> bool:
                 runtime.store.transact(partial(_observe, id=record.id, lease=lease), durable=False)
         if dead:
             found = True
-            while runtime.store.transact(partial(_release, id=record.id, beat=record.beat)):
-                pass
+            runtime.store.transact(partial(_release, id=record.id, beat=record.beat))
     return found
 
 
@@ -181,15 +179,19 @@ def _observe(tx: Tx, id: str, lease: float) -> None:
         tx.replace(record.observed(tx.time, lease))
 
 
-def _release(tx: Tx, id: str, beat: int | None) -> bool:
-    """Release a batch of what a process holds, unless it has beaten again. Returns whether there may be more."""
+def _release(tx: Tx, id: str, beat: int | None) -> None:
+    """Release what a process holds, and forget it, unless it has beaten again."""
     record = tx.find(ProcessRecord, KEY, id)
     if record is None or (beat is not None and record.beat != beat):
-        return False
-    held = tx.page(Admission, "by_owner", id, limit=_BATCH)
-    for admission in held:
+        return
+    for admission in tuple(_admissions_of(tx, id)):
         settle(tx, admission)
-    if len(held) == _BATCH:
-        return True
     tx.remove(ProcessRecord, id)
-    return False
+
+
+def _admissions_of(snapshot: Snapshot, id: str) -> Iterator[Admission]:
+    """Yield what a process holds, found among what all hold: there are as many as requests that run."""
+    after = None
+    while page := snapshot.page(Admission, "all", after=after, limit=_BATCH):
+        yield from (admission for admission in page if admission.owner == id)
+        after = (page[-1].id,)

@@ -95,7 +95,6 @@ def _owners_and_rates(database: Database) -> None:
     database.conn.execute('DELETE FROM "admissions"')
     database.conn.execute("""UPDATE "budgets" SET "reserved" = '0'""")
     database.table("admissions").add_column("owner", str, not_null_default="")
-    database.table("admissions").create_index(["owner", "id"], "admissions_by_owner")
     database.table("rate_windows").drop()
     rates = {"key_id": str, "arrival": float}
     database.create_table("rate_limits", rates, pk="key_id", not_null=rates, strict=True)
