@@ -897,12 +897,16 @@ def test_a_run_that_needs_functions_fails_as_interrupted_when_its_owner_is_gone_
     assert (len(result.rows), result.score) == (10, 0.5)
 
 
-def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease(world: World) -> None:
+def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease_and_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     run = abandon(world, 4, scorers=half)
     begun = world.platform.clock.monotonic()
     result = world.evaluations().resume(run.id, scorers=half)
     assert world.platform.clock.monotonic() - begun >= world.platform.settings.lease
     assert (len(result.rows), result.score) == (10, 0.5)
+    waits = "waiting up to 30 s for the lease of a worker that may have stopped responding"
+    assert sum(message.endswith(waits) for message in caplog.messages) == 1
 
 
 def test_an_owner_that_was_replaced_writes_nothing_more(world: World) -> None:

@@ -173,6 +173,17 @@ def test_a_job_of_a_process_that_is_dead_on_this_machine_is_taken_at_once(
     assert yard.job(hold.job.id).status is JobStatus.QUEUED
 
 
+def test_waiting_for_a_job_of_a_worker_that_was_killed_on_this_machine_takes_no_time(yard: Any) -> None:
+    job = yard.sft(ROWS)
+    yard.abandon(2)
+    killed = attrs.evolve(yard.progress(job.id), process=DEAD)
+    yard.runtime.store.transact(lambda tx: tx.replace(killed))
+    yard.runtime.store.transact(lambda tx: tx.add(WorkerRecord(killed.worker_id, 1, yard.clock.now(), process=DEAD)))
+    began = yard.clock.monotonic()
+    assert job.result().step == 1
+    assert yard.clock.monotonic() - began < yard.runtime.settings.poll
+
+
 def test_waiting_for_a_job_with_a_silent_worker_warns_once(yard: Any, caplog: pytest.LogCaptureFixture) -> None:
     job = yard.sft(ROWS)
     yard.abandon(2)
