@@ -1,9 +1,8 @@
 """What loads when it is first used, so that a platform in memory answers as soon as it is imported.
 
 An import stays where imports stand and keeps its types: `from modelyard.stores import sqlite` names a module that is
-loaded by the first `sqlite.SqliteStore`, because its package declared so with `defer_modules`. `asyncio`,
-`concurrent.futures` and the library's `log` are imported from here: most processes never need them and they are slow to
-load.
+loaded by the first `sqlite.SqliteStore`, because its package declared so with `defer_modules`. `asyncio` and the
+library's `log` are imported from here, because most processes never need them and both are slow to load.
 """
 
 import sys
@@ -16,9 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 if TYPE_CHECKING:
     import asyncio
     import logging
-    from concurrent import futures
 
-__all__ = ["asyncio", "defer_modules", "deferred", "futures", "log"]
+__all__ = ["asyncio", "defer_modules", "deferred", "log"]
 
 T = TypeVar("T")
 
@@ -99,7 +97,6 @@ def _logger() -> "logging.Logger":
 
 if not TYPE_CHECKING:
     asyncio = _Deferred(partial(import_module, "asyncio"), {})
-    futures = _Deferred(partial(import_module, "concurrent.futures"), {})
 
 log: "logging.Logger" = deferred(_logger)
 """The library's logger."""

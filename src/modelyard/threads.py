@@ -9,12 +9,13 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import attrs
 
 from modelyard.errors import Overloaded, StoreClosed
-from modelyard.lazy import asyncio, futures
+from modelyard.lazy import asyncio
 
 T = TypeVar("T")
 
@@ -64,7 +65,8 @@ class FairPool:
     def __init__(self, name: str, size: int, most_waiting: int = MOST_WAITING) -> None:
         self._name, self._size, self._most_waiting = name, size, most_waiting
         self._lock = threading.Lock()
-        self._executor: futures.ThreadPoolExecutor | None = None
+        self._begun = SimpleQueue[PooledCall[Any] | None]()
+        self._threads = 0
         self._free, self._held = size, Counter[str]()
         self._lines: dict[str, deque[PooledCall[Any]]] = {}
         self._closed = False
@@ -105,8 +107,9 @@ class FairPool:
             self._closed = True
             waiting = [call for line in self._lines.values() for call in line]
             self._lines.clear()
-            if self._executor is not None:
-                self._executor.shutdown(wait=False)
+            for _ in range(self._threads):
+                self._begun.put(None)
+            self._threads = 0
         for call in waiting:
             call.fail(StoreClosed("this platform was closed while the call waited"))
 
@@ -114,21 +117,29 @@ class FairPool:
         return self._held[tenant] < self._free
 
     def _start(self, call: PooledCall[Any]) -> None:
-        if self._executor is None:
-            self._executor = futures.ThreadPoolExecutor(self._size, self._name)
-        self._executor.submit(self._run, call)
         self._held[call.tenant] += 1
         self._free -= 1
+        self._begun.put(call)
+        if self._size - self._free > self._threads:
+            self._threads += 1
+            name = f"{self._name}-{self._threads}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    def _run(self, call: PooledCall[Any]) -> None:
-        call.run()
-        with self._lock:
-            self._free += 1
-            self._held[call.tenant] -= 1
-            if not self._held[call.tenant]:
-                del self._held[call.tenant]
-            while not self._closed and (following := self._following()) is not None:
-                self._start(following)
+    def _serve(self) -> None:
+        """Run what begins until the pool is closed; as a daemon, since no stalled call may keep the process alive."""
+        while (call := self._begun.get()) is not None:
+            call.run()
+            with self._lock:
+                self._end(call)
+            del call
+
+    def _end(self, call: PooledCall[Any]) -> None:
+        self._free += 1
+        self._held[call.tenant] -= 1
+        if not self._held[call.tenant]:
+            del self._held[call.tenant]
+        while not self._closed and (following := self._following()) is not None:
+            self._start(following)
 
     def _following(self) -> PooledCall[Any] | None:
         """Take the first call of the next line that may have a thread; that line then goes behind the others."""
