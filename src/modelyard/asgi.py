@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 from typing import Any, Self, cast
 
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.error_responses import log
+from modelyard.http.errors import ClientDisconnected
 from modelyard.http.lifespan import served
 from modelyard.http.message import EVENT_STREAM, Request, Response, seconds_for, too_slow
 from modelyard.http.route import STANDARD, Interface
@@ -38,16 +40,18 @@ def asgi_app(
     worker: bool = False,
     authenticator: Authenticator | None = None,
     executor: Executor | None = None,
+    cors_origins: Iterable[str] = (),
 ) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """Make an ASGI application of the host's platform; `worker` also runs training jobs while it is served, in
     `executor` or else in a thread.
 
-    `authenticator` identifies callers; without one, the platform's API keys do.
+    `authenticator` identifies callers; without one, the platform's API keys do. `cors_origins` are those whose pages
+    browsers let use it, such as `https://app.example.com`; `*` allows all.
 
     Its lifespan syncs the store each second; mounted below another application it gets no lifespan. The platform stays
     the host's to close.
     """
-    endpoint = Endpoint(platform, interfaces, authenticator)
+    endpoint = Endpoint(platform, interfaces, authenticator, cors_origins)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -65,6 +69,12 @@ async def _exchange(endpoint: Endpoint, scope: Scope, receive: Receive, send: Se
     try:
         response = await endpoint.ahandle(_request(scope, incoming))
         await _answer(response, incoming, send)
+    except ClientDisconnected as gone:
+        log.debug("%s", gone)
+    except ClientStalled:
+        log.info("a client has read nothing for %.0f seconds; its connection is closed", STALLED)
+        incoming.stop()
+        await _close_connection(receive, send)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if not incoming.gone or (task is not None and task.uncancel()):
@@ -86,32 +96,56 @@ async def _answer(response: Response, incoming: "RequestReceiver", send: Send) -
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
     start = {"type": "http.response.start", "status": response.status, "headers": headers}
     if isinstance(response.body, bytes):
-        await send(start)
-        await send({"type": "http.response.body", "body": response.body})
+        await _send(send, start)
+        await _send(send, {"type": "http.response.body", "body": response.body})
         return
     incoming.watch()
     pieces = cast(AsyncGenerator[bytes, None], response.body)
 
     async def send_piece(piece: bytes) -> None:
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await _send(send, {"type": "http.response.body", "body": piece, "more_body": True})
 
     keep_alive = KeepAlive(send_piece)
     if EVENT_STREAM not in response.headers:
         keep_alive.stop()  # a comment would be data there
     try:
-        await send(start)
+        await _send(send, start)
         async for piece in pieces:
-            async with asyncio.timeout(STALLED), keep_alive:
-                await send_piece(piece)
+            try:
+                async with asyncio.timeout(STALLED), keep_alive:
+                    await send_piece(piece)
+            except TimeoutError:
+                raise ClientStalled from None
             await asyncio.sleep(0)  # pieces that are ready all at once must not keep others waiting
     finally:
         keep_alive.stop()
         await pieces.aclose()
-    await send({"type": "http.response.body", "body": b""})
+    await _send(send, {"type": "http.response.body", "body": b""})
 
 
-class ClientGone(Exception):
-    """The connection closed before the request had come in."""
+async def _send(send: Send, message: Message) -> None:
+    """Send a message. Raises `ClientDisconnected`."""
+    try:
+        await send(message)
+    except OSError as error:
+        raise ClientDisconnected("the client disconnected while it was reading") from error
+
+
+class ClientStalled(Exception):
+    """The client does not read its response."""
+
+
+async def _close_connection(receive: Receive, send: Send) -> None:
+    """Close the connection in the middle of a response.
+
+    ASGI has no message for it. Uvicorn's `send` belongs to an object that has the connection; where there is none, the
+    server closes the connection of a response that was not completed.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
 
 class RequestReceiver:
@@ -136,7 +170,7 @@ class RequestReceiver:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next chunk. Raises `BodyTimeout`, `ClientGone`."""
+        """Return the next chunk. Raises `BodyTimeout`, `ClientDisconnected`."""
         if self._complete:
             raise StopAsyncIteration
         self._reader = asyncio.current_task()
@@ -153,7 +187,7 @@ class RequestReceiver:
     def _taken(self, message: Message) -> bytes:
         if message["type"] != "http.request":
             self.gone = True
-            raise ClientGone("the client disconnected while it was sending")
+            raise ClientDisconnected("the client disconnected while it was sending")
         chunk: bytes = message.get("body", b"")
         self._size += len(chunk)
         if not message.get("more_body", False):

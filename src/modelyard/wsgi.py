@@ -9,7 +9,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from modelyard.http.endpoint import Endpoint
-from modelyard.http.errors import MalformedRequest
+from modelyard.http.errors import ClientDisconnected, MalformedRequest
 from modelyard.http.message import Header, Request
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.router import mounted_path
@@ -29,13 +29,17 @@ CHUNK = 2**16
 
 
 def wsgi_app(
-    platform: Platform, interfaces: Iterable[Interface] = STANDARD, authenticator: Authenticator | None = None
+    platform: Platform,
+    interfaces: Iterable[Interface] = STANDARD,
+    authenticator: Authenticator | None = None,
+    cors_origins: Iterable[str] = (),
 ) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
     """Make a WSGI application of the host's platform, for servers with any number of threads.
 
-    `authenticator` identifies callers; without one, the platform's API keys do.
+    `authenticator` identifies callers; without one, the platform's API keys do. `cors_origins` are those whose pages
+    browsers let use it, such as `https://app.example.com`; `*` allows all.
     """
-    endpoint = Endpoint(platform, interfaces, authenticator)
+    endpoint = Endpoint(platform, interfaces, authenticator, cors_origins)
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         response = endpoint.handle(_request(environ))
@@ -81,12 +85,20 @@ def _body(environ: Environ) -> Iterator[bytes]:
     if declared and not (declared.isascii() and declared.isdigit()):
         raise MalformedRequest("the header Content-Length is not a number")
     if not declared and environ.get("wsgi.input_terminated"):
-        while chunk := source.read(CHUNK):
+        while chunk := _read(source, CHUNK):
             yield chunk
     left = int(declared or 0)
     while left:
-        chunk = source.read(min(CHUNK, left))
+        chunk = _read(source, min(CHUNK, left))
         if not chunk:
             raise MalformedRequest("the body ended before its declared length")
         left -= len(chunk)
         yield chunk
+
+
+def _read(source: Any, size: int) -> bytes:
+    try:
+        chunk: bytes = source.read(size)
+    except OSError as error:
+        raise ClientDisconnected("the client disconnected while it was sending") from error
+    return chunk

@@ -166,7 +166,9 @@ def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
 ) -> None:
     asked: list[tuple[bool, object]] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda _, __, worker, executor: asked.append((worker, executor)))
+    monkeypatch.setattr(
+        serving, "asgi_app", lambda _, __, worker, executor, cors_origins: asked.append((worker, executor))
+    )
     for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
         call("serve", "--store", store, *words)
     assert [worker for worker, _ in asked[:2]] == [False, True]

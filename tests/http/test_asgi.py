@@ -308,8 +308,7 @@ def test_a_reader_who_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
             if message["type"] == "http.response.body":
                 await asyncio.Event().wait()
 
-        with pytest.raises(TimeoutError):
-            await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
+        await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
 
     with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
         asyncio.run(main(platform, platform.keys.create("acme").secret))
@@ -382,8 +381,7 @@ def test_a_connection_that_breaks_at_the_first_word_stops_the_backend() -> None:
         async def send(message: dict[str, Any]) -> None:
             raise OSError("the connection is gone")
 
-        with pytest.raises(OSError, match="gone"):
-            await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
+        await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
         return backend.stopped
 
     with open_platform(backend=backend) as platform:  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
             assert answer.status == 401
             assert answer.headers["www-authenticate"].lower().startswith(route.auth.value)
 
-    cases = product(WRONG_CREDENTIALS, (route.method, "OPTIONS", "PATCH"))
+    cases = product(WRONG_CREDENTIALS, (route.method, "OPTIONS"))
     check_each({f"{method}, {authorization!r}": (authorization, method) for authorization, method in cases}, check)
 
 
@@ -191,7 +191,7 @@ def test_options_names_the_methods_and_a_wrong_method_does_too(client: Any) -> N
 def test_each_interface_has_its_own_shape_of_errors(client: Any) -> None:
     chat = client.chat(model="nothing").json
     assert set(chat["error"]) == {"message", "type", "param", "code"}
-    assert set(client.send("GET", "/v1/nothing").json) == {"detail"}
+    assert set(client.send("GET", "/v1/preview/training-jobs/none").json) == {"detail"}
     runs = client.send("GET", "/v2/acme/p/evaluation_runs", key="").json
     assert runs["reason"] == runs["detail"]
     assert client.send("GET", "/v1/models", key="").json["error"]["code"] == "invalid_api_key"
@@ -215,7 +215,7 @@ def test_an_internal_error_is_reported_without_its_secrets(
             assert answer.status == status
             assert told in answer.json["error"]["message"]
             assert b"secret" not in answer.raw
-    assert ("Traceback" in caplog.text) is not isinstance(failure, StoreBusy)
+    assert ("Traceback" in caplog.text) is isinstance(failure, RuntimeError)
 
 
 class Faulty:
@@ -258,9 +258,66 @@ def test_a_fault_of_ours_is_500_with_a_general_sentence_and_one_line_in_the_log(
     assert answer.status == 500
     assert b"secret" not in answer.raw
     (record,) = caplog.records
-    assert "find-me" in record.getMessage()
-    assert "\n" not in record.getMessage()
-    assert "\x1b" not in record.getMessage()
+    assert record.getMessage() == "request find-me failed: KeyError"
+    first, *others = caplog.text.splitlines()
+    assert first.endswith("request find-me failed: KeyError")
+    assert all(line.startswith("  ") for line in others), "no other line looks like one of the log"
+    assert any("test_endpoint.py" in line for line in others)
+    assert "\x1b" not in caplog.text
+
+
+def test_an_error_of_ours_is_one_line_and_the_traceback_of_its_cause(
+    client_for: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_platform(backend=Faulty(BackendError("it\nfell over"))) as platform:
+        client_for(platform).chat(model="faulty")
+    assert caplog.text.count("\n") == 1
+    assert "it\\nfell over" in caplog.text
+    caplog.clear()
+    with open_platform(backend=Faulty(RuntimeError("secret"))) as platform:
+        client_for(platform).chat(model="faulty")
+    first, *others = caplog.text.splitlines()
+    assert first.endswith("failed: the backend failed with RuntimeError")
+    assert others[-1] == "  RuntimeError: secret"
+    assert sum("Traceback" in line for line in others) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs", "/v1/files", "/v1/chat/other", "/inference/v1/responses"])
+def test_a_path_without_a_route_is_told_in_both_formats_with_what_there_is(path: str, client_for: Any) -> None:
+    hint = {"/v1/fine_tuning/jobs": "sft-training-jobs", "/v1/files": "datasets", "/inference/v1/responses": "chat"}
+    with open_platform() as platform:
+        answer = client_for(platform).send("POST", path, {})
+    assert answer.status == 404
+    assert answer.json["error"]["message"] == answer.json["detail"]
+    assert answer.json["error"]["code"] == "unknown_route"
+    assert hint.get(path, "/openapi.json") in answer.json["detail"]
+
+
+@pytest.mark.parametrize("path", ["/uploads/files/%FF", "/uploads/nothing", "/graphql/x"])
+def test_an_address_that_cannot_be_read_is_told_as_uploads_tell_errors(path: str, client_for: Any) -> None:
+    with open_platform() as platform:
+        answer = client_for(platform).send("PUT", path, key="", check=False)
+    assert answer.status == 404
+    assert set(answer.json) == {"errors", "data"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PATCH", "/graphql"), ("TRACE", "/uploads/files/0"), ("PATCH", "/v1/health"), ("PUT", "/v2/a/b/datasets")],
+)
+def test_a_method_that_a_path_has_not_is_405_for_anybody(method: str, path: str, client_for: Any) -> None:
+    with open_platform() as platform:
+        answer = client_for(platform).send(method, path, key="", check=False)
+    assert answer.status == 405
+    assert answer.headers["allow"]
+
+
+def test_every_503_says_when_to_come_again(client_for: Any) -> None:
+    with open_platform() as platform:
+        client = client_for(platform)
+        body = {"model_id": "m", "training_data_url": "modelyard:///acme/p/d"}
+        assert client.send("POST", "/v1/preview/sft-training-jobs", body).status in (404, 422, 503)
+    assert client.send("GET", "/v1/preview/models").headers["retry-after"] == "1"
 
 
 def test_a_busy_store_asks_to_come_again(client_for: Any) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -35,6 +36,8 @@ SLOW_TO_IMPORT = (
 )
 """What training a local model of any architecture imports: seconds of processor time."""
 
+_ADDRESS = re.compile(r"(/uploads/(?:files|manifests)/)[^/?\s]+")
+
 DEFAULT_FACTORY = "modelyard.compose:open_platform"
 
 
@@ -52,7 +55,10 @@ def quickstart(folder: Path) -> None:
 @click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
 @click.option("--isolate", is_flag=True, help="Run each of them in a process of its own; implies --worker.")
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
-def serve(store: Path, host: str, port: int, worker: bool, isolate: bool, uploads: bool) -> None:
+@click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
+def serve(
+    store: Path, host: str, port: int, worker: bool, isolate: bool, uploads: bool, origins: tuple[str, ...]
+) -> None:
     """Serve the platform over HTTP until interrupted."""
     try:
         import uvicorn  # noqa: PLC0415 - an extra that only this command needs
@@ -65,7 +71,7 @@ def serve(store: Path, host: str, port: int, worker: bool, isolate: bool, upload
         _set_up_torch(platform)
         interfaces = tuple(Interface) if uploads else STANDARD
         executor = _executor(platform, store, None, 1, isolate)
-        app = asgi_app(platform, interfaces, worker or isolate, executor=executor)
+        app = asgi_app(platform, interfaces, worker or isolate, executor=executor, cors_origins=origins)
         uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
 
 
@@ -97,6 +103,14 @@ def _log_to_terminal() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("uvicorn.access").addFilter(without_addresses)
+
+
+def without_addresses(record: logging.LogRecord) -> bool:
+    """Take the secrets of upload addresses out of a line of the access log, which is kept."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_ADDRESS.sub(r"\1***", one) if isinstance(one, str) else one for one in record.args)
+    return True
 
 
 def _set_up_torch(platform: Platform) -> None:

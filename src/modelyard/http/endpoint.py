@@ -20,6 +20,7 @@ from modelyard.flow import Await, CallerDisconnected, Emit, Flow, aiterate, iter
 from modelyard.http.auth import CHALLENGES, Caller, CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
+from modelyard.http.cors import AllowedOrigins
 from modelyard.http.error_responses import failed, report
 from modelyard.http.evaluations import comparison, predictions, results, runs
 from modelyard.http.evaluations import jobs as evaluation_jobs
@@ -84,7 +85,7 @@ class Endpoint:
 
     `handle` and `ahandle` turn a `Request` into a `Response`; they raise nothing that a client could cause. `platform`
     must be the host's own view. `interfaces` are those that are mounted. `authenticator` identifies callers; without
-    one, the platform's API keys do.
+    one, the platform's API keys do. `cors_origins` are those whose pages a browser lets use it (`AllowedOrigins`).
 
         endpoint = Endpoint(platform, interfaces=[Interface.BASE])
         endpoint.handle(Request("GET", "/inference/analysis/partner/models", "", [], iter(()))).status  # 200
@@ -95,6 +96,7 @@ class Endpoint:
         platform: Platform,
         interfaces: Iterable[Interface] = STANDARD,
         authenticator: Authenticator | None = None,
+        cors_origins: Iterable[str] = (),
     ) -> None:
         self.table: HttpRouter = _table(frozenset(interfaces))
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys)
@@ -108,6 +110,7 @@ class Endpoint:
                 Body.CHAT: settings.max_chat_body,
                 Body.DATA: settings.max_data_body,
             },
+            AllowedOrigins(cors_origins),
         )
         self._prefix, self._count = f"req-{platform.randomness(8).hex()}", count(1)
 
@@ -158,6 +161,7 @@ class Served:
     callers: CallerCache
     spool: Spool
     limits: Mapping[Body, int]
+    origins: AllowedOrigins
 
 
 @attrs.define(eq=False)
@@ -196,6 +200,7 @@ class HttpExchange:
         """Return the response with the headers that every answer has."""
         self.started = True
         response.headers.append(("x-request-id", self.id))
+        response.headers += self.served.origins.headers(self.headers)
         if self.match.auth is not Auth.PUBLIC:
             response.headers.append(_NO_STORE)
         if type(response.body) is bytes and response.status not in (204, 304):
@@ -214,16 +219,22 @@ class HttpExchange:
     def _answer(self) -> Flow[Response | None]:
         if self.doubled and self.match.auth is not Auth.PUBLIC:
             check_singular(self.doubled)
+        method = self.request.method
+        if method == "OPTIONS":
+            preflight = self.served.origins.preflight(self.headers, self.match.allowed)
+            if preflight is not None:
+                return preflight
+        # That a path has no such method is in the OpenAPI document: callers need not be known for that.
+        route = self.match.route(method) if self.match.routes and method != "OPTIONS" else None
         caller = self._known_caller() or (
             yield flow.Call(
                 self._find_caller, self.served.callers.waits(self.match.auth), self.threads.store.of(AUTHENTICATION)
             )
         )
         self.tenant = caller.principal.entity
-        method = self.request.method
         if method == "OPTIONS" and self.match.routes:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
-        route = self.match.route(method)
+        route = route or self.match.route(method)
         query = self.request.query
         call = RouteCall(
             caller.principal,

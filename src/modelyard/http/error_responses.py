@@ -30,9 +30,10 @@ class ChatError:
 
 @attrs.frozen
 class ChatErrorBody:
-    """The error body of chat completions."""
+    """The error body of chat completions; `detail` repeats the message for a path that has no route."""
 
     error: ChatError
+    detail: str | None = None
 
 
 @attrs.frozen
@@ -58,9 +59,10 @@ class ProblemsBody:
 
 @attrs.frozen
 class DetailBody:
-    """The error body of the training interface."""
+    """The error body of the training interface; `error` repeats it for a path that has no route."""
 
     detail: str
+    error: ChatError | None = None
 
 
 @attrs.frozen
@@ -156,17 +158,26 @@ def failed(failure: Exception, error_format: ErrorFormat, request_id: str) -> Re
 
 
 def report(failure: Exception, request_id: str) -> None:
-    """Log a fault with its traceback on one line, so that its text cannot forge another line of the log.
+    """Log a fault: one line, and below it the traceback of what is not an error of our own.
 
-    An `EXPECTED` one is logged without a traceback.
+    No text of a failure can forge a line of the log, whichever formatter writes it. What is `EXPECTED` is a warning
+    without a traceback.
     """
-    if isinstance(failure, EXPECTED):
-        log.warning("request %s was refused: %s", request_id, _one_line(str(failure)))
-    else:
-        log.error("request %s failed: %s", request_id, _one_line("".join(traceback.format_exception(failure))))
+    expected, ours = isinstance(failure, EXPECTED), isinstance(failure, errors.ModelyardError)
+    level, verb = (logging.WARNING, "was refused") if expected else (logging.ERROR, "failed")
+    if not log.isEnabledFor(level):
+        return
+    arguments = (request_id, verb, _escaped(str(failure)) if ours else type(failure).__name__)
+    record = log.makeRecord(log.name, level, __file__, 0, "request %s %s: %s", arguments, exc_info=None)
+    cause = failure.__cause__ if ours and _status(failure) != errors.ModelyardError.status else failure
+    if cause is not None and not expected:
+        lines = "".join(traceback.format_exception(cause)).splitlines()
+        record.exc_text = "\n".join(f"  {_escaped(line)}" for line in lines)
+    log.handle(record)
 
 
-def _one_line(text: str) -> str:
+def _escaped(text: str) -> str:
+    """Escape line breaks and control characters."""
     return text.encode("unicode_escape").decode("ascii")
 
 
@@ -178,7 +189,7 @@ def _headers(failure: Exception) -> list[Header]:
     headers = []
     if isinstance(failure, http_errors.MethodNotAllowed):
         headers.append(("allow", failure.allow))
-    if isinstance(failure, errors.Conflict):
+    if isinstance(failure, errors.Conflict | errors.NoAnswerPrepared):
         headers.append(("x-should-retry", "false"))
     wait = getattr(failure, "retry_after", None)
     if wait is not None or _status(failure) in _LATER:
@@ -213,13 +224,16 @@ def chat_body(failure: Exception, status: int) -> Mapping[str, Any]:
         message, param = first.msg if whole else sentence(failure.problems), place(first) or None
         if whole and failure.code not in message:
             message += f" ({failure.code})"  # one client looks for the code in the message
-    data: Mapping[str, Any] = unstructure(ChatErrorBody(ChatError(message, type_, param, _code(failure))))
+    both = message if isinstance(failure, http_errors.UnknownRoute) else None  # a client of either format may ask
+    data: Mapping[str, Any] = unstructure(ChatErrorBody(ChatError(message, type_, param, _code(failure)), both))
     return data
 
 
-def _detail_body(failure: Exception, status: int) -> ProblemsBody | DetailBody:
+def _detail_body(failure: Exception, status: int) -> object:
     if isinstance(failure, errors.InvalidInput):
         return ProblemsBody.of(failure.problems)
+    if isinstance(failure, http_errors.UnknownRoute):
+        return chat_body(failure, status)
     return DetailBody(_words(failure))
 
 

@@ -37,6 +37,12 @@ class UnsupportedMedia(CallerError):
     status = 415
 
 
+class ClientDisconnected(CallerError):
+    """The connection closed before the request had come in, or the response had gone out."""
+
+    code = "client_disconnected"
+
+
 class BodyTimeout(CallerError):
     """The body came too slowly."""
 

@@ -22,8 +22,23 @@ PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("inference", "v1"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v2",): (Auth.BASIC, ErrorFormat.REASON),
     ("evaluations",): (Auth.BASIC, ErrorFormat.REASON),
+    ("uploads",): (Auth.PUBLIC, ErrorFormat.ERRORS),
+    ("graphql",): (Auth.PUBLIC, ErrorFormat.ERRORS),
 }
-"""Below these prefixes even a path that does not exist requires a caller. The first prefix that fits counts."""
+"""Who may ask for a path that does not exist below a prefix, and the format of the answer. The first that fits counts.
+
+Below those of the interfaces even such a path requires a caller.
+"""
+
+_TRAINING, _CHAT = "POST /v1/preview/sft-training-jobs", "POST /inference/v1/chat/completions"
+HINTS: Mapping[str, str] = {
+    "responses": f"models answer at {_CHAT}; ",
+    "completions": f"models answer at {_CHAT}; ",
+    "embeddings": f"models answer at {_CHAT}, and none makes embeddings; ",
+    "fine_tuning": f"training jobs are created by {_TRAINING}; ",
+    "files": "training data are stored by POST /v1/preview/datasets; ",
+}
+"""What to use in the place of routes of other services, by the segment after `v1`."""
 
 
 def mounted_path(raw: str | None, path: str, root: str) -> str:
@@ -51,11 +66,12 @@ class RouteMatch:
     params: Mapping[str, str]
     auth: Auth
     error_format: ErrorFormat
+    hint: str = ""
 
     def route(self, method: str) -> Route:
         """Return the route of a method; HEAD has that of GET. Raises `UnknownRoute`, `MethodNotAllowed`."""
         if not self.routes:
-            raise UnknownRoute("no route has this path; /openapi.json lists the routes")
+            raise UnknownRoute(f"no route has this path; {self.hint}/openapi.json lists the routes")
         route = self.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             raise MethodNotAllowed(self.allowed)
@@ -110,7 +126,7 @@ class HttpRouter:
         segments = _decoded(raw_path)
         found = _walk(self._root, segments)
         if found is None:
-            return RouteMatch({}, {}, *_guard(segments))
+            return RouteMatch({}, {}, *_guard(segments), _hint(segments))
         routes, params = found
         anyone = next(iter(routes.values()))
         return RouteMatch(routes, params, anyone.auth, anyone.error_format)
@@ -182,3 +198,8 @@ def _guard(segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
         if tuple(segments[: len(prefix)]) == prefix:
             return guard
     return Auth.PUBLIC, ErrorFormat.REASON
+
+
+def _hint(segments: Sequence[str | None]) -> str:
+    names = [segment for segment in segments[:3] if segment != "inference"]
+    return HINTS.get(names[1] or "", "") if len(names) > 1 and names[0] == "v1" else ""

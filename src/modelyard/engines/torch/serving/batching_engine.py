@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from contextlib import contextmanager
 from functools import partial
 
@@ -58,8 +58,7 @@ class Engine:
         else:
             self.rows = self._passes = SeparateCaches(network, bank, rows, memory)
         self._waiting: deque[Sequence] = deque()
-        self._lock = threading.Lock()
-        self._lead, self._leaders = LeaderElection(), ThreadPoolExecutor(4, "modelyard-engine")
+        self._lock, self._lead, self._leaders = threading.Lock(), LeaderElection(), futures.ThreadPoolExecutor(4)
         self._changed: list[Sequence] = []
         self._sampler: Sampler | None = None
 

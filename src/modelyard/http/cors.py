@@ -1,0 +1,48 @@
+"""Cross-origin requests: browsers may use the platform from pages of origins that the host allows."""
+
+import re
+from collections.abc import Iterable
+
+from modelyard.errors import InvalidInput
+from modelyard.http.message import Header, Headers, Response
+
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
+_NAMES = re.compile(r"[A-Za-z0-9-]+( *, *[A-Za-z0-9-]+)*")
+_MAX_AGE = ("access-control-max-age", "600")
+_EXPOSED = ("access-control-expose-headers", "x-request-id, retry-after, x-should-retry, allow, deprecation, etag")
+_VARY = ("vary", "origin")
+
+
+class AllowedOrigins:
+    """The origins whose pages may use the platform: `https://app.example.com`, or `*` for all.
+
+    Keys are sent in a header and never in a cookie, so that no page can use a key that it does not have.
+    """
+
+    def __init__(self, origins: Iterable[str]) -> None:
+        self._origins = frozenset(origins)
+        for origin in self._origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise InvalidInput.at("cors_origins", msg=f"{origin!r} must be like https://app.example.com, or *")
+
+    def allows(self, headers: Headers) -> bool:
+        """Return whether the request comes from a page of an allowed origin."""
+        return "origin" in headers and ("*" in self._origins or headers["origin"] in self._origins)
+
+    def preflight(self, headers: Headers, methods: Iterable[str]) -> Response | None:
+        """Return the answer to a browser that asks whether it may send a request; None if it does not ask that."""
+        if not self.allows(headers) or "access-control-request-method" not in headers:
+            return None
+        answer = [("access-control-allow-methods", ", ".join(methods)), _MAX_AGE]
+        names = headers.get("access-control-request-headers", "")
+        if _NAMES.fullmatch(names):
+            answer.append(("access-control-allow-headers", names))
+        return Response(204, answer, b"")
+
+    def headers(self, headers: Headers) -> list[Header]:
+        """Return the headers of the response to a request."""
+        if not self._origins:
+            return []
+        if not self.allows(headers):
+            return [_VARY]
+        return [("access-control-allow-origin", headers["origin"]), _EXPOSED, _VARY]
