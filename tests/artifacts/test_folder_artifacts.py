@@ -165,3 +165,16 @@ def test_altered_bytes_fail_the_check(path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(StoreError, match="altered"):
         artifacts.check()
     assert os.listdir(path) == []
+
+
+def test_the_names_of_new_folders_are_brought_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(folder, "sync_folder", synced.append)
+    folder.FolderArtifacts(tmp_path / "a" / "b")
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+
+
+def test_a_system_without_locks_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "HAS_LOCKS", False)
+    with pytest.raises(StoreError, match="on Windows use WSL"):
+        folder.FolderArtifacts(tmp_path / "a")

@@ -7,7 +7,6 @@ that opens the folder removes it.
 """
 
 import errno
-import fcntl
 import hashlib
 import io
 import itertools
@@ -20,13 +19,15 @@ from functools import partial
 from typing import Any, BinaryIO, cast
 
 from modelyard.artifacts.memory import new_name
+from modelyard.disk import HAS_LOCKS, NO_ROOM, lock, sync, sync_folder
 from modelyard.errors import ArtifactMissing, StorageFull, StoreError
 from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PART = re.compile(r"[0-9a-f]{32}\.part")
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_CHILD = getattr(os, "O_CLOEXEC", 0)
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _NO_CHILD
 _CHUNK = 2**20
 _PROOF = b"artifacts can be written and read"
 
@@ -36,9 +37,11 @@ class FolderArtifacts:
 
     def __init__(self, path: str | os.PathLike[str], randomness: Randomness = os.urandom) -> None:
         self._randomness, self._count = randomness, itertools.count()
+        if not HAS_LOCKS:
+            raise StoreError("artifacts in a folder need Linux or macOS: on Windows use WSL, or your own `artifacts`")
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-            self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _make_folder(os.path.abspath(path))
+            self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_CHILD)
         except OSError as error:
             raise _to_store_error(error) from error
         weakref.finalize(self, os.close, self._folder)
@@ -79,16 +82,16 @@ class FolderArtifacts:
                 continue
             except OSError as error:
                 raise _to_store_error(error) from error
-            if _lock(file) and os.fstat(file).st_nlink and not self._exists(name):
+            if lock(file) and os.fstat(file).st_nlink and not self._exists(name):
                 return name, file
             self._unlink(f"{name}.part")
             os.close(file)
 
     def _finish(self, name: str, file: int) -> None:
         try:
-            os.fsync(file)
+            sync(file)
             os.rename(f"{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            os.fsync(self._folder)
+            sync(self._folder)
         except OSError as error:
             raise _to_store_error(error) from error
 
@@ -106,7 +109,7 @@ class FolderArtifacts:
         if not _NAME.fullmatch(name):
             raise _missing(name)
         try:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+            file = os.open(name, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 raise _missing(name) from error
@@ -151,7 +154,7 @@ class FolderArtifacts:
         """Store bytes under a name that another folder has given. Raises `StorageFull` or `FileExistsError`."""
         file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
         try:
-            _lock(file)
+            lock(file)
             _fill(file, chunks)
             self._finish(name, file)
         except BaseException:
@@ -177,9 +180,9 @@ class FolderArtifacts:
                 self._remove_dead_part(part)
 
     def _remove_dead_part(self, part: str) -> None:
-        file = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+        file = os.open(part, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
         try:
-            if _lock(file):
+            if lock(file):
                 self._unlink(part)
         finally:
             os.close(file)
@@ -212,13 +215,15 @@ def _write(file: int, chunk: bytes) -> None:
         raise _to_store_error(error) from error
 
 
-def _lock(file: int) -> bool:
-    """Take the lock that shows that a part's writer is alive; return False if another process holds it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _make_folder(path: str) -> None:
+    """Create a missing folder, and bring its name to the disk with those of the folders above that were missing."""
+    above = os.path.dirname(path)
+    if not os.path.isdir(above):
+        _make_folder(above)
+    with suppress(FileExistsError):
+        os.mkdir(path, mode=0o700)
+    with suppress(PermissionError):  # a folder that this user may not read was there before
+        sync_folder(above)
 
 
 def _missing(name: str) -> ArtifactMissing:
@@ -226,7 +231,7 @@ def _missing(name: str) -> ArtifactMissing:
 
 
 def _to_store_error(error: OSError) -> StoreError:
-    if error.errno in _NO_ROOM:
+    if error.errno in NO_ROOM:
         return StorageFull("no room for artifacts on the disk; free some, then try again")
     return StoreError(f"the artifacts folder cannot be used: {error.strerror}; check the disk and its permissions")
 

@@ -4,16 +4,19 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
+import types
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreError
+from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
 from modelyard.protocols import Tx
-from modelyard.stores.sqlite import SqliteStore, fair_lock
+from modelyard.stores.sqlite import SqliteStore, errors, fair_lock
 from modelyard.stores.sqlite.errors import is_busy, to_store_error
+from modelyard.stores.sqlite.group_commit import PendingStep
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Specimen
 
@@ -200,7 +203,7 @@ def test_a_peer_frozen_holding_the_fair_lock_does_not_stop_the_others(store: Sql
 
 
 def test_without_file_locks_polling_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_lock, "_FLOCK", False)
+    monkeypatch.setattr(fair_lock, "HAS_LOCKS", False)
     with (
         closing(SqliteStore(path, CONTRACT_RECORDS, patience=0.05)) as store,
         closing(sqlite3.connect(path, isolation_level=None)) as peer,
@@ -227,7 +230,7 @@ class Fault(sqlite3.OperationalError):
         (sqlite3.SQLITE_BUSY, StoreBusy),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusy),
         (sqlite3.SQLITE_FULL, StorageFull),
-        (sqlite3.SQLITE_IOERR_WRITE, StorageFull),
+        (sqlite3.SQLITE_IOERR_WRITE, StoreError),
         (sqlite3.SQLITE_IOERR_SHMSIZE, StorageFull),
         (sqlite3.SQLITE_IOERR_READ, StoreError),
         (sqlite3.SQLITE_READONLY, StoreError),
@@ -246,3 +249,46 @@ def test_the_errors_are_those_of_the_module_that_sqlite_utils_uses() -> None:
     from modelyard.stores.sqlite.errors import SqliteError
 
     assert SqliteError is used.Error
+
+
+def test_a_write_that_fails_under_a_limit_of_file_sizes_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = types.SimpleNamespace(RLIMIT_FSIZE=1, RLIM_INFINITY=-1, getrlimit=lambda _: (2**20, -1))
+    monkeypatch.setattr(errors, "resource", limited)
+    assert type(to_store_error(Fault(sqlite3.SQLITE_IOERR_WRITE))) is StorageFull
+
+
+def test_a_failed_write_says_that_the_disk_failed() -> None:
+    assert "the disk could not be written" in str(to_store_error(Fault(sqlite3.SQLITE_IOERR_WRITE)))
+
+
+def test_a_file_that_cannot_be_used_is_named(path: Path) -> None:
+    path.write_text("not a database, and long enough to be read as one" * 50)
+    with pytest.raises(StoreCorrupt, match=str(path)):
+        SqliteStore(path, CONTRACT_RECORDS)
+
+
+def test_a_damaged_schema_is_damage(path: Path) -> None:
+    SqliteStore(path, CONTRACT_RECORDS).close()
+    whole = path.read_bytes()
+    damaged = whole.replace(b'CREATE TABLE "counters"', b'CREATE TABLE "count\xe5rs"', 1)
+    assert damaged != whole
+    path.write_bytes(damaged)
+    with pytest.raises(StoreCorrupt):
+        SqliteStore(path, CONTRACT_RECORDS)
+    assert path.read_bytes() == damaged
+
+
+def test_no_caller_waits_longer_than_the_patience(path: Path) -> None:
+    """One that stood in line after a call that waited in vain is not given a second patience."""
+    with closing(SqliteStore(path, CONTRACT_RECORDS, patience=60.0)) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+            foreign.execute("BEGIN IMMEDIATE")
+            calls = [PendingStep(lambda tx: None, durable=True) for _ in range(3)]
+            calls[0].since = calls[1].since = time.monotonic() - 61
+            store._writer.run(calls)
+            assert [call.settled for call in calls] == [True, True, False]
+            with pytest.raises(StoreBusy, match="try again"):
+                calls[1].outcome()
+            foreign.execute("ROLLBACK")
+        store._writer.run(calls[2:])
+        assert calls[2].outcome() is None

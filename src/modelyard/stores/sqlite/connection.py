@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which may be pysqlite3
 
+from modelyard.disk import sync_folder, sync_path
 from modelyard.errors import StoreClosed
 from modelyard.protocols import Clock, Snapshot
 from modelyard.stores.sqlite.errors import SqliteError, store_errors, to_store_error
@@ -55,25 +56,6 @@ def create_file(path: str) -> None:
     sync_folder(os.path.dirname(path))
 
 
-def sync_file(path: str) -> None:
-    """Wait until the bytes of a file are on the disk."""
-    _sync(path, os.O_RDWR)
-
-
-def sync_folder(path: str) -> None:
-    """Wait until a folder's entries are on the disk, on systems where folders can be opened."""
-    if hasattr(os, "O_DIRECTORY"):
-        _sync(path, os.O_DIRECTORY)
-
-
-def _sync(path: str, flags: int) -> None:
-    opened = os.open(path, flags)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 def back_up(source: str, target: str, busy_seconds: float) -> None:
     """Copy the database `source` to `target`, compacted; it is on the disk when this returns.
 
@@ -97,7 +79,7 @@ def back_up(source: str, target: str, busy_seconds: float) -> None:
 def _copy(source: str, target: str, busy_seconds: float) -> None:
     with closing(connect(source, "ro", busy_seconds)) as connection:
         connection.execute("VACUUM INTO ?", (target,))
-    sync_file(target)
+    sync_path(target)
 
 
 _MAX_IDLE = 16

@@ -3,22 +3,33 @@
 The error classes are those of the module that sqlite-utils itself uses.
 """
 
-import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which may be pysqlite3
 
-from modelyard.errors import StorageFull, StoreBusy, StoreCorrupt, StoreError
+from modelyard.disk import NO_ROOM
+from modelyard.errors import StorageFull, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 SqliteError = sqlite3.Error
 """The error that any call of SQLite may raise."""
 
 _BUSY, _LOCKED, _IOERR, _CORRUPT, _FULL, _PROTOCOL, _NOTADB = 5, 6, 10, 11, 13, 15, 26
-_NO_ROOM = {_IOERR | detail << 8 for detail in (3, 6, 18, 19)}
-"""I/O errors while writing, truncating or extending a file: the disk is full or a file-size limit is reached."""
+_NOT_WRITTEN = {_IOERR | detail << 8 for detail in (3, 6)}
+"""I/O errors while writing or truncating a file: a limit of file sizes is reached, or the disk has failed.
 
-_NO_ROOM_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+A full disk has a code of its own.
+"""
+_NO_ROOM = {_IOERR | detail << 8 for detail in (18, 19)}
+"""I/O errors while extending the shared index of the log."""
+
+_UNREADABLE = "Could not decode to UTF-8"
+"""How the message of a damaged string begins."""
 
 _ERRORS: Mapping[int, type[StoreError]] = {
     _BUSY: StoreBusy,
@@ -32,11 +43,21 @@ _ERRORS: Mapping[int, type[StoreError]] = {
 
 def to_store_error(error: Exception) -> StoreError:
     """Return a new store error for this SQLite error, which is its cause."""
-    code = _code(error)
-    kind = StorageFull if code in _NO_ROOM else _ERRORS.get(code & 0xFF, StoreError)
-    store_error = kind(str(error))
+    code, message = _code(error), str(error)
+    kind = _ERRORS.get(code & 0xFF, StoreError)
+    if code in _NO_ROOM or (code in _NOT_WRITTEN and _size_is_limited()):
+        kind = StorageFull
+    elif code in _NOT_WRITTEN:
+        message = f"the disk could not be written ({message}); check it, and the quota of this user"
+    elif message.startswith(_UNREADABLE):
+        kind, message = StoreCorrupt, "the file is damaged: a string cannot be read; restore a backup"
+    store_error = kind(message)
     store_error.__cause__ = error
     return store_error
+
+
+def _size_is_limited() -> bool:
+    return resource is not None and resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
 
 
 def is_busy(error: Exception) -> bool:
@@ -51,9 +72,21 @@ def store_errors() -> Iterator[None]:
         yield
     except SqliteError as error:
         raise to_store_error(error) from error
+    except UnicodeDecodeError as error:
+        raise StoreCorrupt("the file is damaged: its schema cannot be read; restore a backup") from error
     except OSError as error:
-        kind = StorageFull if error.errno in _NO_ROOM_ERRNO else StoreError
+        kind = StorageFull if error.errno in NO_ROOM else StoreError
         raise kind(str(error)) from error
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Raise errors as `store_errors` does, with the name of a file that cannot be used."""
+    try:
+        with store_errors():
+            yield
+    except (StoreCorrupt, StoreTooNew) as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _code(error: Exception) -> int:

@@ -11,15 +11,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from modelyard.disk import HAS_LOCKS, lock, unlock
 from modelyard.errors import StoreBusy
 from modelyard.stores.sqlite.errors import SqliteError, is_busy
-
-try:
-    import fcntl
-
-    _FLOCK = True
-except ModuleNotFoundError:  # this system has polling only
-    _FLOCK = False
 
 T = TypeVar("T")
 
@@ -36,10 +30,14 @@ class FairLock:
         self._tolerance = min(_TOLERANCE, patience / 4)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
-    def enter(self, begin: Callable[[], T]) -> T:
-        """Call `begin` until SQLite is not busy; return its result. Raises `StoreBusy` after `patience` seconds."""
+    def enter(self, begin: Callable[[], T], since: float | None = None) -> T:
+        """Call `begin` until SQLite is not busy; return its result.
+
+        Raises `StoreBusy` after `patience` seconds, which began at `since` on the monotonic clock, or now.
+        """
         held = self._lock()
         start, waited = time.monotonic(), 0.0
+        patience = self.left(start if since is None else since, start)
         try:
             while True:
                 if held or waited > self._tolerance:
@@ -48,7 +46,7 @@ class FairLock:
                     except SqliteError as error:
                         if not is_busy(error):
                             raise
-                if waited > self._patience:
+                if waited > patience:
                     raise StoreBusy(f"another process held the database for {self._patience} seconds; try again")
                 time.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 - jitter, not a secret
                 waited = time.monotonic() - start
@@ -56,19 +54,17 @@ class FairLock:
         finally:
             self._unlock()
 
+    def left(self, since: float, now: float) -> float:
+        """Return the seconds of patience that a caller who has waited `since` then still has."""
+        return max(0.0, self._patience - (now - since))
+
     def close(self) -> None:
         """Close the lock file."""
         os.close(self._file)
 
     def _lock(self) -> bool:
-        if not _FLOCK:
-            return True
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return lock(self._file) if HAS_LOCKS else True  # without them there is polling only
 
     def _unlock(self) -> None:
-        if _FLOCK:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        if HAS_LOCKS:
+            unlock(self._file)

@@ -13,7 +13,7 @@ from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Clock, Snapshot, Store, Tx
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
-from modelyard.stores.sqlite.errors import store_errors
+from modelyard.stores.sqlite.errors import naming
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.group_commit import GroupCommit
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
@@ -64,7 +64,7 @@ class SqliteStore:
         self._pid = os.getpid()
         self._touch_sql = set_version(migrations)
         self._closing = threading.Lock()
-        with store_errors(), ExitStack() as opened:
+        with naming(self._path), ExitStack() as opened:
             self._open(opened, plans_of(records), migrations)
             self._opened = opened.pop_all()
 
@@ -172,6 +172,8 @@ def _migrate(
 ) -> None:
     database = Database(connection, execute_plugins=False, recursive_triggers=False)
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA fullfsync=ON")  # on macOS; elsewhere it means nothing
+    connection.execute("PRAGMA checkpoint_fullfsync=ON")
     if fair_lock.enter(lambda: up_to_date(database, plans.values(), migrations)):
         return  # without the write lock, which a frozen process may hold
     fair_lock.enter(lambda: connection.execute("BEGIN IMMEDIATE"))

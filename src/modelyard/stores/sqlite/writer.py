@@ -39,6 +39,8 @@ class Writer:
     def run(self, group: Sequence[PendingStep[Any]]) -> float:
         """Settle every call, once all that it saw is committed. Returns how many seconds the commit took.
 
+        Where another process holds the file, only those calls are settled whose patience is at its end.
+
         Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
         """
         self._committing = False
@@ -46,8 +48,10 @@ class Writer:
         try:
             return self._run_together(group)
         except StoreBusy as busy:
-            for call in group:
-                call.fail(StoreBusy(str(busy)))
+            now = time.monotonic()
+            for call in group:  # those that came later wait for as long
+                if call is group[0] or not self._fair_lock.left(call.since, now):
+                    call.fail(StoreBusy(str(busy)))
         except SqliteError as error:
             self._roll_back()
             self._run_alone(group, error)
@@ -64,7 +68,7 @@ class Writer:
 
     def _run_together(self, group: Sequence[PendingStep[Any]]) -> float:
         self._synchronize(self._power and any(map(_is_durable, group)))
-        self._fair_lock.enter(self._begin)
+        self._fair_lock.enter(self._begin, group[0].since)
         shared = len(group) > 1
         wrote = [self._attempt(call, shared) for call in group]
         seconds = self._commit(any(wrote))

@@ -1,0 +1,59 @@
+"""The disk: when bytes are really on it, which errors say that it is full, and locks between processes."""
+
+import errno
+import os
+from contextlib import suppress
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a disk that is full, a quota that is used up, and a limit of file sizes that is reached."""
+
+HAS_LOCKS = fcntl is not None
+"""Whether this system has locks of files that end with their process."""
+
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+def sync(file: int) -> None:
+    """Wait until the bytes of an open file, or the names in an open folder, are on the disk.
+
+    On macOS `fsync` leaves them in the memory of the drive, which a power cut empties; there is a stronger call.
+    """
+    if _FULL_SYNC is not None:
+        with suppress(OSError):  # a file system without it has fsync
+            fcntl.fcntl(file, _FULL_SYNC)
+            return
+    os.fsync(file)
+
+
+def sync_path(path: str, flags: int = os.O_RDWR) -> None:
+    """Open a file with these flags, and wait until it is on the disk."""
+    opened = os.open(path, flags)
+    try:
+        sync(opened)
+    finally:
+        os.close(opened)
+
+
+def sync_folder(path: str) -> None:
+    """Wait until a folder's names are on the disk, on systems where folders can be opened."""
+    if hasattr(os, "O_DIRECTORY"):
+        sync_path(path, os.O_DIRECTORY)
+
+
+def lock(file: int) -> bool:
+    """Lock an open file for this process; return False if another one has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(file: int) -> None:
+    """Release the lock of an open file."""
+    fcntl.flock(file, fcntl.LOCK_UN)
