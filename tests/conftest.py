@@ -1,6 +1,7 @@
 """What tests of several parts need: evaluation runs in a store, as an engine writes them; no test depends on speed."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from decimal import Decimal
@@ -22,6 +23,9 @@ pytest_plugins = [
     "pytest_modelyard",
     "pytester",
 ]  # the first also where modelyard was not installed but put on the path
+
+# Tests start processes by the hundred, each of which imports the package: compiled once, and not again by each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing. Each run looks
 # at the same examples; `--hypothesis-profile=search` looks for new ones.

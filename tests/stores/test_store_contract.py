@@ -13,7 +13,7 @@ from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
 
-QUICK = settings(max_examples=25, stateful_step_count=20, deadline=None, database=None)
+QUICK = settings(max_examples=15, stateful_step_count=20, deadline=None, database=None)
 
 
 class TestMemoryStore(StoreContract):

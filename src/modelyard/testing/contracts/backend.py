@@ -49,7 +49,7 @@ from modelyard.testing.contracts.backend_client import (
 
 # Equal requests each time; and as a backend may be slow, a failing request is not shrunk.
 _quick = settings(
-    max_examples=50,
+    max_examples=25,
     derandomize=True,
     phases=[Phase.generate],
     deadline=None,

@@ -16,7 +16,7 @@ from modelyard.stores.columns import MAX_INDEXED
 from modelyard.testing.contracts.store_machine import Window, names_of_columns, sorted_items, windows
 from modelyard.testing.contracts.store_values import ITEM, UNKEEPABLE, Colour, Item, Specimen, items, specimens
 
-_quick = settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+_quick = settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 def keep(store: Store, *records: object) -> None:
