@@ -31,7 +31,8 @@ class PooledCall(Generic[T]):
     """A call on its way through a pool; `future` is its outcome on the event loop that awaits it."""
 
     def __init__(self, tenant: str, function: Callable[[], T]) -> None:
-        self.tenant, self._function = tenant, function
+        self.tenant: str = tenant
+        self._function = function
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[T] = self._loop.create_future()
 

@@ -26,7 +26,7 @@ class ConnectionTrace:
     """Notes whether a request opened a connection; otherwise it was sent over one that was kept."""
 
     def __init__(self) -> None:
-        self.opened = False
+        self.opened: bool = False
 
     def note(self, event: str, info: Mapping[str, Any]) -> None:
         """Take an event of httpcore, as its `trace` extension describes them."""

@@ -77,7 +77,8 @@ class Expression(ABC):
     def __bool__(self) -> bool:
         raise TypeError("a condition has no value without a trial; join conditions with &, | and ~, in parentheses")
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
 
 @attrs.frozen(eq=False)

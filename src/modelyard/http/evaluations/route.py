@@ -128,7 +128,9 @@ class ListingQuery(Query):
 
     def __init__(self, parameters: Mapping[str, Sequence[str]]) -> None:
         super().__init__(parameters)
-        self.limit, self.offset, self.after = self.whole("limit"), self.whole("offset") or 0, self.text("after")
+        self.limit: int | None = self.whole("limit")
+        self.offset: int = self.whole("offset") or 0
+        self.after: str | None = self.text("after")
 
     def response(self, listing: Listing[T], shown: Callable[[T], object]) -> Response:
         """Return the requested part of a listing, one JSON object a line."""

@@ -12,7 +12,7 @@ from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, Promo
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, NAME, Length, Within
 from modelyard.formats.converter import structure
-from modelyard.http.listing import page_class
+from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import Answer, answer_from
 
 # ---- requests
@@ -211,7 +211,9 @@ class PromotionObject(Answer):
         return answer_from(cls, promotion, object="promotion", verdict=promotion.verdict or None)
 
 
-AliasPage = page_class("AliasPage", AliasObject, "All aliases of a model, by name.")
-PromotionPage = page_class("PromotionPage", PromotionObject, "Some changes of an alias, in order.")
-TrainableModelPage = page_class("TrainableModelPage", TrainableModel, "Some models, in the order of their creation.")
-CheckpointPage = page_class("CheckpointPage", CheckpointObject, "Some checkpoints, by step.")
+AliasPage: type[PageObject] = page_class("AliasPage", AliasObject, "All aliases of a model, by name.")
+PromotionPage: type[PageObject] = page_class("PromotionPage", PromotionObject, "Some changes of an alias, in order.")
+TrainableModelPage: type[PageObject] = page_class(
+    "TrainableModelPage", TrainableModel, "Some models, in the order of their creation."
+)
+CheckpointPage: type[PageObject] = page_class("CheckpointPage", CheckpointObject, "Some checkpoints, by step.")

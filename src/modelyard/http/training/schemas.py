@@ -12,7 +12,7 @@ from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, Length
 from modelyard.formats.converter import structure
-from modelyard.http.listing import page_class
+from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import Answer, answer_from
 
 T = TypeVar("T")
@@ -185,7 +185,9 @@ class DatasetObject(Answer):
     digest: str
 
 
-TrainingJobPage = page_class(
+TrainingJobPage: type[PageObject] = page_class(
     "TrainingJobPage", TrainingJobObject, "Some training jobs, in the order of their creation."
 )
-TrainingEventPage = page_class("TrainingEventPage", TrainingEventObject, "Some events of a job, in order.")
+TrainingEventPage: type[PageObject] = page_class(
+    "TrainingEventPage", TrainingEventObject, "Some events of a job, in order."
+)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Generator
 from functools import partial
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, Unpack
 
 import attrs
 
@@ -16,7 +16,7 @@ from modelyard.errors import ModelNotFound, NotFound, RecordNotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
-from modelyard.platform.chat.request import ChatOptions, CompletionOptions, build_request
+from modelyard.platform.chat.request import ChatOptions, build_request
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
@@ -92,17 +92,16 @@ class Chat:
         return paging.cursor_at(StoredCompletion, index, kept)
 
     def _flow(self, request: CompletionRequest | None, options: ChatOptions, streamed: bool) -> Flow[CompletionResult]:
-        keywords: dict[str, Any] = {**options}
-        entity, project = keywords.pop("entity", None), keywords.pop("project", None)
+        entity, project = options.pop("entity", None), options.pop("project", None)
         if request is None:
-            request = build_request(cast("CompletionOptions", self._named(keywords)), streamed)
-        elif keywords:
+            request = build_request(self._named(options), streamed)
+        elif options:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:
             request = attrs.evolve(request, streamed=streamed)
         return self._pipeline(request, self._principal.attribution(entity, project))
 
-    def _named(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _named(self, options: ChatOptions) -> ChatOptions:
         """Put its name in the place of a model or checkpoint that is given as a value."""
         given = options.get("model")
         if not isinstance(given, Model | Checkpoint):

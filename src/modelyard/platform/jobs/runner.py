@@ -71,7 +71,7 @@ class Runner:
         self.runtime: Runtime = runtime
         self.id: str = runtime.ids()
         self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
-        self.claimant = Claimant(self.id, process_here(), alone)
+        self.claimant: Claimant = Claimant(self.id, process_here(), alone)
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0

@@ -29,7 +29,9 @@ class Presence:
     """The record of this platform's process and the thread that keeps it beating. Thread-safe."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.id, self.machine, self._process = runtime.ids(), machine(), str(this_process())
+        self.id: str = runtime.ids()
+        self.machine: str = machine()
+        self._process = str(this_process())
         self._runtime = runtime
         self._held: set[str] = set()
         self._lock = threading.Lock()
