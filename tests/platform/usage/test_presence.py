@@ -326,32 +326,36 @@ def test_closing_books_what_was_produced_and_releases_the_rest(fleet: Fleet, lim
 
 @attrs.define(eq=False)
 class Closes(EchoBackend):
-    """Closes its platform in the middle of an answer."""
+    """Closes its platform after so many tokens of an answer."""
 
+    after: int
     closing: Callable[[], None] = lambda: None
 
-    def __attrs_pre_init__(self) -> None:
+    def __attrs_pre_init__(self, *_: object) -> None:
         super().__init__(pricing=PRICE)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        first, *rest = super().stream(attrs.evolve(request, streamed=True), model)
-        yield first
-        self.closing()
-        yield from rest
+        for number, delta in enumerate(super().stream(attrs.evolve(request, streamed=True), model)):
+            if number == self.after:
+                self.closing()
+            yield delta
 
 
+@pytest.mark.parametrize("produced", [1, 4])
 @pytest.mark.parametrize("limit", [None, 99])
-def test_an_answer_that_ends_when_its_platform_is_closed_is_booked_once(fleet: Fleet, limit: int | None) -> None:
-    backend = Closes()
+def test_an_answer_that_ends_when_its_platform_is_closed_is_booked_once(
+    fleet: Fleet, limit: int | None, produced: int
+) -> None:
+    backend = Closes(produced)
     after, closing = fleet.open(), fleet.open(backend=backend)
     backend.closing = closing.close
     if limit is not None:
         closing.usage.set_budget(limit)
     with pytest.raises(StoreClosed, match="was closed while the request ran"):
         closing.chat.complete(**FIVE)
-    assert [row.completion_tokens for row in after.usage.list()] == [1]
+    assert [row.completion_tokens for row in after.usage.list()] == [produced]
     if limit is not None:
-        assert budget(after) == (0, 1)
+        assert budget(after) == (0, produced)
 
 
 def test_a_stream_that_is_dropped_after_its_platform_was_closed_says_nothing(
