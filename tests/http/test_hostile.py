@@ -165,8 +165,9 @@ def message(body: Any) -> str:
 def test_a_body_that_is_not_a_json_object_is_refused_and_stores_nothing(
     client: Any, everything: Any, route: Route
 ) -> None:
+    before = everything()
+
     def check(raw: bytes) -> None:
-        before = everything()
         answer = client.send(route.method, sample(route), raw=raw, **credentials(route))
         if raw == b"null" and route.body is Body.CONTROL:
             assert answer.status < 500  # null is as good as no body where none is needed
