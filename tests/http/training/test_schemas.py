@@ -222,7 +222,7 @@ def test_captured_bodies_are_read_piece_by_piece(name: str) -> None:
         ([{"trajectories": {}}], (0, "trajectories")),
         ([{"trajectories": [answered(), {}]}], (0, "trajectories", 1, "messages_and_choices")),
         ([{"trajectories": [answered(reward="good")]}], (0, "trajectories", 0, "reward")),
-        ([{"trajectories": [answered(metadata={"big": 2**70})]}], (0, "trajectories", 0)),
+        ([{"trajectories": [answered(metadata={"big": 2**70})]}], (0, "trajectories", 0, "metadata", "big")),
         ([{"trajectories": [], "logs": [5]}], (0, "logs", 0)),
         ([{"trajectories": [], "metadata": {"x": "\ud800"}}], (0, "metadata")),
     ],
