@@ -1,6 +1,6 @@
 """Readers that follow every listing while two processes write: none may miss a record, or see one twice.
 
-    python tests/campaigns/followers.py [--seconds 20] [--seed 1] [--sabotage]
+    python -m tests.campaigns.followers [--seconds 20] [--seed 1] [--sabotage]
 
 Each process has four writing threads and a follower on each listing, and its clock steps back now and then. Prints a
 report as JSON; fails when a record was skipped or repeated. `--sabotage` draws the number of a record before its
