@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from each import check_each
+from modelyard.backends import ScriptedBackend
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BackendError, StorageFull, StoreBusy
@@ -315,9 +316,18 @@ def test_a_method_that_a_path_has_not_is_405_for_anybody(method: str, path: str,
 def test_every_503_says_when_to_come_again(client_for: Any) -> None:
     with open_platform() as platform:
         client = client_for(platform)
-        body = {"model_id": "m", "training_data_url": "modelyard:///acme/p/d"}
-        assert client.send("POST", "/v1/preview/sft-training-jobs", body).status in (404, 422, 503)
-    assert client.send("GET", "/v1/preview/models").headers["retry-after"] == "1"
+    answer = client.send("GET", "/v1/preview/models")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_a_script_that_is_used_up_is_asked_once_only(client_for: Any) -> None:
+    with open_platform(backend=ScriptedBackend(["one"])) as platform:
+        client = client_for(platform)
+        assert client.chat(model="scripted").status == 200
+        answer = client.chat(model="scripted")
+    assert answer.status == 400
+    assert answer.headers["x-should-retry"] == "false"
+    assert "used up" in answer.json["error"]["message"]
 
 
 def test_a_busy_store_asks_to_come_again(client_for: Any) -> None:

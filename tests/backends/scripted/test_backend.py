@@ -18,7 +18,7 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.domain.logprobs import TokenLogprob
-from modelyard.errors import BackendError, Overloaded
+from modelyard.errors import NoAnswerPrepared, Overloaded
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 
@@ -38,7 +38,7 @@ def test_answers_are_given_in_order_and_requests_are_kept() -> None:
 def test_an_exhausted_list_of_answers_raises() -> None:
     backend = ScriptedBackend(["only one"])
     ask(backend)
-    with pytest.raises(BackendError, match=r"used up: it held 1 answers.*'once more\?'"):
+    with pytest.raises(NoAnswerPrepared, match=r"used up: it held 1 answers.*'once more\?'"):
         ask(backend, "once more?")
 
 

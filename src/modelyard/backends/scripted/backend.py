@@ -18,7 +18,7 @@ class ScriptedBackend:
 
     Each choice takes one answer. The first rule that matches a request answers it: `on(...)` states the conditions,
     `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
-    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, and `BackendError` if the list is used up.
+    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, or if the list is used up.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused

@@ -11,7 +11,7 @@ import attrs
 from modelyard.backends.scripted.answers import Answer, Parts
 from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Role, Usage
 from modelyard.domain.record import EMPTY
-from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared
+from modelyard.errors import InvalidInput, NoAnswerPrepared
 
 Wanted = str | re.Pattern[str] | Callable[[str], bool]
 """A condition on a string: a string (equal to it or contained in it, depending on the condition), a pattern found in
@@ -119,12 +119,12 @@ class RuleBook:
             return [rule for rule in self._rules if rule not in self.answered]
 
     def next(self, request: CompletionRequest) -> Answer:
-        """Return the answer to this request. Raises `NoAnswerPrepared`, and `BackendError` if a list is used up."""
+        """Return the answer to this request. Raises `NoAnswerPrepared`, also if a list is used up."""
         rule = self._rule_for(request)
         with self._lock:
             left = self._left[rule]
             if not left:
-                raise BackendError(_used_up(rule, request))
+                raise NoAnswerPrepared.at("messages", msg=_used_up(rule, request))
             self.answered.append(rule)
             return left[0] if rule.repeats and len(left) == 1 else left.popleft()
 
