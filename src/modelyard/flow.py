@@ -112,6 +112,19 @@ class Await:
         return self.function()
 
 
+@attrs.define(eq=False)
+class GiveWay:
+    """Lets other tasks of the event loop run; answered with None. For work that never waits and may take long."""
+
+    waits: ClassVar[bool] = True
+
+    def perform(self, driver: "Driver[Any]") -> None:
+        pass
+
+    def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
+        return asyncio.sleep(0)
+
+
 def sleep(clock: Clock, seconds: float) -> Await:
     """Return an effect that waits for so many seconds of the clock."""
     return Await(lambda: clock.asleep(seconds), lambda: clock.sleep(seconds))

@@ -139,7 +139,25 @@ def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
         if request.max_tokens is None or tokens <= request.max_tokens:
             yield Delta(text, tokens, finish_reason=FinishReason.STOP)
             return
-    yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
+    if request.streamed:
+        yield from _one_by_one(text, request)
+    else:
+        yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
+
+
+def _one_by_one(text: str, request: CompletionRequest) -> Iterator[Delta]:
+    """Stream a text token by token; what is not read yet is not split yet."""
+    found, first, made = _TOKEN.finditer(text), True, 0
+    following = next(found, None)
+    while following is not None or first:
+        words = [] if following is None else [following[0]]
+        following, made = next(found, None), made + len(words)
+        cut = following is not None and made == request.max_tokens
+        ending = FinishReason.LENGTH if cut else None if following is not None else FinishReason.STOP
+        yield _delta([_Piece(word) for word in words], request, first, ending)
+        if cut:
+            return
+        first = False
 
 
 def stream_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:
@@ -178,15 +196,19 @@ def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReas
     groups = [[piece] for piece in kept] if separately else [kept]
     last = len(groups) - 1
     for at, group in enumerate(groups or [[]]):
-        yield Delta(
-            text="".join(piece.word for piece in group if piece.call is None),
-            tokens=len(group),
-            tool_call=group[0].call if group else None,
-            logprobs=logprobs([piece.word for piece in group], request),
-            token_ids=token_ids([piece.word for piece in group], request),
-            prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and at == 0 else (),
-            finish_reason=ending if at >= last else None,
-        )
+        yield _delta(group, request, at == 0, ending if at >= last else None)
+
+
+def _delta(group: Sequence[_Piece], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Delta:
+    return Delta(
+        text="".join(piece.word for piece in group if piece.call is None),
+        tokens=len(group),
+        tool_call=group[0].call if group else None,
+        logprobs=logprobs([piece.word for piece in group], request),
+        token_ids=token_ids([piece.word for piece in group], request),
+        prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and first else (),
+        finish_reason=ending,
+    )
 
 
 def logprobs(tokens: Sequence[str], request: CompletionRequest) -> tuple[TokenLogprob, ...]:

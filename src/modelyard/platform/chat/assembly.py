@@ -20,7 +20,7 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.domain.logprobs import TokenLogprob, token_bytes
-from modelyard.errors import BackendError
+from modelyard.errors import BackendError, InvalidInput
 from modelyard.platform.chat.stop_strings import StopStringBuffer
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images")
@@ -101,6 +101,12 @@ MAX_TEXT = 2**24
 """The most characters that a choice may have."""
 
 
+def check_length(assemblers: "Sequence[ResponseAssembler]") -> None:
+    """Raise `InvalidInput` if the choices of a request are longer together than a single one may be."""
+    if len(assemblers) > 1 and sum([one.length for assembler in assemblers for one in assembler.choices]) > MAX_TEXT:
+        raise InvalidInput.at("n", msg=f"gives answers of more than {MAX_TEXT} characters; ask for fewer")
+
+
 class ResponseAssembler:
     """Takes the deltas of one call of a backend, which makes all choices of the request, or one of them.
 
@@ -175,13 +181,13 @@ class ChoiceAssembler:
         self.deltas: list[Delta] = []
         self._limit, self._one_call = request.max_tokens, not request.parallel_tool_calls
         self._buffer = StopStringBuffer(request.stop) if request.stop else None
-        self._length, self._cut = 0, False
+        self.length, self._cut = 0, False
         self._calls: set[int] = set()
 
     @property
     def produced(self) -> bool:
         """Whether the backend has produced anything."""
-        return self.tokens > 0 or self._length > 0 or bool(self._calls)
+        return self.tokens > 0 or self.length > 0 or bool(self._calls)
 
     @property
     def uncounted(self) -> bool:
@@ -221,8 +227,8 @@ class ChoiceAssembler:
         if reason is FinishReason.STOP and self._calls:
             reason = FinishReason.TOOL_CALLS
         self.tokens += delta.tokens
-        self._length += len(delta.text)
-        if self._length > MAX_TEXT:
+        self.length += len(delta.text)
+        if self.length > MAX_TEXT:
             raise BackendError(f"choice {self.index} is longer than {MAX_TEXT} characters")
         if delta.usage is None and delta.index == self.index and delta.finish_reason is reason:
             return delta

@@ -12,10 +12,10 @@ from modelyard.domain.completion import Choice, Completion, CompletionRequest, D
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
-from modelyard.flow import Call, CallerDisconnected, Emit, Flow
+from modelyard.flow import Call, CallerDisconnected, Emit, Flow, GiveWay
 from modelyard.formats import converter
 from modelyard.platform.catalogue.service import booked_name, offered, served
-from modelyard.platform.chat.assembly import ResponseAssembler, assemblers_of
+from modelyard.platform.chat.assembly import ResponseAssembler, assemblers_of, check_length
 from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull, backend_of
 from modelyard.platform.chat.capability_checks import (
     check_supported,
@@ -30,7 +30,6 @@ from modelyard.platform.usage.booking import RecordUsage, book, budgets_of, sett
 from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot, Tx
 
 _NO_LIMITS = Limits()
-_CHARACTERS_A_TOKEN = 4
 
 
 @attrs.frozen
@@ -194,7 +193,7 @@ class CompletionPipeline:
     def _stream(self) -> Flow[None]:
         for assembler in self.assemblers:
             stream = self.stream = yield Open(self.backend, assembler.request, self.served)
-            more = True
+            more, pulls = True, 0
             while more and not assembler.done:
                 if self.cut_by is not None:
                     raise self.cut_by
@@ -207,10 +206,13 @@ class CompletionPipeline:
                 if assembler.shown:
                     yield from self._emit(assembler.shown)
                     assembler.shown.clear()
+                if (pulls := pulls + 1) % 256 == 0 and not stream.waits:
+                    yield GiveWay()
             if stream.waits:
                 yield Close(stream)
             else:
                 stream.close()
+            check_length(self.assemblers)
 
     def _emit(self, deltas: Iterable[Delta]) -> Flow[None]:
         """Emit deltas, and see to it that the choices begin in the order of their indexes."""
@@ -238,7 +240,7 @@ class CompletionPipeline:
         estimated = first is None and known is None
         prompt = first.prompt_tokens if first is not None else known
         if prompt is None:
-            prompt = sum(len(message.text) for message in self.request.messages) // _CHARACTERS_A_TOKEN + 1
+            prompt = sum(len(message.text) for message in self.request.messages) // 4 + 1  # characters a token
         prompt = min(prompt, self.served.entry.context_length if known is None else known)
         produced = 0
         for assembler in self.assemblers:
