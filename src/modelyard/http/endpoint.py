@@ -20,6 +20,7 @@ from modelyard.flow import Await, CallerDisconnected, Emit, Flow, aiterate, iter
 from modelyard.http.auth import CHALLENGES, Caller, CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
+from modelyard.http.chat import stored_routes as stored
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.error_responses import failed, report
 from modelyard.http.evaluations import comparison, predictions, results, runs
@@ -69,7 +70,7 @@ def routes() -> tuple[Route, ...]:
     trained = (*models.ROUTES, *training.ROUTES)
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
-    base = (*catalogue.ROUTES, *completion.ROUTES, *trained, *judging, *health.ROUTES)
+    base = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES, *trained, *judging, *health.ROUTES)
     return (*base, *upload.ROUTES)
 
 

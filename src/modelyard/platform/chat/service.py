@@ -1,6 +1,6 @@
 """`platform.chat`: completions, whole and streamed, and those that were stored (specification 2.2, 4.2, 4.3)."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from functools import partial
 from typing import Any, Self, Unpack
 
@@ -11,8 +11,8 @@ from modelyard.domain.completion import Completion, CompletionRequest, Delta, St
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
-from modelyard.domain.record import KEY
-from modelyard.errors import ModelNotFound, NotFound, RecordNotFound
+from modelyard.domain.record import EMPTY, KEY
+from modelyard.errors import ModelNotFound, NotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
@@ -61,16 +61,34 @@ class Chat:
         return CompletionPipeline(self._runtime, self._principal, request, attribution, details).flow()
 
     def list(
-        self, *, entity: str | None = None, project: str | None = None, order: Order = "asc"
+        self,
+        *,
+        entity: str | None = None,
+        project: str | None = None,
+        model: str | None = None,
+        metadata: Mapping[str, str] = EMPTY,
+        order: Order = "asc",
     ) -> Listing[StoredCompletion]:
-        """List the completions stored on request (`store`), of an entity or one project. Raises `Forbidden`."""
+        """List the completions stored on request (`store`), of an entity or one project. Raises `Forbidden`.
+
+        `model`, as it was named in the request, and `metadata` keep those that have them.
+        """
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity, project)
         index, *where = paging.listed_index(entity, project)
         place = partial(self._place, index, entity)
+
+        def wanted(stored: StoredCompletion) -> bool:
+            named = model is None or stored.model == model
+            return named and metadata.items() <= stored.metadata.items() and self._sees(stored)
+
         return paging.index_listing(
-            self._runtime, StoredCompletion, index, *where, place=place, order=order, keep=self._sees
+            self._runtime, StoredCompletion, index, *where, place=place, order=order, keep=wanted
         )
+
+    def get(self, completion_id: str) -> StoredCompletion:
+        """Return a completion stored on request. Raises `NotFound`."""
+        return self._runtime.store.read(lambda snapshot: self._stored(completion_id, snapshot))
 
     def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
         """Return what answered a stored completion, and at what price. Raises `NotFound`."""
@@ -82,12 +100,15 @@ class Chat:
         projects = self._principal.scope.projects
         return projects is None or kept.project in projects
 
+    def _stored(self, id: str, snapshot: Snapshot) -> StoredCompletion:
+        kept = paging.get_or_none(snapshot, StoredCompletion, id)
+        if kept is None or not self._principal.scope.covers(kept.entity, kept.project):
+            raise NotFound("stored completion", id)
+        return kept
+
     def _place(self, index: str, entity: str, id: str, snapshot: Snapshot) -> Cursor:
-        try:
-            kept = snapshot.get(StoredCompletion, id)
-        except RecordNotFound:
-            raise NotFound("stored completion", id) from None
-        if kept.entity != entity or not self._sees(kept):
+        kept = self._stored(id, snapshot)
+        if kept.entity != entity:
             raise NotFound("stored completion", id)
         return paging.cursor_at(StoredCompletion, index, kept)
 
