@@ -18,8 +18,8 @@ from modelyard.errors import LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
-_LAST = 2**63 - 1
-"""After every job in the order of appearance."""
+_NEXT = "\0"
+"""What makes of a name the least one after it."""
 
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ def ready_needs(snapshot: Snapshot) -> list[Needs]:
     after: tuple[object, ...] | None = None
     while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
         found.append(page[0].needs)
-        after = (page[0].kind, page[0].base_model, _LAST)
+        after = (page[0].kind, page[0].base_model + _NEXT, 0)
     return found
 
 
