@@ -521,3 +521,11 @@ def test_a_death_that_two_workers_see_counts_once(site: Site) -> None:
     site.worker._watcher.look()
     other._watcher.look()
     assert site.crashes == 1
+
+
+def test_a_job_that_was_killed_with_its_worker_is_not_charged_a_crash(site: Site) -> None:
+    site.process(1)
+    site.engine.running.clear()
+    worker = restarted(site)
+    worker._watcher._settle(worker._watcher._watches[0], Ended("gone", preempted=True))
+    assert (site.job.status, site.crashes, site.progress.losses) == (JobStatus.QUEUED, 0, 1)

@@ -68,4 +68,5 @@ def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datet
     job = tx.get(Job, seen.job_id)
     if job.status is JobStatus.QUEUED:  # it has not begun: its executor had no room for it
         return requeue(tx, types, job, event_id, now)
-    return crash(tx, types, job, event_id, now, max_crashes, WorkerLoss())
+    loss = WorkerLoss(with_worker=bool(job.handle) and died_here(progress.process))
+    return crash(tx, types, job, event_id, now, max_crashes, loss)

@@ -113,7 +113,7 @@ class ProcessMonitor:
     def _settle(self, watch: MonitoredProcess, ended: Ended | None) -> None:
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
-        loss = None if ended is None else _loss(ended)
+        loss = None if ended is None else _loss(ended, watch)
         job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, loss))
         self._forget(watch)
         if job is not None:
@@ -140,8 +140,10 @@ class ProcessMonitor:
                 self._forget(watch)
 
 
-def _loss(ended: Ended) -> WorkerLoss:
-    return WorkerLoss(truncate_for_storage(ended.fault or UNFINISHED), ended.preempted, alone=True)
+def _loss(ended: Ended, watch: MonitoredProcess) -> WorkerLoss:
+    orphaned = watch.claimed is None and ended.preempted
+    reason = truncate_for_storage(ended.fault or UNFINISHED)
+    return WorkerLoss(reason, ended.preempted, alone=True, with_worker=orphaned)
 
 
 def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:
