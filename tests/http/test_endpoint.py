@@ -172,7 +172,7 @@ def test_head_is_get_without_the_body(client: Any) -> None:
     assert (head.status, head.raw) == (200, b"")
     assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.raw))
     assert client.send("HEAD", "/v1/nothing").status == 404
-    assert client.send("HEAD", "/inference/v1/chat/completions").status == 405
+    assert client.send("HEAD", "/inference/v1/chat/completions/").status == 405
 
 
 def test_options_names_the_methods_and_a_wrong_method_does_too(client: Any) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from modelyard import Platform
 from modelyard.asgi import asgi_app
 from modelyard.backends.echo import EchoBackend
 from modelyard.cli.serving import without_addresses
@@ -142,11 +143,16 @@ def test_a_body_that_breaks_off_under_wsgi_is_the_clients_affair(caplog: pytest.
     assert not caplog.records
 
 
+def served_with_access_log(platform: Platform) -> Any:
+    """Serve with the level named: another server of this process may have left another one."""
+    return asgi_server(asgi_app(platform, tuple(Interface)), access_log=True, log_level="info")
+
+
 def test_the_access_log_has_no_address_of_an_upload(log: io.StringIO) -> None:
     secret, logger = "5" * 64, logging.getLogger("uvicorn.access")
     logger.addFilter(without_addresses)
     try:
-        with open_platform() as platform, asgi_server(asgi_app(platform, tuple(Interface)), access_log=True) as server:
+        with open_platform() as platform, served_with_access_log(platform) as server:
             served = Served(server.url, "none")
             for path in (f"/uploads/files/{secret}", f"/below/uploads/manifests/{secret}?x={secret[:9]}"):
                 with served.begin(path, b"") as client:

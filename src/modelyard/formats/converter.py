@@ -72,7 +72,10 @@ def unstructure(value: Any) -> Any:
 
 
 def unstructure_filled(value: Any) -> Any:
-    """Return the JSON data of a value as `unstructure` does, but with every field that is neither None nor empty."""
+    """Return the JSON data of a value as `unstructure` does, but with every field that is neither None nor empty.
+
+    An empty field whose default is None is there, too: it is not the same.
+    """
     return _FILLED.unstructure(value)
 
 
@@ -100,11 +103,13 @@ def _written_union(kind: Any, converter: Converter) -> Callable[[Any], Any]:
 
 
 def _written_filled(cls: Any, converter: Converter) -> Callable[[Any], Any]:
-    names = [field.name for field in attrs.fields(cls)]
+    left_out: list[tuple[str, tuple[object, ...]]] = [
+        (field.name, (None,) if field.default is None else (None, (), {})) for field in attrs.fields(cls)
+    ]
 
     def write(value: Any) -> dict[str, Any]:
-        parts = [(name, getattr(value, name)) for name in names]
-        return {name: converter.unstructure(part) for name, part in parts if part not in (None, (), {})}
+        parts = [(name, getattr(value, name), nothing) for name, nothing in left_out]
+        return {name: converter.unstructure(part) for name, part, nothing in parts if part not in nothing}
 
     return write
 
