@@ -105,6 +105,16 @@ def test_the_strict_mode_wants_the_dataset_and_the_scorers_of_an_evaluation_here
         assert objects.get("evaluation", "e", **RED) == made
 
 
+@pytest.mark.parametrize(
+    ("scorer", "loc"), [("exact_match", ("scorer",)), ({"type": "x"}, ("scorer", "type")), ({}, ("scorer", "type"))]
+)
+def test_a_declarative_scorer_that_cannot_be_read_is_not_published(objects: Objects, scorer: Any, loc: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        objects.publish("scorer", "s", {"scorer": scorer}, **RED)
+    assert [problem.loc for problem in refused.value.problems] == [loc]
+    assert not list(objects.list("scorer", **RED))
+
+
 def test_a_scorers_source_code_is_published_as_an_op(objects: Objects) -> None:
     scorer = objects.publish("scorer", "s", {"op_source_code": "def score(): ..."}, **RED)
     op = objects.resolve("op", scorer.content["score_op"])

@@ -204,9 +204,10 @@ def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
     given = {name: value for name, value in plain.items() if name not in ("type", "name") and value is not None}
     fields = {field.name: field for field in attrs.fields(RULES[kind])}
     problems = [
-        Problem((name,), f"is not a field of {kind}{_near(name, fields)}") for name in given.keys() - fields.keys()
+        Problem((name,), f"is not a field of {kind}{_near(name, fields)}")
+        for name in sorted(given.keys() - fields.keys())
     ]
-    problems += [Problem((name,), "is required", "missing") for name in _required(fields) - given.keys()]
+    problems += [Problem((name,), "is required", "missing") for name in sorted(_required(fields) - given.keys())]
     problems += [problem for name in fields if name in given for problem in _misfits(fields[name], given[name])]
     if problems:
         raise InvalidInput(problems)

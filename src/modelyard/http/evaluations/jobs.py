@@ -167,9 +167,13 @@ def evaluate_model(call: RouteCall) -> Response:
     namespace = _namespace(call, body.project_id)
     check_references(body)
     call.platform.jobs.require_worker("evaluation")
-    with problems_at("body", evaluation="evaluation_ref", model="model_ref", rows="evaluation_ref"):
+    with problems_at("body", "evaluation_ref", **_MEMBERS):
         run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **namespace)
     return json_response(EvaluationQueued(run.id))
+
+
+_MEMBERS = {"model": "model_ref", **dict.fromkeys(("evaluation", "rows", "scorers"), "evaluation_ref")}
+"""The members of the body that the arguments come from: rows and scorers are those of the evaluation."""
 
 
 def rescore(call: RouteCall) -> Response:
@@ -179,7 +183,7 @@ def rescore(call: RouteCall) -> Response:
     check_references(body)
     source = call.platform.evaluations.runs.get(body.source_evaluation_run_id, **namespace)
     call.platform.jobs.require_worker("evaluation")
-    with problems_at("body", scorers="scorer_refs"):
+    with problems_at("body", "scorer_refs", scorers="scorer_refs"):
         run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
     return json_response(RescoreQueued(run.id, run.id))
 

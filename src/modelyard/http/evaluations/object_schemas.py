@@ -31,11 +31,20 @@ class DatasetCreate:
 
 @attrs.frozen
 class ScorerCreate:
-    """The body that creates a scorer. Its source code is kept and shown, never run."""
+    """The body that creates a scorer, which has at least one of `scorer` and `op_source_code`.
+
+    `scorer` is declarative: its `type` (`exact_match`, `contains`, `regular_expression`, `numeric`, `json_equal` or
+    `llm_judge`) and the fields of that type. Evaluations run it. Source code is kept and shown, never run.
+    """
 
     name: str = attrs.field(validator=_name)
-    op_source_code: str
+    op_source_code: str | None = None
     description: str | None = attrs.field(default=None, validator=_text)
+    scorer: Mapping[str, Any] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.op_source_code is None and self.scorer is None:
+            raise InvalidInput.at("op_source_code", msg="is required where there is no scorer", type="missing")
 
 
 @attrs.frozen
@@ -166,12 +175,13 @@ class DatasetVersionObject(VersionObject):
 @attrs.frozen
 class ScorerObject(VersionObject):
     """A version of a scorer. `score_op` is the reference of the op that holds its source code, or of itself where it
-    needs none.
+    needs none. `scorer` is there for a declarative one.
     """
 
     name: str
     description: str | None
     score_op: str
+    scorer: Mapping[str, Any] | None = None
 
 
 @attrs.frozen
@@ -229,7 +239,7 @@ def version_object(version: ObjectVersion) -> VersionObject:
     if version.kind is ObjectKind.DATASET:
         return DatasetVersionObject(*named, str(version.rows_ref))
     if version.kind is ObjectKind.SCORER:
-        return ScorerObject(*named, content.get("score_op", str(version.ref)))
+        return ScorerObject(*named, content.get("score_op", str(version.ref)), content.get("scorer"))
     if version.kind is ObjectKind.MODEL:
         return ModelVersionObject(*named, content.get("source_code", ""), content.get("attributes"))
     return EvaluationObject(

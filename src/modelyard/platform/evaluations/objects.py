@@ -9,6 +9,7 @@ import attrs
 from modelyard.domain.canonical import TableDigest, digest
 from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import ObjectRef, object_id
+from modelyard.domain.evaluation.scorers import rule_of
 from modelyard.domain.identity import Principal
 from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
@@ -51,7 +52,8 @@ class Objects:
 
         `content` is any JSON object; members that are None are left out of it. A dataset has `rows` too, read once. An
         evaluation names its `dataset` and `scorers` by their references. A scorer's `op_source_code` is kept, never
-        run, and published as an op as well, to which its `score_op` refers. Raises `InvalidInput`, `Forbidden`.
+        run, and published as an op as well, to which its `score_op` refers; a `scorer` is a declarative one, as data
+        (see `rule_of`), which evaluations run. Raises `InvalidInput`, `Forbidden`.
         """
         kind, namespace = _kind(kind), self._reader.place(project, entity)
         given = _content(kind, name, content)
@@ -273,7 +275,19 @@ def _content(kind: ObjectKind, name: str, given: Mapping[str, Any]) -> Mapping[s
         problems = [*_wrong_members(content)]
         if problems:
             raise InvalidInput(problems)
+    if kind is ObjectKind.SCORER and "scorer" in content:
+        _check_scorer(content["scorer"])
     return content
+
+
+def _check_scorer(data: Any) -> None:
+    """Raise `InvalidInput` for data that are not a declarative scorer."""
+    if not isinstance(data, Mapping):
+        raise InvalidInput.at("scorer", msg='must be an object, such as {"type": "exact_match"}')
+    try:
+        rule_of(data)
+    except InvalidInput as wrong:
+        raise wrong.below("scorer") from None
 
 
 def _wrong_members(content: Mapping[str, Any]) -> Iterator[Problem]:
