@@ -1,11 +1,14 @@
 """What a script says: part by part, with pauses by the clock, in the shape that was asked for."""
 
 import asyncio
+import dataclasses
 import enum
 import json
+from functools import partial
 from typing import Any
 
 import attrs
+import pydantic
 import pytest
 
 from modelyard import open_platform
@@ -98,6 +101,51 @@ def test_usage_and_finish_reason_are_as_the_script_says() -> None:
         assert platform.chat.complete(model="scripted", messages="hi").usage == Usage(11, 3, cached_tokens=8)
 
 
+REPORTED = Usage(20, 9, cached_tokens=4)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        say("hi", usage=REPORTED),
+        [Delta("hi", 1), Delta(finish_reason=FinishReason.STOP, usage=REPORTED)],
+        lambda request: say("hi", usage=REPORTED),
+        lambda request: iter([Delta("hi", 1), Delta(finish_reason=FinishReason.STOP, usage=REPORTED)]),
+    ],
+    ids=["say", "deltas", "function", "function that makes deltas"],
+)
+def test_usage_is_reported_as_given(answer: Any) -> None:
+    for script in ([answer], [on("hi").answer(answer)], lambda request: answer):
+        with open_platform(backend=ScriptedBackend(script)) as platform:
+            assert platform.chat.complete(model="scripted", messages="hi").usage == REPORTED
+
+
+def test_the_usage_of_a_function_that_reports_none_is_counted_however_its_answer_ends() -> None:
+    with open_platform(backend=ScriptedBackend(lambda request: "one two END three")) as platform:
+        ask = partial(platform.chat.complete, model="scripted", messages="a b c")
+        assert ask().usage == Usage(3, 4)
+        assert ask(max_tokens=2).usage == Usage(3, 2)
+        assert ask(stop="END").usage == Usage(3, 4)
+        with platform.chat.stream(model="scripted", messages="a b c") as stream:
+            assert next(stream).text == "one"
+        (left,) = [entry for entry in platform.usage.list() if entry.completion_tokens == 1]
+        assert (left.prompt_tokens, left.estimated) == (3, False)
+
+
+def test_an_empty_answer_of_a_function_is_counted_and_text_without_tokens_is_refused() -> None:
+    ending = Delta("", finish_reason=FinishReason.STOP)
+    with open_platform(backend=ScriptedBackend([lambda _: "", lambda _: [Delta("text"), ending]])) as platform:
+        assert platform.chat.complete(model="scripted", messages="a b").usage == Usage(2, 0)
+        with pytest.raises(BackendError, match="did not count"):
+            platform.chat.complete(model="scripted", messages="a b")
+
+
+@pytest.mark.parametrize("answer", [["a", "b"], ("a",), lambda request: ["a"]])
+def test_a_list_of_strings_is_refused_with_what_streams_them(answer: Any) -> None:
+    with pytest.raises(BackendError, match=r'use say\("a", "b"\)'):
+        deltas(answer)
+
+
 # ---- structured values -------------------------------------------------------------------------------------------
 
 
@@ -117,13 +165,44 @@ class Invoice:
     lines: tuple[Line, ...] = ()
 
 
+@dataclasses.dataclass
+class PlainLine:
+    text: str
+    colour: Colour = Colour.RED
+
+
+@dataclasses.dataclass
+class PlainInvoice:
+    total: int
+    lines: list[PlainLine]
+
+
+class PydanticLine(pydantic.BaseModel):
+    text: str
+    shade: Colour = pydantic.Field(alias="colour")
+
+
+class PydanticInvoice(pydantic.BaseModel):
+    total: int
+    lines: tuple[PydanticLine, ...]
+
+
 INVOICE = Invoice(3, (Line("cup"),))
 AS_JSON = {"total": 3, "lines": [{"text": "cup", "colour": "red"}]}
 SCHEMA = ResponseFormat(ResponseType.JSON_SCHEMA, "invoice", {"type": "object"})
 BILL = Tool("bill", parameters={"type": "object"})
 
 
-@pytest.mark.parametrize("value", [INVOICE, AS_JSON])
+@pytest.mark.parametrize(
+    "value",
+    [
+        INVOICE,
+        AS_JSON,
+        PlainInvoice(3, [PlainLine("cup")]),
+        PydanticInvoice(total=3, lines=(PydanticLine(text="cup", colour=Colour.RED),)),
+        {"total": 3, "lines": [PydanticLine(text="cup", colour=Colour.RED)]},
+    ],
+)
 @pytest.mark.parametrize("fields", [{}, {"response_format": SCHEMA}, {"tools": (BILL,)}])
 def test_a_structured_value_is_said_as_json(value: Any, fields: dict[str, Any]) -> None:
     assert json.loads(fold_choice(0, deltas(value, **fields), False).message.text) == AS_JSON

@@ -5,12 +5,13 @@ exceptions. Every other kind of answer (a string, a message, a finished choice, 
 short for such a list, or consists of deltas already.
 """
 
+import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import attrs
 
@@ -68,7 +69,21 @@ class Parts:
     usage: Usage | None = None
 
 
-Structured = Mapping[str, Any] | attrs.AttrsInstance
+class PydanticModel(Protocol):
+    """An instance of a pydantic model."""
+
+    def model_dump(self, *, mode: str, by_alias: bool) -> Any:
+        """Return the fields; with the mode "json", as JSON values."""
+        ...
+
+
+class DataclassInstance(Protocol):
+    """An instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Structured = Mapping[str, Any] | attrs.AttrsInstance | DataclassInstance | PydanticModel
 """A value that is streamed as JSON: as content, or as the arguments of the tool that must be called."""
 
 Plain = str | Message | Choice | Completion | Called | Parts | Structured | Exception | Iterable[Delta]
@@ -132,13 +147,30 @@ def items(answer: Answer, request: CompletionRequest) -> Iterable[Item]:
 
 
 def _other_items(answer: Any, request: CompletionRequest) -> Iterable[Item]:
-    if callable(answer) and not isinstance(answer, type):
+    if _is_function(answer):
         return items(answer(request), request)
-    if isinstance(answer, Mapping) or (attrs.has(type(answer)) and not isinstance(answer, Delta)):
+    if _is_structured(answer):
         return _structured(answer, request)
     if isinstance(answer, Iterable) and not isinstance(answer, type | bytes):
-        return answer
+        return _deltas(answer)
     raise BackendError(f"a script cannot answer with {answer!r}; give a string, say(...), call(...) or an exception")
+
+
+def _is_function(answer: Any) -> bool:
+    return callable(answer) and not isinstance(answer, type)
+
+
+def _is_structured(answer: Any) -> bool:
+    kind = type(answer)
+    known = attrs.has(kind) or dataclasses.is_dataclass(kind) or hasattr(kind, "model_dump")
+    return isinstance(answer, Mapping) or (known and kind not in (Delta, type))
+
+
+def _deltas(answer: Iterable[Any]) -> Iterator[Item]:
+    for item in answer:
+        if isinstance(item, str):
+            raise BackendError('a script cannot stream a list of strings; to stream them one by one use say("a", "b")')
+        yield item
 
 
 def _finished(choice: Choice, request: CompletionRequest) -> Iterable[Delta]:
@@ -155,6 +187,35 @@ def _finished(choice: Choice, request: CompletionRequest) -> Iterable[Delta]:
         prompt_token_ids=choice.prompt_token_ids if request.return_token_ids else (),
     )
     return [whole, *(Delta(tool_call=call) for call in calls), Delta(finish_reason=choice.finish_reason)]
+
+
+# ---- usage -------------------------------------------------------------------------------------------------------
+
+
+def usage_of(answer: Answer) -> Usage | None:
+    """Return the usage that an answer reports, as far as that is known before the answer is given."""
+    if isinstance(answer, Parts):
+        return answer.usage
+    if isinstance(answer, list | tuple):
+        return next((item.usage for item in reversed(answer) if isinstance(item, Delta) and item.usage), None)
+    return None
+
+
+def may_report(answer: Answer) -> bool:
+    """Return whether only the answer shows what usage it reports: that of a function, and deltas still to be made."""
+    return _is_function(answer) or isinstance(answer, Iterator)
+
+
+def with_usage(answer: Iterable[Item], request: CompletionRequest) -> Iterator[Item]:
+    """Report the tokens so far with each delta, unless the answer has reported usage itself."""
+    prompt, produced, content, reported = echo.count_prompt(request.messages), 0, False, False
+    for item in answer:
+        if isinstance(item, Delta):
+            produced, content = produced + item.tokens, content or bool(item.text or item.tool_call)
+            reported = reported or item.usage is not None
+            if not reported and (item.tokens or (item.finish_reason and not content)):
+                item = attrs.evolve(item, usage=Usage(prompt, produced))
+        yield item
 
 
 # ---- structured values -------------------------------------------------------------------------------------------
@@ -182,8 +243,12 @@ def json_text(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(type(value), "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
     if attrs.has(type(value)):
         return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+    if dataclasses.is_dataclass(type(value)):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Enum):

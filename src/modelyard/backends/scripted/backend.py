@@ -4,7 +4,19 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 from modelyard.backends import echo
 from modelyard.backends.entries import entry_for
-from modelyard.backends.scripted.answers import Answer, Item, Pause, call, items, pause, say, token
+from modelyard.backends.scripted.answers import (
+    Answer,
+    Item,
+    Pause,
+    call,
+    items,
+    may_report,
+    pause,
+    say,
+    token,
+    usage_of,
+    with_usage,
+)
 from modelyard.backends.scripted.rules import Rule, RuleBook, Script, on, rules_of
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
@@ -27,7 +39,7 @@ class ScriptedBackend:
 
     def __init__(
         self,
-        answers: Sequence[Rule] | Sequence[Answer] | Script,
+        answers: Sequence[Rule | Answer] | Script,
         models: Sequence[str] = ("scripted",),
         clock: Clock | None = None,
     ) -> None:
@@ -64,9 +76,15 @@ class ScriptedBackend:
         """Return every capability: the script is responsible for its answers."""
         return echo.CERTAIN
 
-    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """Count the words of all messages, or return what the next answer reports itself."""
-        reported = self._rules.usage_to_come(request)
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
+        """Count the words of all messages, or return what the next answer reports itself.
+
+        It is None for the answer of a function and for deltas that are still to be made: the stream reports it.
+        """
+        answer = self._rules.upcoming(request)
+        if answer is not None and may_report(answer):
+            return None
+        reported = None if answer is None else usage_of(answer)
         return echo.count_prompt(request.messages) if reported is None else reported.prompt_tokens
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
@@ -87,4 +105,6 @@ class ScriptedBackend:
 
     def _items(self, request: CompletionRequest) -> Iterator[Item]:
         self.requests.append(request)
-        yield from items(self._rules.next(request), request)
+        answer = self._rules.next(request)
+        deltas = items(answer, request)
+        yield from with_usage(deltas, request) if may_report(answer) else deltas

@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.backends.scripted.answers import Answer, Parts
-from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Role, Usage
+from modelyard.backends.scripted.answers import Answer, may_report, usage_of
+from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Role
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NoAnswerPrepared
 
@@ -76,7 +76,7 @@ def on(
     return Rule({name: wanted for name, wanted in given.items() if wanted is not None})
 
 
-def rules_of(answers: Sequence[Rule] | Sequence[Answer] | Script) -> Sequence[Rule]:
+def rules_of(answers: Sequence[Rule | Answer] | Script) -> Sequence[Rule]:
     """Return rules unchanged; a function or a list becomes one rule for every request.
 
     Each answer of a list is given once. Raises `InvalidInput` for a rule without an answer, and for other objects among
@@ -108,7 +108,8 @@ class RuleBook:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = rules
         self._left = {rule: deque(rule.answers) for rule in rules}
-        self._reports = any(isinstance(answer, Parts) and answer.usage for rule in rules for answer in rule.answers)
+        answers = [answer for rule in rules for answer in rule.answers]
+        self._reports = any(may_report(answer) or usage_of(answer) for answer in answers)
         self._lock = threading.Lock()
         self.answered: list[Rule] = []
 
@@ -128,20 +129,20 @@ class RuleBook:
             self.answered.append(rule)
             return left[0] if rule.repeats and len(left) == 1 else left.popleft()
 
-    def usage_to_come(self, request: CompletionRequest) -> Usage | None:
-        """Return the usage that the answer to this request will report, if any. Raises `NoAnswerPrepared`."""
-        if not self._reports:
-            return None
-        left = self._left[self._rule_for(request)]
+    def upcoming(self, request: CompletionRequest) -> Answer | None:
+        """Return the answer that this request would get now; None if there is none, or if no answer reports usage."""
+        rule = self._match(request) if self._reports else None
         with self._lock:
-            answer = left[0] if left else None
-        return answer.usage if isinstance(answer, Parts) else None
+            return self._left[rule][0] if rule is not None and self._left[rule] else None
 
     def _rule_for(self, request: CompletionRequest) -> Rule:
-        for rule in self._rules:
-            if next(rule.unmet(request), None) is None:
-                return rule
-        raise NoAnswerPrepared.at("messages", msg=_no_match(self._rules, request))
+        rule = self._match(request)
+        if rule is None:
+            raise NoAnswerPrepared.at("messages", msg=_no_match(self._rules, request))
+        return rule
+
+    def _match(self, request: CompletionRequest) -> Rule | None:
+        return next((rule for rule in self._rules if next(rule.unmet(request), None) is None), None)
 
 
 def _used_up(rule: Rule, request: CompletionRequest) -> str:
