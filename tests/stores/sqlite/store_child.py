@@ -54,7 +54,7 @@ def claim_all(store: SqliteStore) -> None:
 def fill_the_disk(store: SqliteStore) -> None:
     """Add until no file may grow, free the limit, add one more; say how many were acknowledged."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     acknowledged = 0
     try:
         for number in count():

@@ -56,7 +56,8 @@ def _details(request: CompletionRequest, capabilities: Capabilities) -> list[str
         refused.append("tools")
     if request.response_format.type in _GUIDED and request.response_format.type not in capabilities.guided:
         refused.append("structured_outputs")
-    refused += [name for name in ANSWER_EXTRAS if name in request.extras and name not in capabilities.parameters]
+    if request.extras:
+        refused += [name for name in ANSWER_EXTRAS if name in request.extras and name not in capabilities.parameters]
     return refused if capabilities.synthesises_structure else refused + _structure(request, capabilities)
 
 
