@@ -9,6 +9,8 @@ bytes a second after their first MiB, and the stalled calls are those of a backe
 
 import asyncio
 import json
+import os
+import signal
 import sys
 import tempfile
 import time
@@ -149,7 +151,7 @@ LOADS = {"alone": nothing, "next to slow uploads": slow_uploads, "next to stalle
 
 def measure(load: str, seconds: float) -> dict[str, float]:
     """The p99 of each kind of request, of a server of its own, as stalled calls outlast their clients."""
-    with tempfile.TemporaryDirectory() as folder, served(__file__, folder) as (_, keys):
+    with tempfile.TemporaryDirectory() as folder, served(__file__, folder) as (pid, keys):
         greedy, modest = keys.split()
         requests = {
             "chat": chat_of(modest, "echo"),
@@ -161,7 +163,10 @@ def measure(load: str, seconds: float) -> dict[str, float]:
             async with LOADS[load](greedy):
                 return {name: await p99(request, seconds) for name, request in requests.items()}
 
-        return asyncio.run(main())
+        try:
+            return asyncio.run(main())
+        finally:
+            os.kill(pid, signal.SIGKILL)  # it would wait for the stalled calls
 
 
 def main() -> None:
