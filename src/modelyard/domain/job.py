@@ -123,12 +123,13 @@ class Job:
         return self.status in ENDED
 
 
-_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
+KEY_PATTERN = "[!-~]{1,255}"
+"""What an idempotency key is: visible ASCII characters."""
 
 
 def check_idempotency_key(key: str | None) -> str | None:
     """Refuse what is not 1 to 255 visible ASCII characters; None means no key. Raises `InvalidInput`."""
-    if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+    if key is not None and not re.fullmatch(KEY_PATTERN, key):
         raise InvalidInput.at("idempotency_key", msg="must be 1 to 255 visible ASCII characters")
     return key
 

@@ -45,7 +45,15 @@ Headers = Mapping[str, str]
 """A request's headers by lower-case name."""
 
 SINGULAR = frozenset(
-    {"authorization", "content-type", "content-encoding", "content-length", "openai-project", "compat-project"}
+    {
+        "authorization",
+        "content-type",
+        "content-encoding",
+        "content-length",
+        "openai-project",
+        "compat-project",
+        "idempotency-key",
+    }
 )
 """Headers that decide something, and so must not come twice."""
 

@@ -93,7 +93,11 @@ def _operation(route: Route, schemas: "Schemas") -> JsonSchema:
         "summary": route.summary,
         "tags": [route.interface.value],
         "security": _SECURITY[route.auth],
-        "parameters": [*_path_parameters(route), *(_query_parameter(parameter) for parameter in route.query)],
+        "parameters": [
+            *_path_parameters(route),
+            *(_parameter("query", parameter) for parameter in route.query),
+            *(_parameter("header", parameter) for parameter in route.headers),
+        ],
         "responses": _responses(route, schemas),
     }
     if route.body is not Body.NONE:
@@ -117,10 +121,10 @@ def _path_parameters(route: Route) -> list[JsonSchema]:
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
-def _query_parameter(parameter: Parameter) -> JsonSchema:
+def _parameter(place: str, parameter: Parameter) -> JsonSchema:
     return {
         "name": parameter.name,
-        "in": "query",
+        "in": place,
         "required": parameter.required,
         "description": parameter.description,
         "schema": dict(parameter.schema),

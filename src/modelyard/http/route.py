@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import attrs
 
 from modelyard.domain.identity import Principal
+from modelyard.domain.job import KEY_PATTERN, check_idempotency_key
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
@@ -69,7 +70,7 @@ ERROR_FORMATS = {
 
 @attrs.frozen
 class Parameter:
-    """A query parameter as the OpenAPI document describes it. A schema of type array may be repeated."""
+    """A parameter of the query or a header, as the OpenAPI document describes it. An array may be repeated."""
 
     name: str
     schema: Mapping[str, Any] = attrs.field(factory=lambda: {"type": "string"})
@@ -126,6 +127,21 @@ class RouteCall:
         return int(text)
 
 
+IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    {"type": "string", "pattern": f"^{KEY_PATTERN}$"},
+    "A name of yours for this request: sent again with it, the request makes no second job.",
+)
+
+
+def idempotency_key(call: RouteCall) -> str | None:
+    """Read the header of `IDEMPOTENCY_KEY`. Raises `InvalidInput`."""
+    try:
+        return check_idempotency_key(call.headers.get("idempotency-key"))
+    except InvalidInput as wrong:
+        raise InvalidInput.at("header", IDEMPOTENCY_KEY.name, msg=wrong.problems[0].msg) from None
+
+
 PlainHandler = Callable[[RouteCall], Response]
 FlowHandler = Callable[[RouteCall], Flow[Response | None]]
 Handler = PlainHandler | FlowHandler
@@ -138,7 +154,7 @@ class Route:
     A segment `{name}` of `path` takes one segment, a last one `{name...}` all that follow. `handler` returns the
     response, or is a generator function whose flow returns it. `request` and `response` are the classes of the bodies,
     `media` is the media type of the response, and `statuses` are those that carry it. `events` is the class of what a
-    stream sends. `error_format` is that of the interface unless given.
+    stream sends. `error_format` is that of the interface unless given. `headers` are those that only some routes read.
     """
 
     method: str
@@ -151,6 +167,7 @@ class Route:
     response: type | None = None
     summary: str = ""
     query: tuple[Parameter, ...] = ()
+    headers: tuple[Parameter, ...] = ()
     media: str = "application/json"
     statuses: tuple[int, ...] = (200,)
     events: type | None = None

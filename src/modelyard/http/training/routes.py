@@ -9,7 +9,17 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import (
+    IDEMPOTENCY_KEY,
+    Auth,
+    Body,
+    Interface,
+    Parameter,
+    Route,
+    RouteCall,
+    documented_route,
+    idempotency_key,
+)
 from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
@@ -36,10 +46,11 @@ JOB = f"{JOBS}/{{training_job_id}}"
 
 def create_rl_job(call: RouteCall) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
+    key = idempotency_key(call)
     with groups_body(call) as (rest, stored):
         body = rl_request(rest)
         with problems_at("body", "experimental_config", model="model_id"):
-            return _create(call, JobKind.RL, body.model_id, stored, body.experimental_config)
+            return _create(call, JobKind.RL, body.model_id, stored, body.experimental_config, key)
 
 
 def create_sft_job(call: RouteCall) -> Response:
@@ -53,18 +64,23 @@ def create_dpo_job(call: RouteCall) -> Response:
 
 
 def _create_on_dataset(call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJobCreate) -> Response:
-    url = "training_data_url"
+    key, url = idempotency_key(call), "training_data_url"
     with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
         if "://" not in body.training_data_url:
             raise InvalidInput.at("data", msg="must be the URL that the upload of a dataset returned")
-        return _create(call, kind, body.model_id, body.training_data_url, body.config)
+        return _create(call, kind, body.model_id, body.training_data_url, body.config, key)
 
 
 def _create(
-    call: RouteCall, kind: JobKind, model_id: str, data: str | StoredArtifact, options: OptionsBody | None
+    call: RouteCall,
+    kind: JobKind,
+    model_id: str,
+    data: str | StoredArtifact,
+    options: OptionsBody | None,
+    key: str | None,
 ) -> Response:
     training, model_id = call.platform.training, model_id.lower()
-    job = training.submit(kind, model_id, data, options_of(options), require_worker=True)
+    job = training.submit(kind, model_id, data, options_of(options), idempotency_key=key, require_worker=True)
     return json_response(TrainingJobObject.of(job.refresh()))
 
 
@@ -145,25 +161,12 @@ _JOB_FILTERS = (
 
 
 _route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
+_job_route = partial(_route, "POST", response=TrainingJobObject, headers=(IDEMPOTENCY_KEY,))
 
 ROUTES: tuple[Route, ...] = (
-    _route("POST", JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate, response=TrainingJobObject),
-    _route(
-        "POST",
-        "/v1/preview/sft-training-jobs",
-        create_sft_job,
-        body=Body.CONTROL,
-        request=SFTJobCreate,
-        response=TrainingJobObject,
-    ),
-    _route(
-        "POST",
-        "/v1/preview/dpo-training-jobs",
-        create_dpo_job,
-        body=Body.CONTROL,
-        request=DPOJobCreate,
-        response=TrainingJobObject,
-    ),
+    _job_route(JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate),
+    _job_route("/v1/preview/sft-training-jobs", create_sft_job, body=Body.CONTROL, request=SFTJobCreate),
+    _job_route("/v1/preview/dpo-training-jobs", create_dpo_job, body=Body.CONTROL, request=DPOJobCreate),
     _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
     _route("GET", JOB, show_job, response=TrainingJobObject),
     _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),
