@@ -82,7 +82,7 @@ def test_jobs_in_processes_of_their_own_find_torch_loaded(
 ) -> None:
     made: list[SubprocessExecutor] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor: made.append(executor))
+    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, **__: made.append(executor))
     if not here:
         monkeypatch.delattr(os, "pidfd_open")
     store = tmp_path / "yard.db"
