@@ -22,6 +22,7 @@ __all__ = [
     "ContextLengthExceeded",
     "EvaluationError",
     "Forbidden",
+    "IdempotencyKeyUsed",
     "InvalidInput",
     "JobFailed",
     "LeaseLost",
@@ -158,6 +159,13 @@ class Conflict(CallerError):
     """The request contradicts what is stored (a name that is taken, a checkpoint in use)."""
 
     code = "conflict"
+    status = 409
+
+
+class IdempotencyKeyUsed(Conflict):
+    """The idempotency key was used for another request, so this one must not be sent again with it."""
+
+    code = "idempotency_key_used"
     status = 409
 
 

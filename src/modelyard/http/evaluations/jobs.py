@@ -22,7 +22,16 @@ from modelyard.http.evaluations.route import (
     namespace_of,
 )
 from modelyard.http.message import Response, answering, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import (
+    IDEMPOTENCY_KEY,
+    Auth,
+    Body,
+    Interface,
+    Route,
+    RouteCall,
+    documented_route,
+    idempotency_key,
+)
 
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"
 _place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")
@@ -166,9 +175,10 @@ def evaluate_model(call: RouteCall) -> Response:
     body = structure(EvaluateModel, call.body, "body")
     namespace = _namespace(call, body.project_id)
     check_references(body)
+    key = idempotency_key(call)
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", "evaluation_ref", **_MEMBERS):
-        run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, **namespace)
+        run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, idempotency_key=key, **namespace)
     return json_response(EvaluationQueued(run.id))
 
 
@@ -181,10 +191,11 @@ def rescore(call: RouteCall) -> Response:
     body = structure(Rescore, call.body, "body")
     namespace = _namespace(call, body.project_id)
     check_references(body)
+    key = idempotency_key(call)
     source = call.platform.evaluations.runs.get(body.source_evaluation_run_id, **namespace)
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", "scorer_refs", scorers="scorer_refs"):
-        run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs))
+        run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs), idempotency_key=key)
     return json_response(RescoreQueued(run.id, run.id))
 
 
@@ -223,11 +234,12 @@ def _namespace(call: RouteCall, project_id: str) -> NamespaceArguments:
 
 
 _route = partial(documented_route, Interface.BASE, Auth.BASIC, "POST", body=Body.CONTROL)
+_job_route = partial(_route, headers=(IDEMPOTENCY_KEY,))
 
 
 ROUTES: tuple[Route, ...] = (
-    _route("/evaluations/evaluate_model", evaluate_model, request=EvaluateModel, response=EvaluationQueued),
-    _route("/evaluations/rescore", rescore, request=Rescore, response=RescoreQueued),
+    _job_route("/evaluations/evaluate_model", evaluate_model, request=EvaluateModel, response=EvaluationQueued),
+    _job_route("/evaluations/rescore", rescore, request=Rescore, response=RescoreQueued),
     _route("/evaluations/status", show_status, request=StatusOf, response=StatusAnswer),
     evaluation_route("POST", RUNS + "/{run_id}/resume", resume_run, response=Success),
     evaluation_route(

@@ -47,7 +47,7 @@ from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.leases import claim, fenced, ready_in_lane, require_claim
-from modelyard.platform.jobs.queue import announce, cancel, enqueue, fail, succeed
+from modelyard.platform.jobs.queue import announce, cancel, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.jobs.runner import Runner, never
 from modelyard.platform.paging import get_or_none
@@ -79,7 +79,7 @@ def run_here(
     runner = _runner(runtime, principal, spec.callables, reporter, loop)
 
     def step(tx: Tx) -> tuple[Job, JobProgress]:
-        add_run(runtime, tx, spec)
+        spec.add(tx)
         claimed = claim(tx, runner.claimant, spec.job.created_at, ready_in_lane(tx, spec.run.id))
         assert claimed is not None
         return claimed
@@ -100,12 +100,6 @@ def resume_here(
     callables = callables_for(job, model, name_scorers(scorers, Objects(runtime, principal)))
     runner = _runner(runtime, principal, callables, reporter)
     _drive(runner, reclaim(runtime, principal, run_id, runner), reporter)
-
-
-def add_run(runtime: Runtime, tx: Tx, spec: RunSpec) -> None:
-    """Store a run and queue its job. Raises `RateLimited`."""
-    tx.add(spec.run)
-    enqueue(tx, spec.job, runtime.settings.max_queued_jobs)
 
 
 def _runner(

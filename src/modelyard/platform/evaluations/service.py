@@ -16,10 +16,11 @@ from modelyard.errors import InvalidInput
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, result
 from modelyard.platform.evaluations.compare import QualityGate
-from modelyard.platform.evaluations.job import add_run, resume_here, run_here
+from modelyard.platform.evaluations.job import resume_here, run_here
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.query import Results, query_results
+from modelyard.platform.evaluations.queued import queue_evaluation, queue_rescore
 from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress, RunOptions
 from modelyard.platform.evaluations.resume import requeue
 from modelyard.platform.evaluations.rows import RowData, build_specs
@@ -181,20 +182,24 @@ class Evaluations:
         model: str,
         rows: RowData | None = None,
         scorers: Scorers | None = None,
+        *,
+        idempotency_key: str | None = None,
         **options: Unpack[EvaluationOptions],
     ) -> EvaluationRun:
         """Queue a run for workers, and return it at once. Model and scorers must be the platform's own.
 
-        Raises as `run` does, and `RateLimited`.
+        With an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same run for ever. Raises
+        as `run` does, and `RateLimited`, and `IdempotencyKeyUsed` for another request with the key.
         """
-        (spec,) = self._specs(evaluation, (model,), rows, scorers, options, portable=True)
-        return self._queue(spec)
+        asked = (evaluation, (model,), rows, scorers, options)
+        return queue_evaluation(self._runtime, self._principal, idempotency_key, *asked)
 
-    def submit_rescore(self, run_id: str, scorers: Scorers, **options: Unpack[WorkOptions]) -> EvaluationRun:
-        """Queue a rescoring for workers, and return the new run at once. Raises as `rescore` does."""
-        spec = build_rescore_spec(self._runtime, self._principal, self.runs.get(run_id), scorers, options)
-        spec.check_portable()
-        return self._queue(spec)
+    def submit_rescore(
+        self, run_id: str, scorers: Scorers, *, idempotency_key: str | None = None, **options: Unpack[WorkOptions]
+    ) -> EvaluationRun:
+        """Queue a rescoring for workers, and return the new run at once. Raises as `rescore` and `submit` do."""
+        source = self.runs.get(run_id)
+        return queue_rescore(self._runtime, self._principal, idempotency_key, source, scorers, options)
 
     def submit_resume(self, run_id: str) -> EvaluationRun:
         """Queue what is left of a failed run for workers, and return the run at once, running again.
@@ -338,11 +343,6 @@ class Evaluations:
         with result.reporting(progress, spec.run) as reporter:
             run_here(self._runtime, self._principal, spec, reporter, loop, stop)
         return result.completed(self._runtime, self._principal, spec.run.id)
-
-    def _queue(self, spec: RunSpec) -> EvaluationRun:
-        spec.store(lambda tx: add_run(self._runtime, tx, spec))
-        announce(self._runtime, spec.job)
-        return spec.run
 
     def _run(self, run: AnyRun, project: str | None, entity: str | None) -> EvaluationRun:
         return self.runs.get(result.run_id_of(run), project=project, entity=entity)

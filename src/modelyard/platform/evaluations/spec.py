@@ -32,6 +32,7 @@ from modelyard.platform.evaluations.scorers import (
     callables_of,
     name_scorers,
 )
+from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
@@ -106,6 +107,11 @@ class RunSpec:
         ]
         if problems:
             raise InvalidInput(problems)
+
+    def add(self, tx: Tx) -> None:
+        """Store the run, and queue its job. Raises `RateLimited`."""
+        tx.add(self.run)
+        enqueue(tx, self.job, self.runtime.settings.max_queued_jobs)
 
     def store(self, step: Callable[[Tx], T]) -> T:
         """Store the run by `step`. Its rows are removed again where that fails."""

@@ -25,7 +25,7 @@ from modelyard.domain.job import (
     QueueState,
     check_transition,
 )
-from modelyard.errors import Conflict, RateLimited
+from modelyard.errors import IdempotencyKeyUsed, RateLimited
 from modelyard.platform.jobs.events import record
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.leases import fenced
@@ -67,7 +67,7 @@ def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
     """Return the job that an earlier, equal request has made, or None.
 
     With an idempotency key it is the one that was made under the key, for ever; without one it is the last with the
-    same fingerprint, until it has ended. Raises `Conflict` when the key was used for another request.
+    same fingerprint, until it has ended. Raises `IdempotencyKeyUsed` when the key was used for another request.
     """
     if job.idempotency_key is not None:
         return _keyed(snapshot, job, job.idempotency_key)
@@ -80,7 +80,7 @@ def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
 def _keyed(snapshot: Snapshot, job: Job, key: str) -> Job | None:
     known = snapshot.find(Job, "idempotency", job.entity, job.project, key)
     if known is not None and _request(known) != _request(job):
-        raise Conflict(
+        raise IdempotencyKeyUsed(
             f"the idempotency key {key!r} was used for another request, which made job {known.id}; "
             "send that request again unchanged, or choose a new key"
         )
@@ -88,7 +88,12 @@ def _keyed(snapshot: Snapshot, job: Job, key: str) -> Job | None:
 
 
 def _request(job: Job) -> str:
-    """Return the digest of a request, without what was drawn for it (a seed, the name of an artifact)."""
+    """Return the digest of a request, without what was drawn for it (a seed, the name of an artifact).
+
+    A job may keep the digest of the arguments that it was requested with, as `request` in its spec.
+    """
+    if "request" in job.spec:
+        return digest([job.kind, job.spec["request"]])
     return digest([job.kind, job.lane, {name: job.spec[name] for name in job.spec.keys() - _DRAWN}])
 
 
