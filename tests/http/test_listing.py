@@ -7,6 +7,7 @@ import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
+from modelyard.domain.catalogue import Pricing
 from modelyard.http.catalogue import routes as listing
 from modelyard.platform import listing as platform_listing
 
@@ -93,3 +94,23 @@ def test_platforms_side_by_side_list_their_own_models(client_for: Any) -> None:
     with open_platform(backend=EchoBackend(("one",))) as one, open_platform(backend=EchoBackend(("other",))) as other:
         listed = [client_for(platform).send("GET", PATH, key="").json["data"] for platform in (one, other)]
     assert [[entry["id"] for entry in entries] for entries in listed] == [["one"], ["other"]]
+
+
+@pytest.mark.parametrize("base", ["/v1", "/inference/v1"])
+def test_a_trained_model_that_the_host_offers_is_listed_and_answers_everyone(base: str, client_for: Any) -> None:
+    with open_platform() as platform:
+        platform.models.create("mine", project="p", base_model="tabular-mini", entity="rival")
+        platform.models.promote("rival/p/mine", 0)
+        entry = attrs.evolve(platform.catalogue.get("tabular-mini"), id="support", pricing=Pricing(prompt="0.5"))
+        platform.catalogue.register(entry, answers_as="rival/p/mine:prod")
+        client = client_for(platform)
+        (offered,) = [one for one in client.send("GET", PATH, key="").json["data"] if one["id"] == "support"]
+        assert offered["pricing"]["prompt"] == "0.5"
+        assert "support" in [model["id"] for model in client.send("GET", f"{base}/models").json["data"]]
+        assert client.send("GET", f"{base}/models/support").status == 200
+        answer = client.chat(model="support", path=f"{base}/chat/completions")
+        assert (answer.status, answer.json["model"]) == (200, "support")
+        (booked,) = platform.usage.list(entity="acme")
+        assert (booked.model, booked.checkpoint_step) == ("support", 0)
+        assert booked.cost == booked.prompt_tokens * entry.pricing.prompt
+        assert client.chat(model="rival/p/mine:prod").status == 403

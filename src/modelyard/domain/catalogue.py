@@ -261,7 +261,8 @@ def _list_problems(entry: CatalogueEntry) -> list[Problem]:
 class RegisteredEntry:
     """A catalogue entry that the host registered, as it is stored: flat, prices exact, lists as tuples.
 
-    `answers_as` is the backend's id of the model that answers. `offer` is always "public" and indexes all entries.
+    `answers_as` is the backend's id of the model that answers, or the name of a trained model as a URI. `offer` is
+    always "public" and indexes all entries.
     """
 
     id: str

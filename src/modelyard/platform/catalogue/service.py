@@ -1,8 +1,10 @@
 """The model catalogue: the models that requests can name, and how a name is resolved (specification 2.1, 4.1)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import BinaryIO
+
+import attrs
 
 from modelyard.domain import models
 from modelyard.domain import promotion as alias
@@ -10,12 +12,12 @@ from modelyard.domain.catalogue import CatalogueEntry, CatalogueRevision, Regist
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import KEY
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound, RecordNotFound, nearest
+from modelyard.platform.catalogue.offered_models import OFFER, answer_name, registered, trained_answer
 from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel, Snapshot, Tx
 from modelyard.threads import TenantThreads
 
-_OFFER = "public"
 _PAGE = 1000
 _SHOWN = 255
 
@@ -39,15 +41,17 @@ class Catalogue:
     def _entries(self) -> Sequence[CatalogueEntry]:
         offers = offered(self._runtime)
         listed = dict(offers)
-        for record in self._runtime.store.read(lambda snapshot: list(_registered(snapshot))):
-            if record.answers_as in offers:
-                listed[record.id] = record.entry()
+        listed |= self._runtime.store.read(lambda snapshot: self._registered(snapshot, offers))
         return [listed[name] for name in sorted(listed)]
+
+    def _registered(self, snapshot: Snapshot, offers: Offers) -> Mapping[str, CatalogueEntry]:
+        answering = (_answering(self._runtime, snapshot, offers, record, None) for record in registered(snapshot))
+        return {found.entry.id: found.entry for found in answering if found is not None}
 
     def get(self, id: str) -> CatalogueEntry:
         """Return one entry. Raises `ModelNotFound`."""
         offers = offered(self._runtime)
-        found = self._runtime.store.read(lambda snapshot: _catalogued(snapshot, offers, id, None))
+        found = self._runtime.store.read(lambda snapshot: _catalogued(self._runtime, snapshot, offers, id, None))
         if found is None:
             raise _missing(id)
         return found.entry
@@ -68,16 +72,30 @@ class Catalogue:
         return self._runtime.store.read(_revision), self._runtime.cache.offers
 
     def register(self, entry: CatalogueEntry, answers_as: str | None = None) -> None:
-        """List `entry`, answered by the backend's model `answers_as` (by default the one with the entry's id).
+        """List `entry`, answered by the model `answers_as` (by default the one with the entry's id), to every tenant.
+
+        That is a model of the backend, or a trained one: "project/name" or "entity/project/name", with ":prod" for an
+        alias, ":step3" for a step, else the latest checkpoint. What an alias points to is looked up at each request.
+        The entry's price and lengths apply. What a trained model needs to answer cannot be removed meanwhile.
 
         It replaces a registered entry with its id. Only the host may call this. Raises `InvalidInput`, `Forbidden`.
         """
         self._require_host()
         check_entry(entry)
-        model = answers_as or entry.id
-        if model not in offered(self._runtime):
-            raise InvalidInput.at("answers_as", msg=f"no backend offers a model {model!r}; name one that is offered")
-        self._runtime.store.transact(lambda tx: _put(tx, RegisteredEntry.of(entry, model)))
+        offers, model = offered(self._runtime), answers_as or entry.id
+        self._runtime.store.transact(
+            lambda tx: _put(tx, RegisteredEntry.of(entry, self._answer_stored(tx, offers, model)))
+        )
+
+    def _answer_stored(self, snapshot: Snapshot, offers: Offers, model: str) -> str:
+        """Return how an entry stores what answers it. Raises `InvalidInput` if nothing does."""
+        if model in offers:
+            return model
+        named = _trained_name(model, self._principal)
+        if named is None or _trained(self._runtime, snapshot, offers, named, None) is None:
+            msg = f"no backend offers a model {model[:_SHOWN]!r}, and no trained model has that name; name another one"
+            raise InvalidInput.at("answers_as", msg=msg)
+        return answer_name(named)
 
     def unregister(self, id: str) -> None:
         """Remove a registered entry. Only the host may call this. Raises `ModelNotFound`, `Forbidden`."""
@@ -113,30 +131,69 @@ def offered(runtime: Runtime) -> Offers:
 def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> ServedModel:
     """Resolve a name like `resolve`, on a snapshot."""
     threads = runtime.threads.backends.of(principal.entity)
-    found = _catalogued(snapshot, offers, name, threads)
+    found = _catalogued(runtime, snapshot, offers, name, threads)
     if found is not None:
         return found
-    parts = models.ModelName.parse(name) or models.ModelName.parse(f"{principal.entity}/{name}")
-    if parts is None:
+    named = _trained_name(name, principal)
+    if named is not None:
+        principal.require(named.entity, named.project)
+        found = _trained(runtime, snapshot, offers, named, threads)
+    if found is None:
         raise _missing(name, _near(snapshot, offers, name, principal))
-    principal.require(parts.entity, parts.project)
-    model = snapshot.find(models.Model, "name", parts.entity, parts.project, parts.name)
-    base = None if model is None else _catalogued(snapshot, offers, model.base_model, threads)
+    return found
+
+
+def _trained_name(name: str, principal: Principal) -> "models.ModelName | None":
+    return models.ModelName.parse(name) or models.ModelName.parse(f"{principal.entity}/{name}")
+
+
+def _catalogued(
+    runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, threads: TenantThreads | None
+) -> ServedModel | None:
+    """Return the model that answers for a catalogue entry, or None."""
+    record = snapshot.find(RegisteredEntry, KEY, name)
+    found = None if record is None else _answering(runtime, snapshot, offers, record, threads)
+    return _of_backend(offers, name, threads) if found is None else found
+
+
+def _answering(
+    runtime: Runtime, snapshot: Snapshot, offers: Offers, record: RegisteredEntry, threads: TenantThreads | None
+) -> ServedModel | None:
+    if record.answers_as in offers:
+        return ServedModel(record.answers_as, record.entry(), threads=threads)
+    named = trained_answer(record)
+    found = None if named is None else _trained(runtime, snapshot, offers, named, threads)
+    return None if found is None else attrs.evolve(found, entry=record.entry())
+
+
+def _of_backend(offers: Offers, name: str, threads: TenantThreads | None) -> ServedModel | None:
+    return ServedModel(name, offers[name], threads=threads) if name in offers else None
+
+
+def _trained(
+    runtime: Runtime,
+    snapshot: Snapshot,
+    offers: Offers,
+    named: "models.ModelName",
+    threads: TenantThreads | None,
+) -> ServedModel | None:
+    """Return the trained model with the checkpoint that is named, at the price of its base model, or None."""
+    model = snapshot.find(models.Model, "name", named.entity, named.project, named.name)
+    base = None if model is None else _base(snapshot, offers, model.base_model, threads)
     if model is None or base is None:
-        raise _missing(name, _near(snapshot, offers, name, principal))
-    checkpoint = checkpoint_named(snapshot, model, parts)
+        return None
+    checkpoint = checkpoint_named(snapshot, model, named)
     if checkpoint is None:
-        if parts.step or parts.alias:
-            raise _missing(name)
-        return base
+        return None if named.step or named.alias else base
     return ServedModel(base.base_model, base.entry, checkpoint, _opener(runtime, checkpoint), threads)
 
 
-def _catalogued(snapshot: Snapshot, offers: Offers, name: str, threads: TenantThreads | None) -> ServedModel | None:
+def _base(snapshot: Snapshot, offers: Offers, name: str, threads: TenantThreads | None) -> ServedModel | None:
+    """Return a base model, which is always the backend's; a registered entry may set its price."""
     record = snapshot.find(RegisteredEntry, KEY, name)
     if record is not None and record.answers_as in offers:
         return ServedModel(record.answers_as, record.entry(), threads=threads)
-    return ServedModel(name, offers[name], threads=threads) if name in offers else None
+    return _of_backend(offers, name, threads)
 
 
 def checkpoint_named(
@@ -172,21 +229,14 @@ def _near(snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -
     """Return a hint with similar names that the principal may use."""
     trained = snapshot.page(models.Model, "by_entity", principal.entity, limit=_PAGE)
     seen = [model for model in trained if principal.scope.covers(model.entity, model.project)]
-    registered = [record.id for record in snapshot.page(RegisteredEntry, "listed", _OFFER, limit=_PAGE)]
+    registered = [record.id for record in snapshot.page(RegisteredEntry, "listed", OFFER, limit=_PAGE)]
     known = {*offers, *registered, *(f"{one.project}/{one.name}" for one in seen)}
     known |= {f"{one.entity}/{one.project}/{one.name}" for one in seen}
     return nearest(name[:_SHOWN], known)
 
 
-def _registered(snapshot: Snapshot) -> Iterator[RegisteredEntry]:
-    after = None
-    while page := snapshot.page(RegisteredEntry, "listed", _OFFER, after=after, limit=_PAGE):
-        yield from page
-        after = (page[-1].id,)
-
-
 def _revision(snapshot: Snapshot) -> int:
-    revision = snapshot.find(CatalogueRevision, KEY, _OFFER)
+    revision = snapshot.find(CatalogueRevision, KEY, OFFER)
     return 0 if revision is None else revision.number
 
 
@@ -208,7 +258,7 @@ def _remove(tx: Tx, name: str) -> None:
 
 def _revise(tx: Tx) -> None:
     number = _revision(tx)
-    revision = CatalogueRevision(_OFFER, number + 1)
+    revision = CatalogueRevision(OFFER, number + 1)
     if number:
         tx.replace(revision)
     else:

@@ -7,6 +7,7 @@ import attrs
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import MAX_ALIASES, Alias, Promotion
 from modelyard.errors import Conflict, NotFound
+from modelyard.platform.catalogue.offered_models import refuse_offered
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
@@ -61,8 +62,9 @@ def roll_back(tx: Tx, requested: Promotion, model: Model) -> Promotion:
 
 
 def remove_alias(tx: Tx, requested: Promotion, model: Model) -> Promotion:
-    """Remove an alias; its history stays. Raises `NotFound`."""
+    """Remove an alias; its history stays. Raises `NotFound`, and `Conflict` if the catalogue offers it."""
     now = found_alias(tx, model, requested.alias)
+    refuse_offered(tx, model, lambda named: named.alias == requested.alias)
     return _change(tx, requested, now)
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from modelyard.domain.job import Job, QueueState
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.retention import Retention
+from modelyard.platform.catalogue.offered_models import offers_of
 from modelyard.platform.checkpoints.aliases import steps_kept
 from modelyard.platform.checkpoints.transactions import delete_checkpoint, in_use
 from modelyard.platform.listing import BATCH
@@ -21,6 +22,7 @@ def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
     gone = policy.expired(list(iter_index(tx, Checkpoint, "by_model", model.id)), now)
     if gone:
         used, steps = in_use(tx, model), _awaited(tx, model) | steps_kept(tx, model.id)
+        steps |= {named.step for _, named in offers_of(tx, model)}
         gone = [one for one in gone if one.id not in used and one.step not in steps][:BATCH]
     for checkpoint in gone:
         delete_checkpoint(tx, checkpoint)

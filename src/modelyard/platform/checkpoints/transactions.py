@@ -13,6 +13,7 @@ from modelyard.domain.models import Checkpoint, Model, Tombstone, TrajectoryLog
 from modelyard.domain.promotion import Promotion
 from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
+from modelyard.platform.catalogue.offered_models import refuse_offered
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import cancel, first_in_lane
@@ -69,8 +70,9 @@ class DeletedPart:
 def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str], now: datetime) -> DeletedPart:
     """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
 
-    Raises `Conflict` where an alias points to one of its checkpoints.
+    Raises `Conflict` where an alias points to one of its checkpoints, or the catalogue offers it.
     """
+    refuse_offered(tx, model)
     refuse_aliased(tx, model)
     jobs: list[Job] = []
     for event_id in event_ids:
@@ -116,11 +118,12 @@ def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
 def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
     """Delete the checkpoints of these steps, and answer those that there were.
 
-    Raises `Conflict` if one is in use, aliased or pinned.
+    Raises `Conflict` if one is in use, aliased, pinned or offered by the catalogue.
     """
     found = [tx.find(Checkpoint, "step", model.id, step) for step in steps]
     checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
     _refuse_used(tx, model, checkpoints)
+    refuse_offered(tx, model, lambda named: named.step in steps)
     for checkpoint in checkpoints:
         delete_checkpoint(tx, checkpoint)
     return checkpoints

@@ -168,7 +168,7 @@ def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
 
 def _model_ref(served: ServedModel, name: str, namespace: Namespace) -> ObjectRef:
     """Return the reference of a model's checkpoint; or of a catalogue entry, as an object of this namespace."""
-    named = None if served.checkpoint is None else ModelName.parse(name)
+    named = None if name == served.entry.id else ModelName.parse(name)
     if served.checkpoint is None or named is None:
         return ObjectRef(*namespace, RefKind.OBJECT, object_id(served.entry.id))
     return ObjectRef(named.entity, named.project, RefKind.OBJECT, named.name, f"step{served.checkpoint.step}")

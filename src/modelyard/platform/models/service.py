@@ -146,7 +146,8 @@ class Models:
     def delete(self, model: Model | str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
 
-        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint.
+        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint
+        or the catalogue offers the model.
         """
         gone, model_id = DeletedPart(), self.get(model).id
         while not gone.all:
@@ -180,7 +181,8 @@ class Models:
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
 
-        Raises `Conflict` when a running job needs one of them, or one is aliased or pinned, `NotFound`, `InvalidInput`.
+        Raises `Conflict` when a running job needs one of them, or one is aliased, pinned or offered by the catalogue,
+        `NotFound`, `InvalidInput`.
         """
         requested = tuple(dict.fromkeys(steps))
         if len(requested) > MAX_STEPS:
@@ -218,7 +220,7 @@ class Models:
         return change_alias(self._runtime, self._principal, model, alias, Change.ROLLED_BACK, roll_back)
 
     def remove_alias(self, model: Model | str, alias: str) -> Promotion:
-        """Remove an alias; its history stays. Raises `NotFound`."""
+        """Remove an alias; its history stays. Raises `NotFound`, and `Conflict` if the catalogue offers it."""
         return change_alias(self._runtime, self._principal, model, alias, Change.REMOVED, remove_alias)
 
     def aliases(self, model: Model | str) -> Listing[Alias]:

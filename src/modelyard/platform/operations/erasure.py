@@ -14,6 +14,8 @@ from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
 from modelyard.domain.usage import RateLimit
 from modelyard.errors import RecordNotFound
+from modelyard.platform.catalogue.offered_models import trained_offers
+from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.jobs.queue import files_of
 from modelyard.platform.models.service import Models
 from modelyard.platform.runtime import Runtime
@@ -26,10 +28,12 @@ BATCH = 200
 def erase_entity(runtime: Runtime, entity: str) -> int:
     """Delete every record of `entity` and its files. Returns how many records were deleted.
 
-    Aliases are removed first, then models, by `Models.delete`, which cancels their jobs. Every step can be repeated
-    after a crash.
+    Catalogue entries that its models answer are unregistered first. Then aliases are removed, then models, by
+    `Models.delete`, which cancels their jobs. Every step can be repeated after a crash.
     """
-    models = Models(runtime, Principal("host", entity, Scope(None)))
+    host = Principal("host", entity, Scope(None))
+    _withdraw(runtime, host)
+    models = Models(runtime, host)
     removed = sum(_erase_all(runtime, record, entity) for record in alias.RECORDS)
     while found := runtime.store.read(lambda snapshot: snapshot.page(Model, "by_entity", entity)):
         for model in found:
@@ -38,6 +42,12 @@ def erase_entity(runtime: Runtime, entity: str) -> int:
         if "by_entity" in record.indexes:
             removed += _erase_all(runtime, record, entity)
     return removed
+
+
+def _withdraw(runtime: Runtime, host: Principal) -> None:
+    for entry_id, named in runtime.store.read(lambda snapshot: list(trained_offers(snapshot))):
+        if named.entity == host.entity:
+            Catalogue(runtime, host).unregister(entry_id)
 
 
 def _erase_all(runtime: Runtime, record: Record, entity: str) -> int:

@@ -1,0 +1,54 @@
+"""Trained models that the host offers to every tenant as catalogue entries, and what may not be removed meanwhile."""
+
+from collections.abc import Callable, Iterator
+
+from modelyard.domain.catalogue import RegisteredEntry
+from modelyard.domain.models import Model, ModelName
+from modelyard.errors import Conflict
+from modelyard.protocols import Snapshot
+
+OFFER = "public"
+_PAGE = 1000
+_SCHEME = "modelyard:///"  # no backend's model is stored with it
+
+
+def answer_name(named: ModelName) -> str:
+    """Return how `RegisteredEntry.answers_as` stores the name of a trained model."""
+    version = named.alias or ("latest" if named.step is None else f"step{named.step}")
+    return f"{_SCHEME}{named.entity}/{named.project}/{named.name}:{version}"
+
+
+def trained_answer(record: RegisteredEntry) -> ModelName | None:
+    """Return the trained model that answers for an entry, or None if a model of the backend does."""
+    return ModelName.parse(record.answers_as) if record.answers_as.startswith(_SCHEME) else None
+
+
+def registered(snapshot: Snapshot) -> Iterator[RegisteredEntry]:
+    """Yield every registered entry, by id."""
+    after = None
+    while page := snapshot.page(RegisteredEntry, "listed", OFFER, after=after, limit=_PAGE):
+        yield from page
+        after = (page[-1].id,)
+
+
+def trained_offers(snapshot: Snapshot) -> Iterator[tuple[str, ModelName]]:
+    """Yield the id of each entry that a trained model answers, and the name of that model."""
+    for record in registered(snapshot):
+        named = trained_answer(record)
+        if named is not None:
+            yield record.id, named
+
+
+def offers_of(snapshot: Snapshot, model: Model) -> Iterator[tuple[str, ModelName]]:
+    """Yield the id of each entry that a model answers, and the checkpoint that it names."""
+    place = (model.entity, model.project, model.name)
+    for entry_id, named in trained_offers(snapshot):
+        if (named.entity, named.project, named.name) == place:
+            yield entry_id, named
+
+
+def refuse_offered(snapshot: Snapshot, model: Model, needs: Callable[[ModelName], bool] = lambda named: True) -> None:
+    """Raise `Conflict` if the model answers an entry, or one that needs what is to be removed."""
+    for entry_id, named in offers_of(snapshot, model):
+        if needs(named):
+            raise Conflict(f"the catalogue offers it as {entry_id!r}; the host must unregister that entry first")
