@@ -23,7 +23,10 @@ _ALIAS = re.compile(r"(?!(?:latest|step[0-9]+|v[0-9]+)\Z)[a-z][a-z0-9_-]{0,63}")
 
 
 def check_alias(name: str) -> str:
-    """Refuse what is no alias: `[a-z][a-z0-9_-]{0,63}` but `latest`, `step<N>` and `v<N>`. Raises `InvalidInput`."""
+    """Refuse a string that cannot be an alias. Raises `InvalidInput`.
+
+    An alias is `[a-z][a-z0-9_-]{0,63}`, but not `latest`, `step<N>` or `v<N>`.
+    """
     if not _ALIAS.fullmatch(name):
         msg = "must be a lower-case letter and up to 63 of a-z 0-9 _ -, and not latest, step<N> or v<N>"
         raise InvalidInput.at("alias", msg=msg)

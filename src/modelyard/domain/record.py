@@ -36,7 +36,7 @@ def truncate_for_storage(text: str) -> str:
 def sequence_field() -> int:
     """Declare the field that holds a record's number in the order of appearance; see `Record`.
 
-    It is no part of the record's value: records that differ in it alone are equal.
+    It is not part of the record's value: records that differ in it alone are equal.
     """
     return attrs.field(default=0, eq=False, repr=False)
 

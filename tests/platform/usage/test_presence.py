@@ -23,7 +23,7 @@ from modelyard.domain.process import ProcessRecord
 from modelyard.domain.usage import Admission
 from modelyard.errors import BudgetExceeded, RateLimited, StoreClosed
 from modelyard.platform.usage.presence import presence_of, release_dead
-from modelyard.process_identity import machine
+from modelyard.process_identity import ProcessName, machine
 from modelyard.protocols import Backend, ServedModel
 from modelyard.testing.clock import ManualClock
 
@@ -177,7 +177,16 @@ def test_what_a_killed_process_held_comes_back_at_once(fleet: Fleet) -> None:
     assert [record.process.partition("-")[0] for record in processes(platform)] == [str(os.getpid())]
 
 
-"""The dead process's record went with what it held."""
+@pytest.mark.skipif(not machine(), reason="processes cannot be named here")
+def test_every_process_is_looked_at_however_many_there_are(fleet: Fleet) -> None:
+    platform = fleet.open()
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        dead = str(ProcessName.of(child.pid))
+    store = platform._runtime.store
+    records = [ProcessRecord(f"{at:05}", machine(), dead, 0, 0.0) for at in range(1100)]
+    store.transact(lambda tx: [tx.add(record) for record in records] and None)
+    assert release_dead(platform._runtime)
+    assert store.read(lambda snapshot: snapshot.count(ProcessRecord, "all")) == 0
 
 
 # ---- elsewhere -------------------------------------------------------------------------------------------------------

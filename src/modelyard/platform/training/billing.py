@@ -19,7 +19,7 @@ from modelyard.domain.training import GRADIENT_STEP
 from modelyard.domain.usage import EXACT, Admission, Budget, LedgerEntry
 from modelyard.errors import BudgetExceeded, ModelNotFound
 from modelyard.platform.catalogue.service import Catalogue
-from modelyard.platform.paging import get_or_none
+from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import book, budgets_of
 from modelyard.protocols import Snapshot, Tx
@@ -28,7 +28,6 @@ BILLED_STEP = "billed_step"
 OVER_BUDGET = "over_budget"
 TOKENS = "num_trainable_tokens"
 _NOTHING = Decimal(0)
-_PAGE = 500
 
 
 def billing_of(runtime: Runtime, principal: Principal, base_model: str) -> Mapping[str, Any]:
@@ -124,9 +123,9 @@ def _steps_after(snapshot: Snapshot, job: Job, step: int) -> Iterator[tuple[int,
     """Yield the recorded steps after this one, and their tokens."""
     last = snapshot.find(JobEvent, "identity", job.id, GRADIENT_STEP, step) if step else None
     after = None if last is None else (last.seq,)
-    while page := snapshot.page(JobEvent, "by_job", job.id, after=after, limit=_PAGE):
-        yield from ((one.step, tokens_of(one.data)) for one in page if one.type == GRADIENT_STEP and one.step > step)
-        after = (page[-1].seq,)
+    for event in iter_index(snapshot, JobEvent, "by_job", job.id, after=after):
+        if event.type == GRADIENT_STEP and event.step > step:
+            yield event.step, tokens_of(event.data)
 
 
 def tokens_of(metrics: Mapping[str, Any]) -> int:

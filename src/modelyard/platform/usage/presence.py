@@ -9,6 +9,7 @@ and stored that they did (`ProcessRecord.observed`).
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 from modelyard.domain.process import ProcessRecord
 from modelyard.domain.record import KEY
@@ -20,8 +21,9 @@ from modelyard.platform.usage.booking import find_budget, retry_bookings, settle
 from modelyard.process_identity import ProcessName, machine, this_process
 from modelyard.protocols import Snapshot, Tx
 
+R = TypeVar("R", ProcessRecord, Admission)
+
 BEATS_PER_LEASE = 3
-_MOST_PROCESSES = 1000
 _BATCH = 1000
 
 
@@ -166,8 +168,7 @@ def release_dead(runtime: Runtime) -> bool:
 
 
 def _others(snapshot: Snapshot, id: str) -> tuple[Sequence[ProcessRecord], float]:
-    page = snapshot.page(ProcessRecord, "all", limit=_MOST_PROCESSES)
-    return [record for record in page if record.id != id], snapshot.time
+    return [record for record in _every(snapshot, ProcessRecord) if record.id != id], snapshot.time
 
 
 def _runs_here(record: ProcessRecord) -> bool:
@@ -192,8 +193,13 @@ def _release(tx: Tx, id: str, beat: int | None) -> None:
 
 
 def _admissions_of(snapshot: Snapshot, id: str) -> Iterator[Admission]:
-    """Yield what a process holds, found among what all hold: there are as many as requests that run."""
+    """Find what a process holds among what all hold: there are as many as requests that run."""
+    return (admission for admission in _every(snapshot, Admission) if admission.owner == id)
+
+
+def _every(snapshot: Snapshot, cls: type[R]) -> Iterator[R]:
+    """Yield every record of a kind that is listed by its id."""
     after = None
-    while page := snapshot.page(Admission, "all", after=after, limit=_BATCH):
-        yield from (admission for admission in page if admission.owner == id)
+    while page := snapshot.page(cls, "all", after=after, limit=_BATCH):
+        yield from page
         after = (page[-1].id,)

@@ -274,11 +274,8 @@ def _require_key(tx: Tx, key_id: str, entity: str) -> None:
 
 
 def _holding(tx: Tx, entity: str, id: str) -> Iterator[Admission]:
-    """Yield running requests that were admitted under a budget of this id before it was removed and set again."""
-    after = None
-    while page := tx.page(Admission, "by_entity", entity, after=after, limit=_BATCH):
-        yield from (held for held in page if id in held.budgets)
-        after = _RECORD[Admission].cursor("by_entity", page[-1])
+    """Find running requests that were admitted under a budget of this id before it was removed and set again."""
+    return (held for held in iter_index(tx, Admission, "by_entity", entity) if id in held.budgets)
 
 
 def _remove_budget(tx: Tx, id: str) -> None:
