@@ -193,7 +193,7 @@ class Runner:
         self.drop(claimed)
 
     def drop(self, claimed: ClaimedJob) -> None:
-        """Show no more that a job is alive: its run is over."""
+        """Send no more heartbeats for a job: its run is over."""
         with self._lock:
             self._claimed.pop(claimed.claim, None)
 
@@ -214,7 +214,7 @@ class Runner:
             announce(self.runtime, job)
         self._unsettled.pop(claimed.claim, None)
 
-    # ---- showing that one lives
+    # ---- heartbeats
 
     def beat(self) -> None:
         """Record heartbeats of its jobs; end those that do not stop after a cancellation, or that do not move."""
